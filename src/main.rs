@@ -1,0 +1,4 @@
+//! The `xds` binary.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,164 @@
+//! The one cache of all three doors: transactions in, immutable snapshots out.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use crate::name::{Revision, TypeUrl};
+
+use interest::{ChangedName, Interest};
+use transaction::Change;
+
+pub use interest::Watch;
+pub(crate) use interest::{Membership, Update};
+pub(crate) use snapshot::Removed;
+pub use snapshot::{Snapshot, TypeSnapshot};
+pub use transaction::{Commit, CommitError, Transaction};
+
+mod interest;
+pub(crate) mod refs;
+mod snapshot;
+mod transaction;
+
+/// Holds the resources and knows which streams want which of them.
+///
+/// Reading never waits for a writer. A commit costs O(changed variants x those who asked for them).
+#[derive(Debug, Default)]
+pub struct Cache {
+    snapshot: ArcSwap<Snapshot>,
+    writer: Mutex<Writer>,
+    interest: Mutex<Interest>,
+}
+
+/// What only commits need; its lock makes them one at a time.
+#[derive(Debug, Default)]
+struct Writer {
+    /// Per type, how many removals it may remember before the next look at which are still needed.
+    prune_above: BTreeMap<TypeUrl, usize>,
+}
+
+impl Cache {
+    /// An empty cache that nothing was committed to (G13: everything counts as unknown, not as absent).
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The newest state.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Makes the changes visible, all at once, and wakes the streams they concern.
+    ///
+    /// The first commit also says that what it does not bring does not exist (G13), so it counts even when it is
+    /// empty; later ones that change nothing leave the revision as it is.
+    ///
+    /// # Errors
+    /// See [`CommitError`]; the cache is then unchanged.
+    pub fn commit(&self, transaction: Transaction) -> Result<Commit, CommitError> {
+        let Transaction { changes, contradiction, base } = transaction;
+        if let Some(id) = contradiction {
+            return Err(CommitError::Contradiction { id });
+        }
+        let mut writer = lock(&self.writer);
+        let current = self.snapshot();
+        if let Some(required) = base
+            && required != current.revision()
+        {
+            return Err(CommitError::Superseded { required, actual: current.revision() });
+        }
+        let mut next = Snapshot::clone(&current);
+        let changed = apply(changes, &mut next, current.revision().next());
+        if changed.is_empty() && current.is_synced() {
+            return Ok(Commit { revision: current.revision(), changed: 0 });
+        }
+        writer.forget_removals(&mut next, &changed, &lock(&self.interest));
+        let commit = Commit { revision: next.revision(), changed: changed.values().map(Vec::len).sum() };
+        self.publish(next, &changed);
+        Ok(commit)
+    }
+
+    /// Registers a stream: what it wants, and how it is woken.
+    #[must_use]
+    pub fn watch(self: &Arc<Self>) -> Arc<Watch> {
+        Watch::new(Arc::clone(self))
+    }
+
+    /// Marks, swaps and wakes. A stream that registers meanwhile does so wholly before or wholly after.
+    fn publish(&self, next: Snapshot, changed: &BTreeMap<TypeUrl, Vec<ChangedName>>) {
+        let woken = {
+            let mut interest = lock(&self.interest);
+            let woken = interest.mark(next.revision(), changed);
+            self.snapshot.store(Arc::new(next));
+            woken
+        };
+        for stream in woken {
+            stream.wake();
+        }
+    }
+}
+
+impl Writer {
+    /// Forgets removals that every stream has heard of; looks only when their number has doubled.
+    fn forget_removals(
+        &mut self,
+        next: &mut Snapshot,
+        changed: &BTreeMap<TypeUrl, Vec<ChangedName>>,
+        interest: &Interest,
+    ) {
+        let revision = next.revision();
+        for type_url in changed.keys() {
+            let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
+            let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
+            if resources.remembered_removals() <= *limit {
+                continue;
+            }
+            let before_this = Revision(revision.0 - 1);
+            let heard =
+                interest.oldest_cursor(type_url).map_or(before_this, |cursor| cursor.min(before_this));
+            resources.forget_removals(heard);
+            if resources.remembered_removals() > REMOVALS_LIMIT {
+                resources.forget_removals(before_this);
+            }
+            *limit = REMOVALS_BEFORE_FIRST_LOOK.max(resources.remembered_removals() * 2);
+        }
+    }
+}
+
+/// Edits the snapshot; what changed, by type and in the order of names.
+fn apply(
+    changes: BTreeMap<crate::VariantId, Change>,
+    next: &mut Snapshot,
+    revision: Revision,
+) -> BTreeMap<TypeUrl, Vec<ChangedName>> {
+    let types = next.edit(revision);
+    let mut changed = BTreeMap::<TypeUrl, Vec<ChangedName>>::new();
+    for (id, change) in changes {
+        let shift = match change {
+            Change::Put(resource) => types.entry(id.type_url.clone()).or_default().put(resource, revision),
+            Change::Remove => types.get_mut(&id.type_url).and_then(|known| known.remove(&id.name, revision)),
+        };
+        if let Some(shift) = shift {
+            changed.entry(id.type_url).or_default().push(ChangedName { name: id.name, shift });
+        }
+    }
+    changed
+}
+
+/// No code panics while it holds one of our locks, so what a poisoned lock guards is whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Below this number of remembered removals nobody looks which can be forgotten.
+const REMOVALS_BEFORE_FIRST_LOOK: usize = 4096;
+
+/// Removals of one type that are remembered at most. A stream that missed more than these is ended and has to compare
+/// in full when it comes back, so a client that stopped reading costs a bounded amount of memory.
+const REMOVALS_LIMIT: usize = 1 << 18;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The words that name things: type URLs, resource names, versions, nonces, revisions.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The type of a resource as it stands on the wire, such as
+/// `type.googleapis.com/envoy.config.cluster.v3.Cluster`.
+///
+/// An open registry: a type nobody declared is served as opaque bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeUrl(Arc<str>);
+
+impl TypeUrl {
+    /// Takes the text as it is; nothing is added or trimmed.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The whole URL.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of the protobuf message, which is what follows the last slash.
+    #[must_use]
+    pub fn message_name(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
+    }
+}
+
+/// The name of a resource: one opaque string compared byte for byte (X1).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceName(Arc<str>);
+
+impl ResourceName {
+    /// Takes the text as it is. Whether it can name a resource is checked where one is made
+    /// ([`ResourceError`](crate::ResourceError)).
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text of the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A content digest: 128 bits of BLAKE3, printed as 32 hex digits.
+///
+/// Equal content gives equal versions in every process and on every replica, and a version is never a counter, so
+/// a client that moves to another server is re-sent nothing (S31, S32, D22).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(pub(crate) u128);
+
+impl Version {
+    /// The version of a payload.
+    #[must_use]
+    pub fn of_payload(payload: &[u8]) -> Self {
+        Self(digest(blake3::Hasher::new().update(payload)))
+    }
+}
+
+/// The first 128 bits of a BLAKE3 digest.
+pub(crate) fn digest(hasher: &blake3::Hasher) -> u128 {
+    let mut bytes = [0; 16];
+    hasher.finalize_xof().fill(&mut bytes);
+    u128::from_be_bytes(bytes)
+}
+
+/// Identifies one response of one stream; a counter from 1 that never repeats within the stream (S2, D7).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce(u64);
+
+impl Nonce {
+    /// Stands for every text that no stream of ours ever sent.
+    pub const FOREIGN: Self = Self(0);
+
+    /// Reads the nonce of a request; `None` when the field is empty.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() { None } else { Some(text.parse().map_or(Self::FOREIGN, Self)) }
+    }
+
+    pub(crate) fn nth(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Counts the commits of one cache that changed something. Local: it never goes on the wire.
+///
+/// Zero is the cache that nothing was committed to: no source has said yet what exists (G13).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub(crate) u64);
+
+impl Revision {
+    /// Before the first commit.
+    pub const ZERO: Self = Self(0);
+
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for TypeUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TypeUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Borrow<str> for TypeUrl {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for TypeUrl {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Borrow<str> for ResourceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for ResourceName {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}", self.0)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d22_a_version_is_a_function_of_the_payload_alone() {
+        assert_eq!(Version::of_payload(b"a").to_string(), "17762fddd969a453925d65717ac3eea2");
+        assert_ne!(Version::of_payload(b"a"), Version::of_payload(b"b"));
+    }
+
+    #[test]
+    fn s10_a_nonce_of_another_server_is_foreign_and_an_empty_one_is_none() {
+        assert_eq!(Nonce::parse(""), None);
+        assert_eq!(Nonce::parse("a1b2"), Some(Nonce::FOREIGN));
+        assert_eq!(Nonce::parse(&Nonce::nth(7).to_string()), Some(Nonce::nth(7)));
+    }
+}

@@ -1,0 +1,240 @@
+//! A resource as a source hands it over: checked, digested, never encoded again.
+
+use bytes::Bytes;
+
+use crate::cache::refs;
+use crate::constraint::Constraints;
+use crate::known_type::KnownType;
+use crate::name::{ResourceName, TypeUrl, Version};
+
+/// What one variant is known by: type, name and constraints (T1).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VariantId {
+    /// The type of the resource.
+    pub type_url: TypeUrl,
+    /// Its name, shared by all variants.
+    pub name: ResourceName,
+    /// Whom this variant is for.
+    pub constraints: Constraints,
+}
+
+impl VariantId {
+    /// The variant that is for everyone.
+    #[must_use]
+    pub fn unconstrained(type_url: TypeUrl, name: ResourceName) -> Self {
+        Self { type_url, name, constraints: Constraints::NONE }
+    }
+}
+
+/// One variant of a resource with its payload.
+///
+/// The payload is the value of a `google.protobuf.Any`: these bytes are what every client receives.
+#[derive(Debug, Clone)]
+pub struct Resource {
+    pub(crate) id: VariantId,
+    pub(crate) payload: Bytes,
+    pub(crate) version: Version,
+    pub(crate) endpoints: Option<ResourceName>,
+}
+
+impl Resource {
+    /// An unconstrained resource under the given name.
+    ///
+    /// Costs one digest of the payload.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    pub fn new(type_url: TypeUrl, name: ResourceName, payload: Bytes) -> Result<Self, ResourceError> {
+        if type_url.message_name().is_empty() {
+            return Err(ResourceError::EmptyType { name });
+        }
+        if name.as_str().is_empty() {
+            return Err(ResourceError::MissingName { type_url });
+        }
+        // W2: a draft-encoded message shows itself by control characters in what decodes as its name.
+        if let Some(at) = name.as_str().find(|c: char| c.is_ascii_control()) {
+            return Err(ResourceError::ControlCharacter { type_url, name, at });
+        }
+        // G10: peers commonly refuse larger messages, and one resource cannot be split.
+        if payload.len() > PAYLOAD_LIMIT_BYTES {
+            let size_bytes = payload.len();
+            return Err(ResourceError::TooLarge {
+                type_url,
+                name,
+                size_bytes,
+                limit_bytes: PAYLOAD_LIMIT_BYTES,
+            });
+        }
+        if KnownType::of(type_url.as_str()).payload_is_named {
+            let inner = refs::payload_name(&payload)
+                .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
+            // D23: Envoy goes by the payload's own name, so a different one would create another resource.
+            if inner != name.as_str() {
+                let payload_name = ResourceName::new(inner);
+                return Err(ResourceError::NameMismatch { type_url, name, payload_name });
+            }
+        }
+        let endpoints = refs::endpoints_of(&type_url, &name, &payload);
+        let version = Version::of_payload(&payload);
+        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, endpoints })
+    }
+
+    /// An unconstrained resource whose name is read from its payload, for types whose payload holds it.
+    ///
+    /// # Errors
+    /// [`ResourceError::MissingName`] also where the type is not known to hold its name.
+    pub fn from_payload(type_url: TypeUrl, payload: Bytes) -> Result<Self, ResourceError> {
+        let name = if KnownType::of(type_url.as_str()).payload_is_named {
+            refs::payload_name(&payload).map(ResourceName::new).map_err(|()| ResourceError::Malformed {
+                type_url: type_url.clone(),
+                name: ResourceName::new(""),
+            })?
+        } else {
+            ResourceName::new("")
+        };
+        Self::new(type_url, name, payload)
+    }
+
+    /// What it is known by.
+    #[must_use]
+    pub fn id(&self) -> &VariantId {
+        &self.id
+    }
+
+    /// The type of the payload.
+    #[must_use]
+    pub fn type_url(&self) -> &TypeUrl {
+        &self.id.type_url
+    }
+
+    /// The name clients ask for.
+    #[must_use]
+    pub fn name(&self) -> &ResourceName {
+        &self.id.name
+    }
+
+    /// The encoded message.
+    #[must_use]
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// The digest of the payload.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+}
+
+/// Why a resource cannot be served. Whoever made it has to change it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResourceError {
+    /// The type URL names no message.
+    #[error("resource {:?} has a type URL without a message name", name.as_str())]
+    EmptyType {
+        /// The resource that has it.
+        name: ResourceName,
+    },
+    /// There is no name, neither given nor in the payload.
+    #[error("{} without a name", type_url.message_name())]
+    MissingName {
+        /// The type of the nameless resource.
+        type_url: TypeUrl,
+    },
+    /// W2: the name holds a control character.
+    #[error("{} {name:?} has a control character at byte {at} of its name", type_url.message_name())]
+    ControlCharacter {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// The refused name.
+        name: ResourceName,
+        /// Where in the name, in bytes.
+        at: usize,
+    },
+    /// D23: the payload carries another name than the resource.
+    #[error("{} {name:?} has a payload named {payload_name:?}", type_url.message_name())]
+    NameMismatch {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// The name it was given.
+        name: ResourceName,
+        /// The name inside its payload.
+        payload_name: ResourceName,
+    },
+    /// The payload is not a protobuf message.
+    #[error("{} {name:?} has a payload that is not protobuf", type_url.message_name())]
+    Malformed {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// Its name, empty where the payload should have told it.
+        name: ResourceName,
+    },
+    /// G10: the payload is larger than peers accept.
+    #[error("{} {name:?} has {size_bytes} bytes, more than the limit of {limit_bytes}", type_url.message_name())]
+    TooLarge {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// Its name.
+        name: ResourceName,
+        /// How large it is.
+        size_bytes: usize,
+        /// What is allowed.
+        limit_bytes: usize,
+    },
+}
+
+/// The largest payload: what the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
+pub const PAYLOAD_LIMIT_BYTES: usize = (4 << 20) - (64 << 10);
+
+#[cfg(test)]
+mod tests {
+    use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
+
+    use super::*;
+
+    /// A message whose field 1 is the name.
+    fn named(name: &str) -> Bytes {
+        let mut payload = vec![0x0a, u8::try_from(name.len()).unwrap()];
+        payload.extend_from_slice(name.as_bytes());
+        payload.into()
+    }
+
+    fn new(type_url: &str, name: &str, payload: Bytes) -> Result<Resource, ResourceError> {
+        Resource::new(type_url.into(), name.into(), payload)
+    }
+
+    #[test]
+    fn d23_a_payload_with_another_name_is_refused() {
+        let error = new(CLUSTER, "a", named("b")).unwrap_err();
+        assert_eq!(error.to_string(), r#"envoy.config.cluster.v3.Cluster "a" has a payload named "b""#);
+    }
+
+    #[test]
+    fn a_name_is_read_from_the_payload_of_a_known_type_only() {
+        let known = Resource::from_payload(CLUSTER_LOAD_ASSIGNMENT.into(), named("c")).unwrap();
+        let opaque = Resource::from_payload("example.com/acme.Thing".into(), named("c")).unwrap_err();
+        assert_eq!(known.name().as_str(), "c");
+        assert_eq!(opaque, ResourceError::MissingName { type_url: "example.com/acme.Thing".into() });
+    }
+
+    #[test]
+    fn w2_control_characters_in_a_name_are_refused() {
+        let error = new("example.com/acme.Thing", "\u{a}\u{4}", Bytes::new()).unwrap_err();
+        assert!(matches!(error, ResourceError::ControlCharacter { at: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn g10_a_payload_over_the_limit_is_refused_and_one_at_it_is_not() {
+        let thing = "example.com/acme.Thing";
+        let error = new(thing, "a", vec![0; PAYLOAD_LIMIT_BYTES + 1].into()).unwrap_err();
+        assert!(matches!(error, ResourceError::TooLarge { .. }), "{error}");
+        assert!(new(thing, "a", vec![0; PAYLOAD_LIMIT_BYTES].into()).is_ok());
+    }
+
+    #[test]
+    fn a_payload_that_is_no_message_is_refused_with_its_name() {
+        let error = new(CLUSTER, "a", Bytes::from_static(&[0x0a, 0x7f])).unwrap_err();
+        assert_eq!(error, ResourceError::Malformed { type_url: CLUSTER.into(), name: "a".into() });
+    }
+}

@@ -1,0 +1,21 @@
+//! One stream seen from the server: the state-of-the-world and the delta machine.
+//!
+//! A machine takes requests and answers one question: what is to be sent now? ([`Next`]). It holds no socket, task or
+//! clock. The caller asks again when a request came, when [`Watch::woken`](crate::Watch::woken) returned, and when the
+//! time of [`Next::Wait`] has come, and only when the transport has room: so there is never a queue, and what is sent
+//! is made from the newest snapshot.
+
+pub use body::Body;
+pub use delta::{DeltaRequest, DeltaStream};
+pub use response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+pub use sotw::{SotwRequest, SotwStream};
+
+mod body;
+mod delta;
+#[cfg(test)]
+pub(crate) mod fixture;
+mod order;
+mod progress;
+mod response;
+mod sotw;
+mod types;

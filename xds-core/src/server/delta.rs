@@ -1,0 +1,298 @@
+//! One delta stream, seen from the server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::body::Body;
+use super::progress::{Held, Progress};
+use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::types::{self, TypeState, Types};
+use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
+use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::variants::{Variant, VariantSet};
+
+/// One delta stream, seen from the server.
+///
+/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it says to wait.
+#[derive(Debug)]
+pub struct DeltaStream {
+    types: Types<Owed>,
+    clusters_sent: ClustersSent,
+}
+
+/// A `DeltaDiscoveryRequest`, without what only the edge needs.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct DeltaRequest {
+    /// Empty on the service of one type (S12).
+    pub type_url: String,
+    /// Names to add (D2).
+    pub subscribe: Vec<ResourceName>,
+    /// Names to drop (D2).
+    pub unsubscribe: Vec<ResourceName>,
+    /// What the client brings from another stream, with its versions (D1).
+    pub initial_resource_versions: BTreeMap<ResourceName, String>,
+    /// The response it answers; `None` when the field is empty.
+    pub response_nonce: Option<Nonce>,
+    /// What was wrong with that response (D4).
+    pub error_detail: Option<String>,
+}
+
+/// What has to be answered at once (D9, D10, D18).
+#[derive(Debug, Default)]
+struct Owed {
+    names: BTreeSet<ResourceName>,
+    everything: bool,
+    /// S21: nothing was asked for, and the client waits to hear so.
+    nothing: bool,
+    /// What the client brought from another stream; used up by the first answer.
+    brought: BTreeMap<ResourceName, String>,
+}
+
+/// Which clusters this stream sent before it asked for endpoints, by the names of their assignments (S34, D9).
+#[derive(Debug)]
+enum ClustersSent {
+    All,
+    Some(BTreeSet<ResourceName>),
+}
+
+impl DeltaStream {
+    /// A stream on which nothing was asked for yet.
+    #[must_use]
+    pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
+        Self { types: Types::new(watch, service, config), clusters_sent: ClustersSent::Some(BTreeSet::new()) }
+    }
+
+    /// Takes one request: what it asks for, and what it says about a response.
+    ///
+    /// # Errors
+    /// The stream has to end with this error.
+    pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
+        let (at, is_first) = self.types.entry(&request.type_url)?;
+        let held = self.types.state(at).progress.subscription.names().len();
+        self.types.check_names(at, &request.subscribe, held)?;
+        self.types.check_names(at, &request.unsubscribe, 0)?;
+        let watch = Arc::clone(&self.types.watch);
+        let TypeState { progress, owed } = self.types.state(at);
+        // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
+        let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        if is_first {
+            owed.brought = request.initial_resource_versions;
+        }
+        if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
+            let legacy = progress.known.legacy_wildcard;
+            let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+            progress.reselect(&watch);
+            owed.names.extend(added.names);
+            owed.names.retain(|name| progress.subscription.covers(name));
+            owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
+            owed.nothing = is_first && progress.membership.is_none();
+        }
+        Ok(verdict)
+    }
+
+    /// What to do now, given the newest snapshot: load it after the last request was handed over.
+    pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+        let Self { types, clusters_sent } = self;
+        types.next(now, snapshot, |types, at| respond(types, clusters_sent, at, now, snapshot))
+    }
+}
+
+/// Makes the response of a type that is due; `None` when it turns out that the client lacks nothing.
+fn respond(
+    types: &mut Types<Owed>,
+    clusters_sent: &mut ClustersSent,
+    at: usize,
+    now: Duration,
+    snapshot: &Snapshot,
+) -> Result<Option<Response>, StreamError> {
+    let releases = types.releases_removals(at, now, snapshot);
+    let TypeState { progress, owed } = types.state(at);
+    let owed = std::mem::take(owed);
+    let mut content = Content::default();
+    if releases {
+        // D11: each subscriber is told once.
+        content.removed.extend(std::mem::take(&mut progress.held).into_keys());
+    }
+    if progress.membership.is_some() {
+        let update = progress.advance(now, snapshot)?;
+        if update.from == Revision::ZERO {
+            content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
+        } else {
+            content.update(progress, &owed, &update, snapshot);
+        }
+    }
+    // D13: what came back is no removal.
+    let changed: BTreeSet<_> = content.changed().map(|variant| variant.name().clone()).collect();
+    content.removed.retain(|name| !changed.contains(name));
+    // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
+    if content.is_empty() && !(owed.nothing || owed.everything && owed.brought.is_empty()) {
+        return Ok(None);
+    }
+    let type_url = progress.type_url.clone();
+    let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
+    let bodies = vec![content.body(progress)];
+    let endpoints: Vec<_> = content.changed().filter_map(|cluster| cluster.endpoints.clone()).collect();
+    let nonce = types.next_nonce();
+    types.state(at).progress.sent(now, nonce);
+    // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
+    match types.endpoints() {
+        Some(TypeState { progress, owed }) => {
+            owed.names.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
+        }
+        None => clusters_sent.add(endpoints, content.is_whole()),
+    }
+    Ok(Some(Response { type_url, nonce, version, bodies }))
+}
+
+/// What goes into a response.
+#[derive(Debug, Default)]
+struct Content {
+    /// An update that goes as it is, with the body that the streams of a class share.
+    shared: Option<Arc<Update>>,
+    /// What goes besides, or instead.
+    changed: BTreeMap<ResourceName, Arc<Variant>>,
+    removed: BTreeSet<ResourceName>,
+}
+
+impl Content {
+    /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
+    fn first_answer(
+        &mut self,
+        progress: &mut Progress,
+        owed: &Owed,
+        update: &Arc<Update>,
+        clusters_sent: &ClustersSent,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) {
+        if owed.brought.is_empty() {
+            self.shared = Some(Arc::clone(update));
+        } else {
+            let is_endpoints = progress.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+            for variant in &update.changed {
+                let is_equal = owed.brought.get(variant.name()) == Some(&variant.version().to_string());
+                // D9: an assignment is sent though its version is equal when its cluster was.
+                if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
+                    self.changed.insert(variant.name().clone(), Arc::clone(variant));
+                }
+            }
+            self.removed.extend(update.absent.iter().cloned());
+            let brought = owed.brought.keys().filter(|name| progress.subscription.covers(name));
+            let is_gone = |name: &&ResourceName| snapshot.get(&progress.type_url, name).is_none();
+            for name in brought.filter(is_gone) {
+                if progress.holds_removals() {
+                    // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
+                    self.removed.remove(name);
+                    progress.held.insert(name.clone(), Held { variant: None, since: now });
+                } else {
+                    self.removed.insert(name.clone());
+                }
+            }
+        }
+        // D10: under the wildcard a name of its own without a resource is told too.
+        let is_told = |name: &&ResourceName| !update.has(name) && !owed.brought.contains_key(*name);
+        if progress.selects_all() {
+            self.removed.extend(owed.names.iter().filter(is_told).cloned());
+        }
+    }
+
+    /// A later response: what changed, and what was asked for again.
+    fn update(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>, snapshot: &Snapshot) {
+        let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
+        if !fresh.changed.is_empty() || (!update.removed.is_empty() && !progress.holds_removals()) {
+            self.shared = Some(Arc::clone(&fresh));
+        }
+        if owed.everything && !progress.holds_removals() {
+            self.removed.extend(update.removed.iter().map(|removed| removed.variant.name().clone()));
+        }
+        for name in &owed.names {
+            if fresh.has(name) {
+                continue;
+            }
+            match snapshot.get(&progress.type_url, name).map(VariantSet::resolve) {
+                // D9, D18: sent again though nothing changed.
+                Some(variant) => _ = self.changed.insert(name.clone(), Arc::clone(variant)),
+                // D10, D18: the client is told at once, and again each time it asks.
+                None => {
+                    progress.held.remove(name);
+                    self.removed.insert(name.clone());
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let is_shared_empty = |update: &Arc<Update>| {
+            update.changed.is_empty() && update.absent.is_empty() && update.removed.is_empty()
+        };
+        self.shared.as_ref().is_none_or(is_shared_empty) && self.changed.is_empty() && self.removed.is_empty()
+    }
+
+    /// Whether it is the whole selection.
+    fn is_whole(&self) -> bool {
+        self.shared.as_ref().is_some_and(|update| update.from == Revision::ZERO)
+    }
+
+    fn changed(&self) -> impl Iterator<Item = &Arc<Variant>> {
+        self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
+    }
+
+    /// The encoded resources and removals; D13: a name stands once.
+    fn body(&self, progress: &Progress) -> Arc<Body> {
+        let type_url = &progress.type_url;
+        match &self.shared {
+            Some(update) if self.changed.is_empty() && self.removed.is_empty() => {
+                let removed = progress.told_at_once(update);
+                let make = || Arc::new(Body::delta(type_url, update.changed.iter(), removed));
+                Arc::clone(update.delta_body.get_or_init(make))
+            }
+            shared => {
+                let told = shared.iter().flat_map(|update| progress.told_at_once(update));
+                let removed: BTreeSet<_> = told.chain(&self.removed).collect();
+                Arc::new(Body::delta(type_url, self.changed(), removed.into_iter()))
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// The removals of an update that are not held (S33).
+    fn told_at_once<'a>(&self, update: &'a Update) -> impl Iterator<Item = &'a ResourceName> + use<'a> {
+        let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
+        update.absent.iter().chain(removed.iter().map(|removed| removed.variant.name()))
+    }
+}
+
+impl Owed {
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.everything && !self.nothing
+    }
+}
+
+impl types::Owed for Owed {
+    fn due(&self) -> Option<Duration> {
+        if self.is_empty() { None } else { Some(Duration::ZERO) }
+    }
+}
+
+impl ClustersSent {
+    fn add(&mut self, endpoints: Vec<ResourceName>, is_whole: bool) {
+        match self {
+            _ if endpoints.is_empty() => {}
+            Self::All => {}
+            Self::Some(_) if is_whole => *self = Self::All,
+            Self::Some(names) => names.extend(endpoints),
+        }
+    }
+
+    fn has(&self, name: &ResourceName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(names) => names.contains(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

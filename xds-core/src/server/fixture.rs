@@ -1,0 +1,274 @@
+//! A short notation for the machines' tests: `CDS a=1 -b` puts cluster `a` with content `1` and removes `b`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+use xds_proto::type_url as url;
+
+use super::{
+    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig, Verdict,
+};
+use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::resource::{Resource, VariantId};
+use crate::{Cache, Commit, Transaction};
+
+/// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int32, tag = "2")]
+    discovery_type: i32,
+    #[prost(string, tag = "100")]
+    content: String,
+}
+
+pub(crate) fn type_url(short: &str) -> TypeUrl {
+    let known = TYPES.iter().find(|(name, _)| *name == short);
+    known.map_or_else(|| format!("type.googleapis.com/{short}").as_str().into(), |(_, url)| (*url).into())
+}
+
+fn short(type_url: &str) -> &str {
+    let known = TYPES.iter().find(|(_, url)| *url == type_url);
+    known.map_or_else(|| type_url.rsplit_once('/').unwrap().1, |(name, _)| name)
+}
+
+pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
+    // A cluster with content "static" has no EDS.
+    let discovery_type = if type_name == "CDS" && content != "static" { 3 } else { 0 };
+    Payload { name: name.into(), discovery_type, content: content.into() }.encode_to_vec().into()
+}
+
+pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
+    Version::of_payload(&payload(type_name, name, content)).to_string()
+}
+
+/// Commits lines of `TYPE name=content -name ..`.
+pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
+    let mut transaction = Transaction::new();
+    for line in text.split(';') {
+        let mut words = line.split_whitespace();
+        let Some(type_name) = words.next() else { continue };
+        for word in words {
+            match (word.strip_prefix('-'), word.split_once('=')) {
+                (Some(name), _) => {
+                    transaction.remove(VariantId::unconstrained(type_url(type_name), name.into()));
+                }
+                (None, Some((name, content))) => {
+                    let payload = payload(type_name, name, content);
+                    transaction.put(Resource::new(type_url(type_name), name.into(), payload).unwrap());
+                }
+                (None, None) => panic!("{word} is neither name=content nor -name"),
+            }
+        }
+    }
+    cache.commit(transaction).unwrap()
+}
+
+fn names(text: &str) -> Vec<ResourceName> {
+    text.split_whitespace().map(ResourceName::new).collect()
+}
+
+fn encoded(response: &Response) -> Vec<u8> {
+    let chunks = response.bodies.iter().flat_map(|body| body.chunks());
+    chunks.fold(response.head().to_vec(), |bytes, chunk| [&bytes, chunk.as_ref()].concat())
+}
+
+fn describe(type_url: &str, value: &[u8]) -> String {
+    let payload = Payload::decode(value).unwrap();
+    assert!(!type_url.is_empty());
+    format!(" {}={}", payload.name, payload.content)
+}
+
+/// A client of a SotW stream.
+pub(crate) struct Sotw {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) stream: SotwStream,
+    pub(crate) now: Duration,
+    /// The last response as decoded.
+    pub(crate) last: DiscoveryResponse,
+    pub(crate) last_bodies: Vec<Arc<super::Body>>,
+}
+
+impl Sotw {
+    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        Self::on(cache, Service::Aggregated)
+    }
+
+    pub(crate) fn on(cache: &Arc<Cache>, service: Service) -> Self {
+        let stream = SotwStream::new(cache.watch(), service, StreamConfig::default());
+        let last = DiscoveryResponse::default();
+        Self { cache: Arc::clone(cache), stream, now: Duration::ZERO, last, last_bodies: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, request: SotwRequest) -> Option<Verdict> {
+        self.stream.on_request(self.now, request).unwrap()
+    }
+
+    /// Asks for names without answering a response, or answers response `nonce`.
+    pub(crate) fn ask(&mut self, type_name: &str, list: &str, nonce: &str) -> Option<Verdict> {
+        self.send(SotwRequest {
+            type_url: type_url(type_name).as_str().into(),
+            response_nonce: Nonce::parse(nonce),
+            names: Some(names(list)),
+            ..SotwRequest::default()
+        })
+    }
+
+    /// ACKs response `nonce` with an unchanged list.
+    pub(crate) fn ack(&mut self, type_name: &str, nonce: &str) -> Option<Verdict> {
+        let type_url = type_url(type_name).as_str().into();
+        self.send(SotwRequest { type_url, response_nonce: Nonce::parse(nonce), ..SotwRequest::default() })
+    }
+
+    pub(crate) fn nack(&mut self, type_name: &str, nonce: &str) -> Option<Verdict> {
+        self.send(SotwRequest {
+            type_url: type_url(type_name).as_str().into(),
+            response_nonce: Nonce::parse(nonce),
+            error_detail: Some("bad".into()),
+            ..SotwRequest::default()
+        })
+    }
+
+    /// What the stream sends now, a line each: nonce, type, resources.
+    pub(crate) fn sent(&mut self) -> String {
+        let mut lines = Vec::new();
+        while let Next::Send(response) = self.stream.next(self.now, &self.cache.snapshot()) {
+            let decoded = DiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
+            assert_eq!(decoded.type_url, response.type_url.as_str());
+            assert_eq!(decoded.resources.len(), response.resources());
+            let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
+            for any in &decoded.resources {
+                // S29: every resource has the type of the response.
+                assert_eq!(any.type_url, decoded.type_url);
+                line += &describe(&any.type_url, &any.value);
+            }
+            lines.push(line);
+            self.last = decoded;
+            self.last_bodies = response.bodies;
+        }
+        lines.join("; ")
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// When the stream wants to be asked again, in milliseconds since its start.
+    pub(crate) fn waits_until(&mut self) -> Option<u128> {
+        match self.stream.next(self.now, &self.cache.snapshot()) {
+            Next::Wait { until } => until.map(|until| until.as_millis()),
+            other => panic!("{other:?} is no wait"),
+        }
+    }
+}
+
+/// A client of a delta stream.
+pub(crate) struct Delta {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) stream: DeltaStream,
+    pub(crate) now: Duration,
+    pub(crate) last: DeltaDiscoveryResponse,
+    pub(crate) last_bodies: Vec<Arc<super::Body>>,
+}
+
+impl Delta {
+    pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        let stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let last = DeltaDiscoveryResponse::default();
+        Self { cache: Arc::clone(cache), stream, now: Duration::ZERO, last, last_bodies: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, request: DeltaRequest) -> Option<Verdict> {
+        self.stream.on_request(request).unwrap()
+    }
+
+    /// Subscribes and unsubscribes (`-name`).
+    pub(crate) fn ask(&mut self, type_name: &str, edits: &str) -> Option<Verdict> {
+        self.ask_with(type_name, edits, "", &[])
+    }
+
+    pub(crate) fn ask_with(
+        &mut self,
+        type_name: &str,
+        edits: &str,
+        nonce: &str,
+        brought: &[(&str, &str)],
+    ) -> Option<Verdict> {
+        let (unsubscribe, subscribe) =
+            edits.split_whitespace().partition::<Vec<_>, _>(|word| word.starts_with('-'));
+        self.send(DeltaRequest {
+            type_url: type_url(type_name).as_str().into(),
+            subscribe: subscribe.into_iter().map(ResourceName::new).collect(),
+            unsubscribe: unsubscribe.into_iter().map(|name| ResourceName::new(&name[1..])).collect(),
+            initial_resource_versions: brought
+                .iter()
+                .map(|(name, version)| (ResourceName::new(*name), (*version).to_owned()))
+                .collect(),
+            response_nonce: Nonce::parse(nonce),
+            error_detail: None,
+        })
+    }
+
+    pub(crate) fn ack(&mut self, type_name: &str, nonce: &str) -> Option<Verdict> {
+        self.ask_with(type_name, "", nonce, &[])
+    }
+
+    pub(crate) fn nack(&mut self, type_name: &str, nonce: &str) -> Option<Verdict> {
+        self.send(DeltaRequest {
+            type_url: type_url(type_name).as_str().into(),
+            response_nonce: Nonce::parse(nonce),
+            error_detail: Some("bad".into()),
+            ..DeltaRequest::default()
+        })
+    }
+
+    /// What the stream sends now, a line each: nonce, type, resources, removals.
+    pub(crate) fn sent(&mut self) -> String {
+        let mut lines = Vec::new();
+        while let Next::Send(response) = self.stream.next(self.now, &self.cache.snapshot()) {
+            let decoded = DeltaDiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
+            assert_eq!(decoded.type_url, response.type_url.as_str());
+            let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
+            for resource in &decoded.resources {
+                let any = resource.resource.as_ref().unwrap();
+                // D22: the version belongs to the resource and to its content.
+                assert_eq!(resource.version, Version::of_payload(&any.value).to_string());
+                assert_eq!(any.type_url, decoded.type_url);
+                line += &describe(&any.type_url, &any.value);
+            }
+            for name in &decoded.removed_resources {
+                line += &format!(" -{name}");
+            }
+            lines.push(line);
+            self.last = decoded;
+            self.last_bodies = response.bodies;
+        }
+        lines.join("; ")
+    }
+
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    pub(crate) fn waits_until(&mut self) -> Option<u128> {
+        match self.stream.next(self.now, &self.cache.snapshot()) {
+            Next::Wait { until } => until.map(|until| until.as_millis()),
+            other => panic!("{other:?} is no wait"),
+        }
+    }
+}
+
+const TYPES: [(&str, &str); 8] = [
+    ("LDS", url::LISTENER),
+    ("RDS", url::ROUTE_CONFIGURATION),
+    ("SRDS", url::SCOPED_ROUTE_CONFIGURATION),
+    ("VHDS", url::VIRTUAL_HOST),
+    ("CDS", url::CLUSTER),
+    ("EDS", url::CLUSTER_LOAD_ASSIGNMENT),
+    ("SDS", url::SECRET),
+    ("RTDS", url::RUNTIME),
+];

@@ -1,0 +1,83 @@
+//! Make before break on one stream (S33): what a client is about to use goes first, what it used goes last.
+//!
+//! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once, listeners and
+//! routes when the client has ACKed those, removals when it has ACKed the listeners and routes.
+
+use std::time::Duration;
+
+use super::progress::Progress;
+use super::response::StreamConfig;
+use crate::cache::Snapshot;
+
+/// Whether something may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Now.
+    Open,
+    /// At this time, if nothing happens before.
+    Until(Duration),
+    /// After something else has happened on this stream.
+    Shut,
+}
+
+impl Gate {
+    /// Opens at a time.
+    pub(super) fn at(time: Duration, now: Duration) -> Self {
+        if time <= now { Self::Open } else { Self::Until(time) }
+    }
+
+    /// The earlier of the time at which this gate opens by itself and another.
+    pub(super) fn earlier(self, other: Option<Duration>) -> Option<Duration> {
+        match self {
+            Self::Until(time) => Some(other.map_or(time, |other| other.min(time))),
+            Self::Open | Self::Shut => other,
+        }
+    }
+}
+
+/// Whether additions and changes of a type may be pushed, given the other types of the stream.
+///
+/// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too: it says that the
+/// client will go on with what it took.
+pub(super) fn additions<'a>(
+    progress: &Progress,
+    now: Duration,
+    config: &StreamConfig,
+    snapshot: &Snapshot,
+    mut before: impl Iterator<Item = &'a Progress>,
+) -> Gate {
+    if before.all(|other| other.in_flight.is_empty() && !other.is_behind(snapshot)) {
+        return Gate::Open;
+    }
+    Gate::at(progress.waiting_since.unwrap_or(now) + config.order_wait, now)
+}
+
+/// Whether the removals that a type holds may be sent, given the types that refer to it.
+pub(super) fn removals<'a>(
+    progress: &Progress,
+    now: Duration,
+    config: &StreamConfig,
+    snapshot: &Snapshot,
+    referrers: impl Iterator<Item = &'a Progress>,
+) -> Gate {
+    let Some(newest) = progress.held.values().map(|held| held.since).max() else { return Gate::Shut };
+    let after_grace = Gate::at(newest + config.removal_grace, now);
+    let mut referrers = referrers.filter(|other| other.membership.is_some()).peekable();
+    if referrers.peek().is_none() {
+        return after_grace;
+    }
+    let is_settled = |other: &Progress| {
+        other.in_flight.is_empty()
+            && other.nacked.is_none()
+            && other.held.is_empty()
+            && !other.is_behind(snapshot)
+    };
+    if !referrers.all(is_settled) {
+        return Gate::Shut;
+    }
+    // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot say.
+    if progress.selects_all() { Gate::Open } else { after_grace }
+}
+
+#[cfg(test)]
+mod tests;

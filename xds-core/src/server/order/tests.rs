@@ -1,0 +1,208 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Cache;
+use crate::server::fixture::{Delta, Sotw, commit, version};
+
+const FIRST: &str = "CDS old=1; EDS old=1; LDS l=1; RDS r=old";
+/// Route, cluster and endpoints replaced together.
+const SWAP: &str = "CDS -old new=1; EDS -old new=1; RDS r=new";
+
+fn cache() -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    cache
+}
+
+fn sotw(cache: &Arc<Cache>, cluster_list: &str) -> Sotw {
+    let mut client = Sotw::new(cache);
+    for (type_name, list, nonce) in
+        [("CDS", cluster_list, "1"), ("EDS", "old", "2"), ("LDS", "", "3"), ("RDS", "r", "4")]
+    {
+        client.ask(type_name, list, "");
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    client
+}
+
+fn delta(cache: &Arc<Cache>) -> Delta {
+    let mut client = Delta::new(cache);
+    for (type_name, list, nonce) in
+        [("CDS", "", "1"), ("EDS", "old", "2"), ("LDS", "", "3"), ("RDS", "r", "4")]
+    {
+        client.ask(type_name, list);
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    client
+}
+
+#[test]
+fn s33_sotw_clusters_come_before_routes_and_go_after_them() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, SWAP);
+    // The old cluster stays in the full state, and the route waits until the new one is warm.
+    assert_eq!(client.sent(), "n5 CDS new=1 old=1");
+    client.ask("EDS", "old new", "2");
+    assert_eq!(client.sent(), "n6 EDS new=1");
+    client.ack("EDS", "6");
+    assert_eq!(client.sent(), "");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n7 RDS r=new");
+    client.ack("RDS", "7");
+    assert_eq!(client.sent(), "n8 CDS new=1");
+}
+
+#[test]
+fn s33_delta_clusters_come_before_routes_and_go_after_them() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, SWAP);
+    assert_eq!(client.sent(), "n5 CDS new=1");
+    client.ask("EDS", "new");
+    assert_eq!(client.sent(), "n6 EDS new=1");
+    client.ack("EDS", "6");
+    assert_eq!(client.sent(), "");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n7 RDS r=new");
+    client.ack("RDS", "7");
+    assert_eq!(client.sent(), "n8 CDS -old");
+    // Endpoints go when their cluster is gone and, by name, after the grace: Envoy has unsubscribed them long before.
+    client.ack("CDS", "8");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
+    client.ask("EDS", "-old");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s33_a_client_that_names_its_clusters_keeps_the_old_one_until_it_gives_it_up() {
+    let cache = cache();
+    let mut client = sotw(&cache, "old");
+    commit(&cache, SWAP);
+    // As gRPC does: it learns the new name from the route.
+    assert_eq!(client.sent(), "n5 RDS r=new");
+    client.ack("RDS", "5");
+    client.ask("CDS", "old new", "1");
+    assert_eq!(client.sent(), "n6 CDS new=1 old=1");
+    client.ask("CDS", "new", "6");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s33_a_route_does_not_wait_for_ever_for_a_cluster_that_is_not_acked() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, SWAP);
+    assert_eq!(client.sent(), "n5 CDS new=1");
+    assert_eq!(client.waits_until(), Some(16_000));
+    client.pass(Duration::from_secs(16));
+    assert_eq!(client.sent(), "n6 RDS r=new");
+}
+
+#[test]
+fn s33_a_nack_of_the_clusters_lets_the_routes_go_on() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, SWAP);
+    client.sent();
+    client.nack("CDS", "5");
+    assert_eq!(client.sent(), "n6 RDS r=new");
+}
+
+#[test]
+fn s33_a_removal_is_held_while_the_route_that_dropped_it_is_nacked() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "CDS -old; RDS r=bad");
+    assert_eq!(client.sent(), "n5 RDS r=bad");
+    client.nack("RDS", "5");
+    client.pass(Duration::from_secs(60));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    commit(&cache, "RDS r=good");
+    assert_eq!(client.sent(), "n6 RDS r=good");
+    client.ack("RDS", "6");
+    assert_eq!(client.sent(), "n7 CDS -old");
+}
+
+#[test]
+fn s33_adding_a_held_name_again_cancels_its_removal() {
+    let cache = cache();
+    for is_delta in [false, true] {
+        commit(&cache, FIRST);
+        let (mut sotw, mut delta) = (sotw(&cache, ""), delta(&cache));
+        commit(&cache, "CDS -old; RDS r=none");
+        commit(&cache, "CDS old=2");
+        let sent = if is_delta { delta.sent() } else { sotw.sent() };
+        assert_eq!(sent, "n5 CDS old=2; n6 EDS old=1");
+        commit(&cache, "CDS -old");
+    }
+}
+
+#[test]
+fn s33_without_a_referrer_on_the_stream_a_removal_waits_for_the_grace() {
+    let cache = cache();
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -old");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n2 CDS -old");
+}
+
+#[test]
+fn s33_what_came_and_went_unsent_is_not_held() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, "CDS brief=1");
+    commit(&cache, "CDS -brief other=1");
+    assert_eq!(client.sent(), "n5 CDS old=1 other=1");
+}
+
+#[test]
+fn s33_a_cluster_gone_while_the_client_was_away_waits_for_its_routes() {
+    let cache = cache();
+    let mut client = Delta::new(&cache);
+    let gone = version("CDS", "gone", "1");
+    client.ask_with("CDS", "", "", &[("gone", &gone), ("old", &version("CDS", "old", "1"))]);
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n1 RDS r=old");
+    client.ack("RDS", "1");
+    assert_eq!(client.sent(), "n2 CDS -gone");
+}
+
+#[test]
+fn s34_s36_the_endpoints_of_a_changed_cluster_are_sent_once_more_v13() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, "CDS old=2");
+    assert_eq!(client.sent(), "n5 CDS old=2; n6 EDS old=1");
+    // Envoy's repeated request crosses the push; it is stale and brings nothing new.
+    client.ask("EDS", "old", "2");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s35_endpoints_never_wait_for_the_ack_of_their_cluster() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, "CDS new=1");
+    assert_eq!(client.sent(), "n5 CDS new=1 old=1");
+    client.ask("EDS", "old new", "2");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "EDS new=1 old=2");
+    assert_eq!(client.sent(), "n6 EDS new=1 old=2");
+}
+
+#[test]
+fn s33_answers_to_requests_wait_for_nothing() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, "CDS new=1; RDS r2=new");
+    assert_eq!(client.sent(), "n5 CDS new=1 old=1");
+    client.ask("RDS", "r r2", "4");
+    assert_eq!(client.sent(), "n6 RDS r2=new");
+}

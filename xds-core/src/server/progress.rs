@@ -1,0 +1,155 @@
+//! What one stream got of one type so far, the same for both protocols.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::response::{StreamConfig, StreamError, Verdict};
+use crate::cache::{Membership, Removed, Snapshot, Update, Watch};
+use crate::known_type::KnownType;
+use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
+use crate::subscription::{Selection, Subscription};
+use crate::variants::Variant;
+
+/// One type on one stream: what is asked for, what was sent, what the client said about it.
+///
+/// The content a client has is not stored. It is what its selection held at the cursor of the membership, and what is
+/// [`held`](Self::held) besides.
+#[derive(Debug)]
+pub(super) struct Progress {
+    pub(super) type_url: TypeUrl,
+    pub(super) known: &'static KnownType,
+    pub(super) subscription: Subscription,
+    /// `None` while nothing is asked for.
+    pub(super) membership: Option<Membership>,
+    /// Responses that were neither ACKed nor NACKed, with the time they were sent.
+    pub(super) in_flight: BTreeMap<Nonce, Duration>,
+    /// The newest response of the type.
+    pub(super) last_sent: Option<Nonce>,
+    /// The newest response that was rejected, until a later one is accepted.
+    pub(super) nacked: Option<Nonce>,
+    /// Removed resources that the client may still need (S33).
+    pub(super) held: BTreeMap<ResourceName, Held>,
+    /// Since when additions wait for other types (S33).
+    pub(super) waiting_since: Option<Duration>,
+}
+
+/// A resource that no longer exists and that the client still has.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// Its last content; unknown when the client brought the name from another stream.
+    pub(super) variant: Option<Arc<Variant>>,
+    pub(super) since: Duration,
+}
+
+impl Progress {
+    pub(super) fn new(type_url: TypeUrl) -> Self {
+        Self {
+            known: KnownType::of(type_url.as_str()),
+            type_url,
+            subscription: Subscription::default(),
+            membership: None,
+            in_flight: BTreeMap::new(),
+            last_sent: None,
+            nacked: None,
+            held: BTreeMap::new(),
+            waiting_since: None,
+        }
+    }
+
+    /// Follows a change of the subscription.
+    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) {
+        let Some(selection) = self.subscription.selection() else {
+            self.membership = None;
+            self.held.clear();
+            return;
+        };
+        match &mut self.membership {
+            Some(membership) => membership.select(selection),
+            None => self.membership = Some(watch.join(&self.type_url, selection)),
+        }
+        let subscription = &self.subscription;
+        self.held.retain(|name, _| subscription.covers(name));
+    }
+
+    /// Whether the selection may have changed since it was sent.
+    pub(super) fn is_behind(&self, snapshot: &Snapshot) -> bool {
+        self.membership.as_ref().is_some_and(|membership| membership.is_behind(snapshot))
+    }
+
+    /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held.
+    pub(super) fn advance(&mut self, now: Duration, snapshot: &Snapshot) -> Result<Arc<Update>, StreamError> {
+        let membership = self.membership.as_ref().expect("only a selection can be advanced");
+        let Some(update) = membership.update(snapshot) else {
+            return Err(StreamError::FellBehind { type_url: self.type_url.clone() });
+        };
+        let cursor = membership.cursor();
+        membership.advance(snapshot.revision());
+        for variant in &update.changed {
+            self.held.remove(variant.name());
+        }
+        if self.holds_removals() {
+            self.hold(now, cursor, &update.removed);
+        }
+        Ok(update)
+    }
+
+    /// S33: removals of a type that others refer to wait.
+    pub(super) fn holds_removals(&self) -> bool {
+        !self.known.referrers.is_empty()
+    }
+
+    fn hold(&mut self, now: Duration, cursor: Revision, removed: &[Removed]) {
+        for Removed { variant, .. } in removed {
+            // What came and went since the cursor was never sent.
+            if variant.born_at <= cursor {
+                self.held
+                    .insert(variant.name().clone(), Held { variant: Some(Arc::clone(variant)), since: now });
+            }
+        }
+    }
+
+    /// Everything it selects; `update` is what was made of it last.
+    pub(super) fn everything(&self, update: &Arc<Update>, snapshot: &Snapshot) -> Arc<Update> {
+        match &self.membership {
+            Some(membership) if update.from > Revision::ZERO => membership.everything(snapshot),
+            _ => Arc::clone(update),
+        }
+    }
+
+    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce) {
+        self.in_flight.insert(nonce, now);
+        if self.in_flight.len() > IN_FLIGHT_REMEMBERED {
+            self.in_flight.pop_first();
+        }
+        self.last_sent = Some(nonce);
+        self.waiting_since = None;
+    }
+
+    /// Books an ACK or NACK; `None` when the nonce is not one that waits for its answer.
+    pub(super) fn book(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
+        self.in_flight.remove(&nonce)?;
+        let type_url = self.type_url.clone();
+        if let Some(detail) = error_detail {
+            self.nacked = self.nacked.max(Some(nonce));
+            Some(Verdict::Nacked { type_url, nonce, detail })
+        } else {
+            self.nacked = self.nacked.filter(|nacked| *nacked > nonce);
+            Some(Verdict::Acked { type_url, nonce })
+        }
+    }
+
+    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it need not.
+    pub(super) fn waits_for_ack(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
+        let sent = self.in_flight.get(&self.last_sent?)?;
+        Some(*sent + config.ack_wait).filter(|until| *until > now)
+    }
+
+    /// Whether it selects everything of the type.
+    pub(super) fn selects_all(&self) -> bool {
+        self.subscription.selection() == Some(Selection::All)
+    }
+}
+
+/// Responses of one type whose verdict is still booked when it comes; older ones count as superseded.
+const IN_FLIGHT_REMEMBERED: usize = 64;

@@ -1,0 +1,163 @@
+//! What goes in and out of the stream machines, the same for both protocols.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+use super::body::{Body, put_text};
+use crate::name::{Nonce, ResourceName, TypeUrl};
+
+/// Which service a stream was opened on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Service {
+    /// The aggregated service: any type, each request names its own.
+    Aggregated,
+    /// The service of one type.
+    Single(TypeUrl),
+}
+
+/// What a stream has to do now.
+#[derive(Debug, Clone)]
+pub enum Next {
+    /// Send this, then ask again.
+    Send(Response),
+    /// Nothing, until the stream is woken, gets a request, or reaches this time since its start.
+    Wait {
+        /// When to ask again at the latest.
+        until: Option<Duration>,
+    },
+    /// End the stream. The client comes back and is told everything it then lacks.
+    Close(StreamError),
+}
+
+/// One response: a small head of its own and bodies that it shares with other streams.
+#[derive(Debug, Clone)]
+pub struct Response {
+    /// The type of its resources.
+    pub type_url: TypeUrl,
+    /// Its nonce, new within the stream (S2, D7).
+    pub nonce: Nonce,
+    /// `version_info` in SotW, `system_version_info` in delta.
+    pub version: String,
+    /// The resources and removals.
+    pub bodies: Vec<Arc<Body>>,
+}
+
+impl Response {
+    /// The fields that differ from stream to stream, encoded. SotW and delta number them alike (A).
+    #[must_use]
+    pub fn head(&self) -> Bytes {
+        let mut head = BytesMut::with_capacity(24 + self.version.len() + self.type_url.as_str().len());
+        put_text(&mut head, 1, &self.version);
+        put_text(&mut head, 4, self.type_url.as_str());
+        put_text(&mut head, 5, &self.nonce.to_string());
+        head.freeze()
+    }
+
+    /// How many resources it holds.
+    #[must_use]
+    pub fn resources(&self) -> usize {
+        self.bodies.iter().map(|body| body.resources()).sum()
+    }
+}
+
+/// What a client said about a response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It uses the response (S3, D4).
+    Acked {
+        /// The type of the response.
+        type_url: TypeUrl,
+        /// The response.
+        nonce: Nonce,
+    },
+    /// It rejected the response, or part of it (S4, S5, D4).
+    Nacked {
+        /// The type of the response.
+        type_url: TypeUrl,
+        /// The response.
+        nonce: Nonce,
+        /// The client's own words, for people.
+        detail: String,
+    },
+}
+
+/// Why a stream has to end. Its client can mend it, or come back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// G2: an aggregated stream cannot tell what a request is about.
+    #[error("a request on an aggregated stream has no type_url")]
+    MissingTypeUrl,
+    /// G3: the service serves one type, and the request names another.
+    #[error("this service serves {expected}, not {found}")]
+    WrongTypeUrl {
+        /// The type of the service.
+        expected: TypeUrl,
+        /// The type of the request.
+        found: TypeUrl,
+    },
+    /// W2, G8: a name no resource can have.
+    #[error("{} {name:?} is no name: it has control characters or is empty", type_url.message_name())]
+    InvalidName {
+        /// The type of the request.
+        type_url: TypeUrl,
+        /// The name.
+        name: ResourceName,
+    },
+    /// G9: too many names on one stream and type.
+    #[error("{} names of {} on one stream exceed the limit of {limit}", found, type_url.message_name())]
+    TooManyNames {
+        /// The type of the request.
+        type_url: TypeUrl,
+        /// How many there would be.
+        found: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// G9: too many types on one aggregated stream.
+    #[error("more than {limit} types on one stream")]
+    TooManyTypes {
+        /// What is allowed.
+        limit: usize,
+    },
+    /// The client read so slowly that removals it has not heard of are forgotten.
+    #[error("the stream fell too far behind the changes of {}", type_url.message_name())]
+    FellBehind {
+        /// The type it missed changes of.
+        type_url: TypeUrl,
+    },
+}
+
+/// How patient a stream is, and what it accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// How long newer content of a type waits for the ACK of the response before it (S9b). Default 1 s.
+    pub ack_wait: Duration,
+    /// How long names that came with a stale nonce wait for an occasion to be answered (S8). Default 2 s, well below
+    /// the 15 s after which clients give up (C5).
+    pub owed_wait: Duration,
+    /// How long routes and listeners wait for the ACK of the clusters sent before them (S33). Default 16 s: Envoy
+    /// ACKs a cluster without endpoints after its own 15 s.
+    pub order_wait: Duration,
+    /// How long a removal waits where no ACK can tell that the resource is out of use (S33). Default 5 s.
+    pub removal_grace: Duration,
+    /// Names of one type on one stream (G9). Default 200,000.
+    pub names_limit: usize,
+    /// Types on one aggregated stream (G9). Default 64.
+    pub types_limit: usize,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            ack_wait: Duration::from_secs(1),
+            owed_wait: Duration::from_secs(2),
+            order_wait: Duration::from_secs(16),
+            removal_grace: Duration::from_secs(5),
+            names_limit: 200_000,
+            types_limit: 64,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! One state-of-the-world stream, seen from the server.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::body::Body;
+use super::progress::Progress;
+use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::types::{self, TypeState, Types};
+use crate::cache::{Snapshot, Update, Watch};
+use crate::name::{Nonce, ResourceName, Version};
+use crate::variants::{Variant, VariantSet};
+
+/// One state-of-the-world stream, seen from the server.
+///
+/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it says to wait.
+#[derive(Debug)]
+pub struct SotwStream {
+    types: Types<Owed>,
+}
+
+/// A `DiscoveryRequest`, without what only the edge needs.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct SotwRequest {
+    /// Empty on the service of one type (S12).
+    pub type_url: String,
+    /// The version the client uses.
+    pub version_info: String,
+    /// The response it answers; `None` when the field is empty.
+    pub response_nonce: Option<Nonce>,
+    /// What was wrong with that response (S5).
+    pub error_detail: Option<String>,
+    /// The whole subscription; `None` when it is known to be that of the type's request before.
+    pub names: Option<Vec<ResourceName>>,
+}
+
+/// What was asked for and not answered yet.
+#[derive(Debug, Default)]
+struct Owed {
+    names: BTreeSet<ResourceName>,
+    everything: bool,
+    /// When it is answered without another occasion.
+    due: Option<Duration>,
+    /// The version a reconnecting client brought with its first request (S32).
+    brought: Option<String>,
+}
+
+impl SotwStream {
+    /// A stream on which nothing was asked for yet.
+    #[must_use]
+    pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
+        Self { types: Types::new(watch, service, config) }
+    }
+
+    /// Takes one request: what it asks for, and what it says about a response.
+    ///
+    /// # Errors
+    /// The stream has to end with this error.
+    pub fn on_request(
+        &mut self,
+        now: Duration,
+        request: SotwRequest,
+    ) -> Result<Option<Verdict>, StreamError> {
+        let (at, is_first) = self.types.entry(&request.type_url)?;
+        if let Some(names) = &request.names {
+            self.types.check_names(at, names, 0)?;
+        }
+        let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
+        let TypeState { progress, owed } = self.types.state(at);
+        // S10: no nonce can be stale before something was sent.
+        let is_current = progress.last_sent.is_none() || request.response_nonce == progress.last_sent;
+        let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        if is_current {
+            // S8c: whoever answers the newest response will not answer those before it.
+            progress.in_flight.clear();
+        }
+        if is_first {
+            owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
+        }
+        if let Some(names) = request.names {
+            let added = progress.subscription.replace(names, progress.known.legacy_wildcard);
+            progress.reselect(&watch);
+            // S8b: owed is what was asked for and not sent; what is dropped leaves it.
+            owed.names.retain(|name| progress.subscription.covers(name));
+            owed.names.extend(added.names);
+            owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
+        }
+        // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
+        owed.answer_at(if is_current { now } else { now + owed_wait });
+        Ok(verdict)
+    }
+
+    /// What to do now, given the newest snapshot: load it after the last request was handed over.
+    pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+        self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
+    }
+}
+
+/// Makes the response of a type that is due; `None` when it turns out that the client lacks nothing.
+fn respond(
+    types: &mut Types<Owed>,
+    at: usize,
+    now: Duration,
+    snapshot: &Snapshot,
+) -> Result<Option<Response>, StreamError> {
+    let releases = types.releases_removals(at, now, snapshot);
+    let TypeState { progress, owed } = types.state(at);
+    let owed = std::mem::take(owed);
+    if releases {
+        progress.held.clear();
+    }
+    let update = progress.advance(now, snapshot)?;
+    if !progress.known.full_state {
+        // S26: no response can say that such a resource is gone, so there is nothing to hold.
+        progress.held.clear();
+    }
+    let needs_everything = owed.everything || progress.known.full_state;
+    let everything =
+        if needs_everything { progress.everything(&update, snapshot) } else { Arc::clone(&update) };
+    let version = progress.version(snapshot).to_string();
+    // S32: only a wildcard is sure to be what it was on the stream before.
+    let is_comparable = progress.known.full_state && progress.selects_all();
+    if is_comparable && owed.brought.as_ref() == Some(&version) {
+        return Ok(None);
+    }
+    let bodies = if progress.known.full_state {
+        progress.full_state(&owed, &update, &everything, releases)
+    } else {
+        progress.partial(&owed, &everything, snapshot)
+    };
+    let Some(bodies) = bodies else { return Ok(None) };
+    let type_url = progress.type_url.clone();
+    let is_fresh = |variant: &&Arc<Variant>| {
+        owed.everything || variant.changed_at > update.from || owed.names.contains(variant.name())
+    };
+    let fresh = everything.changed.iter().filter(is_fresh);
+    // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
+    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.clone()).collect();
+    let nonce = types.next_nonce();
+    types.state(at).progress.sent(now, nonce);
+    if !endpoints.is_empty()
+        && let Some(TypeState { progress, owed }) = types.endpoints()
+    {
+        owed.names.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
+        owed.answer_at(now);
+    }
+    Ok(Some(Response { type_url, nonce, version, bodies }))
+}
+
+impl Owed {
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.everything
+    }
+
+    /// Answers what is owed then, or earlier if that was to be.
+    fn answer_at(&mut self, time: Duration) {
+        self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
+    }
+}
+
+impl types::Owed for Owed {
+    fn due(&self) -> Option<Duration> {
+        self.due
+    }
+}
+
+impl Progress {
+    /// T38: the version of what the client is sent with the next response.
+    fn version(&self, snapshot: &Snapshot) -> Version {
+        let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
+        let held = self.held.values().filter_map(|held| held.variant.as_ref());
+        Version(held.fold(selected, |sum, variant| sum.wrapping_add(variant.identity)))
+    }
+
+    /// S25: all resources, or `None` when nothing changed for the client.
+    fn full_state(
+        &self,
+        owed: &Owed,
+        update: &Update,
+        everything: &Update,
+        releases: bool,
+    ) -> Option<Vec<Arc<Body>>> {
+        let gone = releases || (!self.holds_removals() && !update.removed.is_empty());
+        // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
+        let answers = owed.everything || owed.names.iter().any(|name| everything.has(name));
+        if !answers && !gone && update.changed.is_empty() {
+            return None;
+        }
+        let mut bodies = vec![self.sotw_body(everything)];
+        let held: Vec<_> = self.held.values().filter_map(|held| held.variant.clone()).collect();
+        if !held.is_empty() {
+            bodies.push(Arc::new(Body::sotw(&self.type_url, held.iter())));
+        }
+        Some(bodies)
+    }
+
+    /// S26: what is new to the client, or `None` when nothing is.
+    fn partial(&self, owed: &Owed, fresh: &Update, snapshot: &Snapshot) -> Option<Vec<Arc<Body>>> {
+        let resources = snapshot.of_type(&self.type_url);
+        let find = |name: &ResourceName| resources?.get(name).map(VariantSet::resolve).cloned();
+        let missing = owed.names.iter().filter(|name| !fresh.has(name));
+        let mut answers: Vec<Arc<Variant>> = missing.filter_map(find).collect();
+        if answers.is_empty() {
+            // G4: also a wildcard that selects nothing is answered.
+            return (owed.everything || !fresh.changed.is_empty()).then(|| vec![self.sotw_body(fresh)]);
+        }
+        answers.extend(fresh.changed.iter().cloned());
+        answers.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        Some(vec![Arc::new(Body::sotw(&self.type_url, answers.iter()))])
+    }
+
+    fn sotw_body(&self, update: &Update) -> Arc<Body> {
+        let body =
+            update.sotw_body.get_or_init(|| Arc::new(Body::sotw(&self.type_url, update.changed.iter())));
+        Arc::clone(body)
+    }
+}
+
+#[cfg(test)]
+mod tests;

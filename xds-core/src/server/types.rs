@@ -1,0 +1,176 @@
+//! The types of one stream and the turn each of them takes, the same for both protocols.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::order::{self, Gate};
+use super::progress::Progress;
+use super::response::{Next, Response, Service, StreamConfig, StreamError};
+use crate::cache::{Snapshot, Watch};
+use crate::name::{Nonce, ResourceName, TypeUrl};
+
+/// All types of a stream, in the order of S33.
+#[derive(Debug)]
+pub(super) struct Types<O> {
+    pub(super) watch: Arc<Watch>,
+    pub(super) config: StreamConfig,
+    service: Service,
+    states: Vec<TypeState<O>>,
+    last_nonce: u64,
+}
+
+/// One type: what was sent, and what has to be answered.
+#[derive(Debug)]
+pub(super) struct TypeState<O> {
+    pub(super) progress: Progress,
+    pub(super) owed: O,
+}
+
+/// What a client asked for and was not answered yet; each protocol has its own.
+pub(super) trait Owed: Default {
+    /// When it is to be answered; `None` when there is nothing to answer.
+    fn due(&self) -> Option<Duration>;
+}
+
+impl<O: Owed> Types<O> {
+    pub(super) fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
+        Self { watch, config, service, states: Vec::new(), last_nonce: 0 }
+    }
+
+    /// The place of the type a request is about (S12, G2, G3), and whether it is new on this stream.
+    pub(super) fn entry(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
+        let type_url = self.request_type(type_url)?;
+        if let Some(at) = self.states.iter().position(|state| state.progress.type_url == type_url) {
+            return Ok((at, false));
+        }
+        if self.states.len() >= self.config.types_limit {
+            return Err(StreamError::TooManyTypes { limit: self.config.types_limit });
+        }
+        let progress = Progress::new(type_url);
+        let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
+        self.states.insert(at, TypeState { progress, owed: O::default() });
+        Ok((at, true))
+    }
+
+    pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
+        &mut self.states[at]
+    }
+
+    /// The state of the endpoints, if the stream asks for them and this machine has to care.
+    pub(super) fn endpoints(&mut self) -> Option<&mut TypeState<O>> {
+        let eds = xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+        self.states.iter_mut().find(|state| state.progress.type_url.as_str() == eds)
+    }
+
+    /// Gives each type its turn until one has something to send.
+    pub(super) fn next(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
+    ) -> Next {
+        let mut until = None;
+        // G13: before the first sync nothing is known, so nothing can be answered.
+        if snapshot.is_synced() {
+            for at in 0..self.states.len() {
+                let mut gate = self.due(at, now, snapshot);
+                while gate == Gate::Open {
+                    match respond(self, at) {
+                        Ok(Some(response)) => return Next::Send(response),
+                        Ok(None) => gate = self.due(at, now, snapshot),
+                        Err(error) => return Next::Close(error),
+                    }
+                }
+                until = gate.earlier(until);
+            }
+        }
+        Next::Wait { until }
+    }
+
+    /// Whether the removals that a type holds may be sent.
+    pub(super) fn releases_removals(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
+        self.removals(at, now, snapshot) == Gate::Open
+    }
+
+    /// A nonce that was not used on this stream (S2, D7).
+    pub(super) fn next_nonce(&mut self) -> Nonce {
+        self.last_nonce += 1;
+        Nonce::nth(self.last_nonce)
+    }
+
+    /// Refuses names that no resource can have (W2, G8), and too many of them (G9).
+    pub(super) fn check_names(
+        &self,
+        at: usize,
+        names: &[ResourceName],
+        besides: usize,
+    ) -> Result<(), StreamError> {
+        let type_url = &self.states[at].progress.type_url;
+        let is_invalid = |name: &&ResourceName| {
+            name.as_str().is_empty() || name.as_str().bytes().any(|byte| byte.is_ascii_control())
+        };
+        if let Some(name) = names.iter().find(is_invalid) {
+            return Err(StreamError::InvalidName { type_url: type_url.clone(), name: name.clone() });
+        }
+        let (found, limit) = (names.len() + besides, self.config.names_limit);
+        if found > limit {
+            return Err(StreamError::TooManyNames { type_url: type_url.clone(), found, limit });
+        }
+        Ok(())
+    }
+
+    fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
+        match &self.service {
+            Service::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
+            Service::Aggregated => Ok(type_url.into()),
+            Service::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
+                Ok(expected.clone())
+            }
+            Service::Single(expected) => {
+                Err(StreamError::WrongTypeUrl { expected: expected.clone(), found: type_url.into() })
+            }
+        }
+    }
+
+    /// Whether a response of a type is due. What was asked for comes first; pushes keep the order of S33.
+    fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        let TypeState { progress, owed } = &self.states[at];
+        let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, now));
+        if answer == Gate::Open || progress.membership.is_none() {
+            return answer;
+        }
+        let is_behind = progress.is_behind(snapshot);
+        let push =
+            if is_behind { self.additions(at, now, snapshot) } else { self.removals(at, now, snapshot) };
+        let progress = &mut self.states[at].progress;
+        let push = match progress.waits_for_ack(now, &self.config) {
+            Some(until) if push == Gate::Open => Gate::Until(until),
+            _ => push,
+        };
+        let is_waiting = is_behind && push != Gate::Open;
+        progress.waiting_since = if is_waiting { progress.waiting_since.or(Some(now)) } else { None };
+        match answer.earlier(push.earlier(None)) {
+            _ if push == Gate::Open => Gate::Open,
+            Some(until) => Gate::Until(until),
+            None => Gate::Shut,
+        }
+    }
+
+    fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        let progress = &self.states[at].progress;
+        order::additions(progress, now, &self.config, snapshot, self.others(progress.known.waits_for))
+    }
+
+    fn removals(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+        let progress = &self.states[at].progress;
+        order::removals(progress, now, &self.config, snapshot, self.others(progress.known.referrers))
+    }
+
+    /// The progress of these types, as far as they are on this stream.
+    fn others(&self, types: &'static [&'static str]) -> impl Iterator<Item = &Progress> {
+        self.states
+            .iter()
+            .map(|state| &state.progress)
+            .filter(|other| types.contains(&other.type_url.as_str()))
+    }
+}

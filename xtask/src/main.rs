@@ -1,0 +1,51 @@
+//! Commands of this repository: `cargo xtask --help` lists them.
+//!
+//! | module | command |
+//! | --- | --- |
+//! | [`descriptors`] | makes `descriptors/envoy.binpb.gz`, or checks that it is current |
+//! | [`test`] | runs every test, and installs the foreign programs that some of them need |
+#![forbid(unsafe_code)]
+
+mod descriptors;
+mod test;
+
+use std::{error::Error, process::ExitCode};
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make the descriptor set of all Envoy types from the sources of a crate
+    Descriptors(descriptors::Args),
+    /// Install the foreign programs that the tests need into target/peers
+    Peers,
+    /// Run every test, those with a real Envoy and a real gRPC client included
+    Test,
+}
+
+fn main() -> ExitCode {
+    let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
+        Command::Descriptors(args) => args.run().map_err(Into::into),
+        Command::Peers => return test::peers(),
+        Command::Test => return test::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut source = error.source();
+            while let Some(cause) = source {
+                eprintln!("  caused by: {cause}");
+                source = cause.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
