@@ -1,1 +1,36 @@
-//! To be written.
+//! Serves the cache over gRPC: the aggregated and every per-type discovery service, SotW and delta.
+//!
+//! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per stream that hands frames
+//! to its machine, asks it for the next response when the transport has room, and gives the transport shared bytes.
+//! There is no TLS and no REST here yet.
+//!
+//! ```no_run
+//! use tokio::net::TcpListener;
+//! use xds_core::Cache;
+//! use xds_server::Server;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cache = Cache::new();
+//! // Commit to the cache from anywhere, before or while it is served.
+//! let listener = TcpListener::bind("127.0.0.1:18000").await?;
+//! let interrupted = async { _ = tokio::signal::ctrl_c().await };
+//! Server::new(cache).serve(listener, interrupted).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `service` | which path is which service, and the server as a whole |
+//! | `driver` | one task per stream |
+//! | `skim` | requests read without decoding what is not needed |
+//! | `frame` | responses as slices of shared memory |
+#![forbid(unsafe_code)]
+
+mod driver;
+mod frame;
+mod service;
+mod skim;
+
+pub use service::{ServeError, Server, ServerConfig};

@@ -1,0 +1,190 @@
+//! One task per stream: hands requests to the machine and its responses to the transport. It decides nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tonic::{Status, Streaming};
+use tracing::{debug, info, warn};
+use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig, StreamError, Verdict};
+use xds_core::{Cache, Watch};
+
+use crate::frame::Outbound;
+use crate::skim::{NodeId, Skimmer};
+
+/// A stream with its machine.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    machine: Machine,
+    skimmer: Skimmer,
+    watch: Arc<Watch>,
+    start: Instant,
+}
+
+/// Which protocol a stream speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Sotw,
+    Delta,
+}
+
+#[derive(Debug)]
+enum Machine {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+impl Driver {
+    pub(crate) fn new(cache: &Arc<Cache>, service: Service, protocol: Protocol, config: StreamConfig) -> Self {
+        let watch = cache.watch();
+        let machine = match protocol {
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, config)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, config)),
+        };
+        Self { machine, skimmer: Skimmer::new(), watch, start: Instant::now() }
+    }
+
+    /// Runs until the client or the server ends the stream.
+    pub(crate) async fn run(
+        mut self,
+        mut inbound: Streaming<Bytes>,
+        outbound: mpsc::Sender<Outbound>,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let status = self.drive(&mut inbound, &outbound, &mut stopping).await;
+        let node = self.node();
+        debug!(node = node.id, cluster = node.cluster, code = ?status.code(), "stream ended");
+        // Fails when the client is gone, and then nobody needs it.
+        _ = outbound.send(Outbound::End(status)).await;
+    }
+
+    async fn drive(
+        &mut self,
+        inbound: &mut Streaming<Bytes>,
+        outbound: &mpsc::Sender<Outbound>,
+        stopping: &mut watch::Receiver<bool>,
+    ) -> Status {
+        let mut is_due = false;
+        let mut until = None;
+        let mut requests_in_a_row = 0;
+        loop {
+            tokio::select! {
+                biased; // requests before pushes; after some in a row pushes get a turn
+                frame = inbound.message(), if requests_in_a_row < REQUESTS_IN_A_ROW => match frame {
+                    Ok(Some(frame)) => {
+                        if let Err(status) = self.on_frame(&frame) {
+                            return status;
+                        }
+                        requests_in_a_row += 1;
+                        is_due = true;
+                    }
+                    Ok(None) => return Status::ok(""),
+                    Err(status) => return status,
+                },
+                _ = stopping.wait_for(|stopping| *stopping) => {
+                    // G14: the client comes back to another server, or to this one when it is up again.
+                    return Status::unavailable("the server is shutting down");
+                }
+                permit = outbound.reserve(), if is_due => match permit {
+                    // Asked only when there is room, so that what is sent is the newest and nothing queues up.
+                    Ok(permit) => match self.next() {
+                        Next::Send(response) => permit.send(Outbound::Response(response)),
+                        Next::Wait { until: time } => (is_due, until) = (false, time),
+                        Next::Close(error) => return close_status(&error),
+                    },
+                    Err(_) => return Status::cancelled("the client went away"),
+                },
+                () = self.watch.woken() => (is_due, requests_in_a_row) = (true, 0),
+                () = sleep_until(self.start + until.unwrap_or_default()), if until.is_some() => {
+                    (is_due, until) = (true, None);
+                }
+                () = tokio::task::yield_now(), if requests_in_a_row >= REQUESTS_IN_A_ROW => requests_in_a_row = 0,
+                () = outbound.closed() => return Status::cancelled("the client went away"),
+            }
+        }
+    }
+
+    fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
+        let now = self.now();
+        let is_new = self.skimmer.node.is_none();
+        let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
+        let verdict = match &mut self.machine {
+            Machine::Sotw(stream) => {
+                let request = self.skimmer.sotw(frame).map_err(malformed)?;
+                stream.on_request(now, request)
+            }
+            Machine::Delta(stream) => {
+                let request = self.skimmer.delta(frame).map_err(malformed)?;
+                stream.on_request(request)
+            }
+        };
+        if is_new && let Some(node) = &self.skimmer.node {
+            debug!(node = node.id, cluster = node.cluster, "stream opened");
+        }
+        let verdict = verdict.map_err(|error| close_status(&error))?;
+        if let Some(verdict) = verdict {
+            self.log(&verdict);
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Next {
+        let now = self.now();
+        // Loaded after the last request was handed over, as the machines ask for.
+        let snapshot = self.watch.cache().snapshot();
+        match &mut self.machine {
+            Machine::Sotw(stream) => stream.next(now, &snapshot),
+            Machine::Delta(stream) => stream.next(now, &snapshot),
+        }
+    }
+
+    fn log(&self, verdict: &Verdict) {
+        let node = self.node();
+        match verdict {
+            Verdict::Acked { type_url, nonce } => {
+                debug!(node = node.id, r#type = type_url.message_name(), %nonce, "ACK");
+            }
+            // G15: the words of the client are for people, and it may send many.
+            Verdict::Nacked { type_url, nonce, detail } => {
+                let detail = shortened(detail);
+                let NodeId { id, cluster } = node;
+                let r#type = type_url.message_name();
+                warn!(node = id, cluster, r#type, %nonce, detail, "NACK: the client rejected configuration");
+            }
+        }
+    }
+
+    fn node(&self) -> NodeId {
+        self.skimmer.node.clone().unwrap_or_default()
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// The one place where a machine's error becomes a gRPC status.
+fn close_status(error: &StreamError) -> Status {
+    let text = error.to_string();
+    let status = match error {
+        StreamError::TooManyNames { .. } | StreamError::TooManyTypes { .. } => Status::resource_exhausted(text),
+        StreamError::FellBehind { .. } => Status::unavailable(text),
+        _ => Status::invalid_argument(text),
+    };
+    info!(%error, "closing a stream");
+    status
+}
+
+/// The first part of a text, cut between characters.
+fn shortened(text: &str) -> &str {
+    let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or_default()]
+}
+
+/// Requests read before a push gets its turn.
+const REQUESTS_IN_A_ROW: usize = 64;
+
+/// Of what a client says about a rejected response, this much is logged.
+const DETAIL_LIMIT_BYTES: usize = 4096;

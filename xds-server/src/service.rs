@@ -1,0 +1,202 @@
+//! Which path is which service, and the server as a whole.
+
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tonic::codec::{DecodeBuf, Decoder};
+use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Status, Streaming};
+use xds_core::Cache;
+use xds_core::server::{Service, StreamConfig};
+use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
+
+use crate::driver::{Driver, Protocol};
+use crate::frame::ResponseBody;
+
+/// Serves one cache over gRPC, with health and reflection.
+#[derive(Debug)]
+pub struct Server {
+    cache: Arc<Cache>,
+    config: ServerConfig,
+}
+
+/// What a server accepts, and how patient it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Limits and waits of each stream.
+    pub stream: StreamConfig,
+    /// The largest request (G9). Default 16 MiB: 100,000 names with their versions, as a delta client brings them
+    /// back after a restart, take 6 MiB. A larger one ends its stream.
+    pub request_limit_bytes: usize,
+    /// After this time without traffic a connection is probed, and dropped when nothing comes back within 20 s.
+    /// Default 30 s.
+    pub keepalive: Duration,
+    /// How long streams may take to end after the shutdown began. Default 5 s.
+    pub drain: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            stream: StreamConfig::default(),
+            request_limit_bytes: 16 << 20,
+            keepalive: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why serving ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The transport failed; nothing was wrong with the resources.
+    #[error("the gRPC server failed")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+impl Server {
+    /// A server of this cache, with the defaults of [`ServerConfig`].
+    #[must_use]
+    pub fn new(cache: Arc<Cache>) -> Self {
+        Self { cache, config: ServerConfig::default() }
+    }
+
+    /// Replaces the defaults.
+    #[must_use]
+    pub fn with_config(mut self, config: ServerConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14).
+    ///
+    /// # Errors
+    /// [`ServeError::Transport`] when connections can no longer be accepted.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let (stop, stopping) = watch::channel(false);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        for service in SERVICES.iter().map(|row| row.service).chain([ADS]) {
+            health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        }
+        let routes = Routes::new(health_service);
+        let routes = self.add_discovery(add_reflection(routes), &stopping);
+        let drain = self.config.drain;
+        let serving = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(self.config.keepalive))
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+                let mut stopping = stopping.clone();
+                _ = stopping.wait_for(|stopping| *stopping).await;
+            });
+        tokio::pin!(serving);
+        tokio::select! {
+            result = &mut serving => return Ok(result?),
+            () = shutdown => {}
+        }
+        health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        _ = stop.send(true);
+        match tokio::time::timeout(drain, serving).await {
+            Ok(result) => Ok(result?),
+            // A client that reads nothing does not keep the server.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The aggregated and every per-type service, a route per method. A method that is not there, such as SotW VHDS,
+    /// is answered `UNIMPLEMENTED` by the router (G5).
+    fn add_discovery(&self, routes: Routes, stopping: &watch::Receiver<bool>) -> Routes {
+        let rows = SERVICES.iter().flat_map(|row| {
+            let service = Service::Single(row.type_url.into());
+            let sotw = row.sotw.map(|method| (row.service, method, service.clone(), Protocol::Sotw));
+            let delta = row.delta.map(|method| (row.service, method, service, Protocol::Delta));
+            sotw.into_iter().chain(delta)
+        });
+        let aggregated = [
+            (ADS, ADS_SOTW, Service::Aggregated, Protocol::Sotw),
+            (ADS, ADS_DELTA, Service::Aggregated, Protocol::Delta),
+        ];
+        let mut router = routes.into_axum_router();
+        for (name, method, service, protocol) in rows.chain(aggregated) {
+            let method_service = Method {
+                cache: Arc::clone(&self.cache),
+                config: self.config.clone(),
+                stopping: stopping.clone(),
+                service,
+                protocol,
+            };
+            router = router.route_service(&format!("/{name}/{method}"), method_service);
+        }
+        Routes::from(router)
+    }
+}
+
+/// Both versions of the reflection protocol; tools in use know one or the other.
+fn add_reflection(routes: Routes) -> Routes {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(xds_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let invariant = "both descriptor sets are compiled in";
+    routes.add_service(builder().build_v1().expect(invariant)).add_service(builder().build_v1alpha().expect(invariant))
+}
+
+/// One method of one discovery service.
+#[derive(Debug, Clone)]
+struct Method {
+    cache: Arc<Cache>,
+    config: ServerConfig,
+    stopping: watch::Receiver<bool>,
+    service: Service,
+    protocol: Protocol,
+}
+
+impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
+    type Response = Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The headers go out at once: some clients wait for them before they send.
+    fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
+        let limit = Some(self.config.request_limit_bytes);
+        let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
+        let (sender, outbound) = mpsc::channel(1);
+        let driver = Driver::new(&self.cache, self.service.clone(), self.protocol, self.config.stream.clone());
+        tokio::spawn(driver.run(inbound, sender, self.stopping.clone()));
+        let body = tonic::body::Body::new(ResponseBody::new(outbound));
+        let mut response = Response::new(body);
+        let grpc = http::HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
+        ready(Ok(response))
+    }
+}
+
+/// Hands out the messages of a stream as they are.
+#[derive(Debug)]
+struct Frames;
+
+impl Decoder for Frames {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, frame: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(frame.copy_to_bytes(frame.remaining())))
+    }
+}
