@@ -123,7 +123,8 @@ impl Writer {
             if resources.remembered_removals() > REMOVALS_LIMIT {
                 resources.forget_removals(before_this);
             }
-            *limit = REMOVALS_BEFORE_FIRST_LOOK.max(resources.remembered_removals() * 2);
+            let remembered = resources.remembered_removals();
+            *limit = (remembered * 2).clamp(REMOVALS_BEFORE_FIRST_LOOK, REMOVALS_LIMIT.max(remembered));
         }
     }
 }

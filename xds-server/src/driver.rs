@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
 use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig, StreamError, Verdict};
 use xds_core::{Cache, Watch};
@@ -37,7 +37,12 @@ enum Machine {
 }
 
 impl Driver {
-    pub(crate) fn new(cache: &Arc<Cache>, service: Service, protocol: Protocol, config: StreamConfig) -> Self {
+    pub(crate) fn new(
+        cache: &Arc<Cache>,
+        service: Service,
+        protocol: Protocol,
+        config: StreamConfig,
+    ) -> Self {
         let watch = cache.watch();
         let machine = match protocol {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, config)),
@@ -81,6 +86,10 @@ impl Driver {
                         is_due = true;
                     }
                     Ok(None) => return Status::ok(""),
+                    // G9: what tonic calls out of range is a request over the limit, which its text names.
+                    Err(status) if status.code() == Code::OutOfRange => {
+                        return Status::resource_exhausted(status.message());
+                    }
                     Err(status) => return status,
                 },
                 _ = stopping.wait_for(|stopping| *stopping) => {
@@ -169,7 +178,9 @@ impl Driver {
 fn close_status(error: &StreamError) -> Status {
     let text = error.to_string();
     let status = match error {
-        StreamError::TooManyNames { .. } | StreamError::TooManyTypes { .. } => Status::resource_exhausted(text),
+        StreamError::TooManyNames { .. } | StreamError::TooManyTypes { .. } => {
+            Status::resource_exhausted(text)
+        }
         StreamError::FellBehind { .. } => Status::unavailable(text),
         _ => Status::invalid_argument(text),
     };

@@ -30,7 +30,11 @@ pub(crate) struct ResponseBody {
 enum State {
     Idle,
     /// Bodies still to be written, and the next chunk of the first.
-    Writing { bodies: std::vec::IntoIter<Arc<Body>>, body: Option<Arc<Body>>, chunk: usize },
+    Writing {
+        bodies: std::vec::IntoIter<Arc<Body>>,
+        body: Option<Arc<Body>>,
+        chunk: usize,
+    },
     Ended,
 }
 
@@ -60,7 +64,10 @@ impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Some(chunk) = self.next_chunk() {
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }

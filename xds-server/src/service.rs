@@ -151,7 +151,9 @@ fn add_reflection(routes: Routes) -> Routes {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let invariant = "both descriptor sets are compiled in";
-    routes.add_service(builder().build_v1().expect(invariant)).add_service(builder().build_v1alpha().expect(invariant))
+    routes
+        .add_service(builder().build_v1().expect(invariant))
+        .add_service(builder().build_v1alpha().expect(invariant))
 }
 
 /// One method of one discovery service.
@@ -178,7 +180,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
         let (sender, outbound) = mpsc::channel(1);
-        let driver = Driver::new(&self.cache, self.service.clone(), self.protocol, self.config.stream.clone());
+        let driver =
+            Driver::new(&self.cache, self.service.clone(), self.protocol, self.config.stream.clone());
         tokio::spawn(driver.run(inbound, sender, self.stopping.clone()));
         let body = tonic::body::Body::new(ResponseBody::new(outbound));
         let mut response = Response::new(body);

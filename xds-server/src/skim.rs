@@ -182,7 +182,9 @@ mod tests {
     use prost::Message;
     use quickcheck::QuickCheck;
     use xds_proto::envoy::config::core::v3::Node;
-    use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+    use xds_proto::envoy::service::discovery::v3::{
+        DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator,
+    };
     use xds_proto::google::rpc::Status;
 
     use super::*;
@@ -235,7 +237,10 @@ mod tests {
             resource_names_unsubscribe: vec!["b".into()],
             initial_resource_versions: [("c".to_owned(), "1".to_owned())].into(),
             response_nonce: "7".into(),
-            resource_locators_subscribe: vec![ResourceLocator { name: "l".into(), ..ResourceLocator::default() }],
+            resource_locators_subscribe: vec![ResourceLocator {
+                name: "l".into(),
+                ..ResourceLocator::default()
+            }],
             ..DeltaDiscoveryRequest::default()
         };
         let expected = DeltaRequest {

@@ -165,18 +165,18 @@ pub(super) struct ChangedName {
 pub(super) struct Interest {
     revision: Revision,
     last_stream: u64,
-    types: BTreeMap<TypeUrl, TypeInterest>,
+    pub(super) types: BTreeMap<TypeUrl, TypeInterest>,
 }
 
 /// The classes of one type.
 ///
 /// Names come from peers, so the tables are ordered: no choice of names makes a lookup slow.
 #[derive(Debug, Default)]
-struct TypeInterest {
+pub(super) struct TypeInterest {
     by_name: BTreeMap<ResourceName, BTreeSet<ClassId>>,
     by_selection: BTreeMap<Selection, ClassId>,
     classes: BTreeMap<ClassId, Arc<Class>>,
-    last_class: ClassId,
+    pub(super) last_class: ClassId,
 }
 
 type ClassId = u64;

@@ -1,1 +1,169 @@
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
 
+use super::*;
+use crate::server::fixture::{Delta, Sotw, commit, payload, type_url};
+use crate::server::{Next, StreamError};
+use crate::{Resource, ResourceName, VariantId};
+
+fn put(transaction: &mut Transaction, name: &str, content: &str) {
+    transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
+}
+
+fn is_woken(watch: &Watch) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    pin!(watch.woken()).poll(&mut context).is_ready()
+}
+
+fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<crate::Variant>> {
+    snapshot.get(&type_url("EDS"), &name.into()).map(|variants| Arc::clone(variants.resolve()))
+}
+
+#[test]
+fn g16_a_variant_changed_twice_is_refused_and_nothing_of_the_transaction_is_kept() {
+    let cache = Cache::new();
+    let mut transaction = Transaction::new();
+    put(&mut transaction, "a", "1");
+    put(&mut transaction, "b", "1");
+    put(&mut transaction, "a", "2");
+    let id = VariantId::unconstrained(type_url("EDS"), "a".into());
+    assert_eq!(cache.commit(transaction), Err(CommitError::Contradiction { id }));
+    assert_eq!((cache.snapshot().revision(), cache.snapshot().counts().count()), (Revision::ZERO, 0));
+}
+
+#[test]
+fn a_transaction_on_an_older_revision_is_refused() {
+    let cache = Cache::new();
+    let base = commit(&cache, "EDS a=1").revision;
+    commit(&cache, "EDS a=2");
+    let mut transaction = Transaction::new();
+    transaction.require(base);
+    put(&mut transaction, "a", "3");
+    let error = cache.commit(transaction).unwrap_err();
+    assert_eq!(error.to_string(), "the cache is at revision 2, not at 1");
+    assert_eq!(cache.snapshot().revision(), Revision(2));
+}
+
+#[test]
+fn g13_the_first_commit_counts_though_it_brings_nothing_and_later_ones_do_not() {
+    let cache = Cache::new();
+    assert!(!cache.snapshot().is_synced());
+    assert_eq!(commit(&cache, ""), Commit { revision: Revision(1), changed: 0 });
+    assert!(cache.snapshot().is_synced());
+    assert_eq!(commit(&cache, "EDS -never"), Commit { revision: Revision(1), changed: 0 });
+    assert_eq!(commit(&cache, "EDS a=1"), Commit { revision: Revision(2), changed: 1 });
+    assert_eq!(commit(&cache, "EDS a=1"), Commit { revision: Revision(2), changed: 0 });
+}
+
+#[test]
+fn a_snapshot_never_changes_and_shares_what_a_commit_leaves_alone() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1");
+    let before = cache.snapshot();
+    commit(&cache, "EDS a=2");
+    let after = cache.snapshot();
+    let version = |snapshot: &Snapshot| content(snapshot, "a").unwrap().version();
+    assert_ne!(version(&before), version(&after));
+    assert!(Arc::ptr_eq(&content(&before, "b").unwrap(), &content(&after, "b").unwrap()));
+}
+
+#[test]
+fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1; CDS c=1");
+    let (a, everything, clusters) = (cache.watch(), cache.watch(), cache.watch());
+    let named =
+        |name: &str| crate::subscription::Selection::Names([ResourceName::new(name)].into_iter().collect());
+    let _a = a.join(&type_url("EDS"), named("a"));
+    let _everything = everything.join(&type_url("EDS"), crate::subscription::Selection::All);
+    let _clusters = clusters.join(&type_url("CDS"), crate::subscription::Selection::All);
+    let woken = |text: &str| {
+        commit(&cache, text);
+        [is_woken(&a), is_woken(&everything), is_woken(&clusters)]
+    };
+    assert_eq!(woken("EDS a=2"), [true, true, false]);
+    assert_eq!(woken("EDS b=2"), [false, true, false]);
+    assert_eq!(woken("EDS b=2"), [false, false, false]);
+    assert_eq!(woken("CDS c=2; EDS -a"), [true, true, true]);
+    assert_eq!(woken("LDS l=1"), [false, false, false]);
+}
+
+#[test]
+fn the_index_is_empty_when_all_streams_are_gone() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1; CDS c=1");
+    let mut clients: Vec<_> = (0..3).map(|_| Delta::new(&cache)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.ask("CDS", "");
+        client.ask("EDS", &format!("a own{number}"));
+        client.ask("EDS", "b -a");
+        client.sent();
+    }
+    assert_eq!(lock(&cache.interest).types.len(), 2);
+    drop(clients);
+    assert!(lock(&cache.interest).types.is_empty());
+}
+
+#[test]
+fn names_added_one_by_one_alter_the_class_of_a_stream_that_is_alone_in_it() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1 c=1");
+    let mut client = Delta::new(&cache);
+    for name in ["a", "b", "c"] {
+        client.ask("EDS", name);
+        assert_eq!(client.sent().split(' ').nth(2), Some(format!("{name}=1").as_str()));
+    }
+    let formed = lock(&cache.interest).types[&type_url("EDS")].last_class;
+    assert_eq!(formed, 1);
+    client.ack("EDS", "3");
+    commit(&cache, "EDS a=2 c=2");
+    assert_eq!(client.sent(), "n4 EDS a=2 c=2");
+}
+
+#[test]
+fn removals_are_forgotten_once_every_stream_has_heard_of_them() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1; LDS l=1");
+    // Idle ever since: it asked for something that never changed, so it holds nothing back.
+    let mut idle = Sotw::new(&cache);
+    idle.ask("LDS", "l", "");
+    idle.sent();
+    for number in 0..3 * REMOVALS_BEFORE_FIRST_LOOK {
+        commit(&cache, &format!("LDS x{number}=1"));
+        commit(&cache, &format!("LDS -x{number}"));
+    }
+    let snapshot = cache.snapshot();
+    let remembered = snapshot.of_type(&type_url("LDS")).unwrap().remembered_removals();
+    assert!(remembered <= REMOVALS_BEFORE_FIRST_LOOK + 1, "{remembered}");
+    idle.pass(Duration::from_secs(2));
+    commit(&cache, "LDS l=2");
+    assert_eq!(idle.sent(), "n2 LDS l=2");
+}
+
+#[test]
+fn a_stream_that_missed_more_removals_than_are_remembered_is_ended() {
+    let cache = Cache::new();
+    commit(&cache, "LDS a=1");
+    let mut stuck = Delta::new(&cache);
+    stuck.ask("LDS", "");
+    stuck.sent();
+    let names = REMOVALS_LIMIT + 2;
+    for batch in 0..4 {
+        let (mut add, mut remove) = (Transaction::new(), Transaction::new());
+        for number in 0..names / 4 + 1 {
+            let name = ResourceName::new(format!("x{batch}-{number}"));
+            let payload = payload("LDS", name.as_str(), "1");
+            add.put(Resource::new(type_url("LDS"), name.clone(), payload).unwrap());
+            remove.remove(VariantId::unconstrained(type_url("LDS"), name));
+        }
+        cache.commit(add).unwrap();
+        cache.commit(remove).unwrap();
+    }
+    commit(&cache, "LDS b=1 -a");
+    stuck.pass(Duration::from_secs(2));
+    let next = stuck.stream.next(stuck.now, &cache.snapshot());
+    let Next::Close(error) = next else { panic!("{next:?}") };
+    assert_eq!(error, StreamError::FellBehind { type_url: type_url("LDS") });
+}

@@ -1,5 +1,6 @@
 //! The resources of a response as bytes, made once and shared by every stream that sends the same.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -9,7 +10,7 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::variants::Variant;
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Body {
     chunks: Vec<Bytes>,
     len: usize,
@@ -64,6 +65,15 @@ impl Body {
             body.text(DELTA_REMOVED_RESOURCES, name.as_str());
         }
         body.finish()
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("resources", &self.resources)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
