@@ -125,7 +125,7 @@ fn respond(
         return Ok(None);
     }
     let bodies = if progress.known.full_state {
-        progress.full_state(&owed, &update, &everything, releases)
+        progress.full_state(&owed, &update, &everything, releases, &version)
     } else {
         progress.partial(&owed, &everything, snapshot)
     };
@@ -180,10 +180,14 @@ impl Progress {
         update: &Update,
         everything: &Update,
         releases: bool,
+        version: &str,
     ) -> Option<Vec<Arc<Body>>> {
         let gone = releases || (!self.holds_removals() && !update.removed.is_empty());
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
-        let answers = owed.everything || owed.names.iter().any(|name| everything.has(name));
+        // Who brings another version may hold what is gone by now, and only a full state says so (S25).
+        let answers = owed.everything
+            || owed.names.iter().any(|name| everything.has(name))
+            || owed.brought.as_ref().is_some_and(|brought| *brought != version);
         if !answers && !gone && update.changed.is_empty() {
             return None;
         }

@@ -475,6 +475,20 @@ fn s32_only_a_wildcard_that_brings_the_current_version_is_not_sent_again() {
 }
 
 #[test]
+fn s25_a_client_that_comes_back_hears_that_the_clusters_it_names_are_gone() {
+    let cache = cache("CDS other=1");
+    let mut client = Sotw::new(&cache);
+    let (type_url, version_info) = (type_url("CDS").as_str().into(), "older".into());
+    client.send(SotwRequest {
+        type_url,
+        version_info,
+        names: Some(vec!["gone".into()]),
+        ..SotwRequest::default()
+    });
+    assert_eq!(client.sent(), "n1 CDS");
+}
+
+#[test]
 fn streams_of_one_selection_class_send_the_same_bytes() {
     let cache = cache("EDS a=1 b=1");
     let mut clients: Vec<_> = (0..3).map(|_| settled(&cache, "EDS", "b a")).collect();
