@@ -1,4 +1,41 @@
 //! The cache and the stream machines of an xDS control plane.
+//!
+//! A [`Transaction`] changes a [`Cache`]; the cache hands out immutable [`Snapshot`]s and wakes the streams that a change
+//! concerns. A machine of [`server`] is one stream: it takes requests and says what is to be sent next.
+//!
+//! Deliberately not here: a runtime, sockets, files, a clock, random numbers. Time is an argument, and who waits is the
+//! caller. That makes every rule of the protocol a test without a socket.
+//!
+//! ```
+//! use std::time::Duration;
+//! use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+//! use xds_core::{Cache, Resource, Transaction};
+//!
+//! let cache = Cache::new();
+//! let mut transaction = Transaction::new();
+//! let payload = bytes::Bytes::from_static(b"any message");
+//! transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), payload)?);
+//! cache.commit(transaction)?;
+//!
+//! let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+//! stream.on_request(DeltaRequest {
+//!     type_url: "example.com/acme.Thing".into(),
+//!     subscribe: vec!["a".into()],
+//!     ..DeltaRequest::default()
+//! })?;
+//! let Next::Send(response) = stream.next(Duration::ZERO, &cache.snapshot()) else { panic!("it exists") };
+//! assert_eq!(response.resources(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `cache` | [`Cache`], [`Transaction`], [`Snapshot`]; which stream wants what |
+//! | [`server`] | the SotW and the delta stream, seen from the server |
+//! | [`subscription`] | what a stream asks for of one type |
+//! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
+//! | `known_type` | what the protocol says of each type, as data |
+//! | `name`, `constraint` | the words: type URL, name, version, nonce, constraints |
 #![forbid(unsafe_code)]
 
 pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch};
