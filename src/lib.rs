@@ -1,4 +1,12 @@
-//! The facade of the workspace.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub use xds_core as core;
+pub use xds_core::{
+    Cache, Commit, CommitError, Resource, ResourceError, ResourceName, Revision, Snapshot, Transaction,
+    TypeUrl, VariantId, Version,
+};
+pub use xds_proto::type_url;
+pub use xds_server::{ServeError, Server, ServerConfig};
+
+#[cfg(feature = "folder")]
+pub mod folder;

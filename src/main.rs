@@ -1,4 +1,10 @@
-//! The `xds` binary.
+//! The `xds` command: serves a folder of resources, and checks one.
 #![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+mod cli;
+
+fn main() -> ExitCode {
+    cli::run()
+}

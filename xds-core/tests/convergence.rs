@@ -160,6 +160,16 @@ impl Known {
 /// A client with its stream, of either protocol.
 trait Client {
     fn ask(&mut self, type_url: &'static str, names: BTreeSet<String>, wildcard: bool);
+    fn give_up_missing(&mut self, type_url: &'static str) {
+        let (cache, known) = self.known(type_url);
+        let snapshot = cache.snapshot();
+        let exists = |name: &&String| snapshot.get(&type_url.into(), &name.as_str().into()).is_some();
+        let names = known.map(|known| (known.names.iter().filter(exists).cloned().collect(), known.wildcard));
+        if let Some((names, wildcard)) = names {
+            self.ask(type_url, names, wildcard);
+        }
+    }
+    fn known(&self, type_url: &'static str) -> (Arc<Cache>, Option<&Known>);
     fn take(&mut self, accept: bool) -> bool;
     fn receive(&mut self);
     fn pass(&mut self, time: Duration);
@@ -199,6 +209,10 @@ impl SotwClient {
 }
 
 impl Client for SotwClient {
+    fn known(&self, type_url: &'static str) -> (Arc<Cache>, Option<&Known>) {
+        (Arc::clone(&self.cache), self.types.get(type_url))
+    }
+
     fn ask(&mut self, type_url: &'static str, names: BTreeSet<String>, wildcard: bool) {
         let known = self.types.entry(type_url).or_default();
         // A first empty list would be the legacy wildcard; this client says what it means.
@@ -292,6 +306,10 @@ fn resource_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<ResourceNa
 }
 
 impl Client for DeltaClient {
+    fn known(&self, type_url: &'static str) -> (Arc<Cache>, Option<&Known>) {
+        (Arc::clone(&self.cache), self.types.get(type_url))
+    }
+
     fn ask(&mut self, type_url: &'static str, names: BTreeSet<String>, wildcard: bool) {
         let known = self.types.entry(type_url).or_default();
         if !known.asked && names.is_empty() && !wildcard {
@@ -417,6 +435,8 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, steps: &[Step]) -> Res
 
 /// The client takes all there is, until nothing more comes.
 fn settle(client: &mut dyn Client) {
+    // As long as it asks for routes that are gone it uses those it has, and their clusters stay (S33).
+    client.give_up_missing(ROUTE_CONFIGURATION);
     for _ in 0..8 {
         client.pass(Duration::from_secs(20));
         client.receive();

@@ -3,7 +3,7 @@
 //! | module | command |
 //! | --- | --- |
 //! | [`descriptors`] | makes `descriptors/envoy.binpb.gz`, or checks that it is current |
-//! | [`test`] | runs every test, and installs the foreign programs that some of them need |
+//! | [`test`](mod@test) | runs every test, and installs the foreign programs that some of them need |
 #![forbid(unsafe_code)]
 
 mod descriptors;

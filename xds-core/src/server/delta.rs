@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
-use super::progress::{Held, Progress};
+use super::progress::{Gone, Progress};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
@@ -69,8 +69,8 @@ impl DeltaStream {
     /// The stream has to end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
-        let held = self.types.state(at).progress.subscription.names().len();
-        self.types.check_names(at, &request.subscribe, held)?;
+        let before = self.types.state(at).progress.subscription.names().len();
+        self.types.check_names(at, &request.subscribe, before)?;
         self.types.check_names(at, &request.unsubscribe, 0)?;
         let watch = Arc::clone(&self.types.watch);
         let TypeState { progress, owed } = self.types.state(at);
@@ -112,7 +112,7 @@ fn respond(
     let mut content = Content::default();
     if releases {
         // D11: each subscriber is told once.
-        content.removed.extend(std::mem::take(&mut progress.held).into_keys());
+        content.removed.extend(progress.release());
     }
     if progress.membership.is_some() {
         let update = progress.advance(now, snapshot)?;
@@ -184,7 +184,7 @@ impl Content {
                 if progress.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
                     self.removed.remove(name);
-                    progress.held.insert(name.clone(), Held { variant: None, since: now });
+                    progress.gone.insert(name.clone(), Gone::Held { variant: None, since: now });
                 } else {
                     self.removed.insert(name.clone());
                 }
@@ -215,7 +215,7 @@ impl Content {
                 Some(variant) => _ = self.changed.insert(name.clone(), Arc::clone(variant)),
                 // D10, D18: the client is told at once, and again each time it asks.
                 None => {
-                    progress.held.remove(name);
+                    progress.gone.remove(name);
                     self.removed.insert(name.clone());
                 }
             }

@@ -60,16 +60,18 @@ pub(super) fn removals<'a>(
     snapshot: &Snapshot,
     referrers: impl Iterator<Item = &'a Progress>,
 ) -> Gate {
-    let Some(newest) = progress.held.values().map(|held| held.since).max() else { return Gate::Shut };
+    let Some(newest) = progress.held_since() else { return Gate::Shut };
     let after_grace = Gate::at(newest + config.removal_grace, now);
     let mut referrers = referrers.filter(|other| other.membership.is_some()).peekable();
     if referrers.peek().is_none() {
         return after_grace;
     }
+    // A referrer that is gone and still asked for is still used: Envoy keeps a route configuration, and the clusters it
+    // names, for the connections of a listener that drains.
     let is_settled = |other: &Progress| {
         other.in_flight.is_empty()
             && other.nacked.is_none()
-            && other.held.is_empty()
+            && other.gone.is_empty()
             && !other.is_behind(snapshot)
     };
     if !referrers.all(is_settled) {

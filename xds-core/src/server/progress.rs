@@ -13,8 +13,8 @@ use crate::variants::Variant;
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
-/// The content a client has is not stored. It is what its selection held at the cursor of the membership, and what is
-/// [`held`](Self::held) besides.
+/// The content a client has is not stored. It is what its selection held at the cursor of the membership, and what of
+/// the [`gone`](Self::gone) is held besides.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) type_url: TypeUrl,
@@ -28,18 +28,19 @@ pub(super) struct Progress {
     pub(super) last_sent: Option<Nonce>,
     /// The newest response that was rejected, until a later one is accepted.
     pub(super) nacked: Option<Nonce>,
-    /// Removed resources that the client may still need (S33).
-    pub(super) held: BTreeMap<ResourceName, Held>,
+    /// What the client was sent, still asks for, and the cache no longer has.
+    pub(super) gone: BTreeMap<ResourceName, Gone>,
     /// Since when additions wait for other types (S33).
     pub(super) waiting_since: Option<Duration>,
 }
 
-/// A resource that no longer exists and that the client still has.
+/// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]
-pub(super) struct Held {
-    /// Its last content; unknown when the client brought the name from another stream.
-    pub(super) variant: Option<Arc<Variant>>,
-    pub(super) since: Duration,
+pub(super) enum Gone {
+    /// The client was not told yet. Its last content is unknown when the client brought the name from another stream.
+    Held { variant: Option<Arc<Variant>>, since: Duration },
+    /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
+    Told,
 }
 
 impl Progress {
@@ -52,7 +53,7 @@ impl Progress {
             in_flight: BTreeMap::new(),
             last_sent: None,
             nacked: None,
-            held: BTreeMap::new(),
+            gone: BTreeMap::new(),
             waiting_since: None,
         }
     }
@@ -61,7 +62,7 @@ impl Progress {
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) {
         let Some(selection) = self.subscription.selection() else {
             self.membership = None;
-            self.held.clear();
+            self.gone.clear();
             return;
         };
         match &mut self.membership {
@@ -69,7 +70,7 @@ impl Progress {
             None => self.membership = Some(watch.join(&self.type_url, selection)),
         }
         let subscription = &self.subscription;
-        self.held.retain(|name, _| subscription.covers(name));
+        self.gone.retain(|name, _| subscription.covers(name));
     }
 
     /// Whether the selection may have changed since it was sent.
@@ -86,7 +87,7 @@ impl Progress {
         let cursor = membership.cursor();
         membership.advance(snapshot.revision());
         for variant in &update.changed {
-            self.held.remove(variant.name());
+            self.gone.remove(variant.name());
         }
         if self.holds_removals() {
             self.hold(now, cursor, &update.removed);
@@ -103,10 +104,43 @@ impl Progress {
         for Removed { variant, .. } in removed {
             // What came and went since the cursor was never sent.
             if variant.born_at <= cursor {
-                self.held
-                    .insert(variant.name().clone(), Held { variant: Some(Arc::clone(variant)), since: now });
+                let held = Gone::Held { variant: Some(Arc::clone(variant)), since: now };
+                self.gone.insert(variant.name().clone(), held);
             }
         }
+    }
+
+    /// The contents that are held, as far as they are known.
+    pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Variant>> {
+        self.gone.values().filter_map(|gone| match gone {
+            Gone::Held { variant, .. } => variant.as_ref(),
+            Gone::Told => None,
+        })
+    }
+
+    /// Since when the newest of what is held is held; `None` when nothing is.
+    pub(super) fn held_since(&self) -> Option<Duration> {
+        let since = self.gone.values().filter_map(|gone| match gone {
+            Gone::Held { since, .. } => Some(*since),
+            Gone::Told => None,
+        });
+        since.max()
+    }
+
+    /// Holds nothing any more; the names that were held.
+    ///
+    /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
+    /// for them (D29).
+    pub(super) fn release(&mut self) -> Vec<ResourceName> {
+        let is_held = |gone: &Gone| matches!(gone, Gone::Held { .. });
+        let released =
+            self.gone.iter().filter(|(_, gone)| is_held(gone)).map(|(name, _)| name.clone()).collect();
+        if self.known.full_state || self.selects_all() {
+            self.gone.clear();
+        } else {
+            self.gone.values_mut().for_each(|gone| *gone = Gone::Told);
+        }
+        released
     }
 
     /// Everything it selects; `update` is what was made of it last.

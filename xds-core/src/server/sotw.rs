@@ -108,12 +108,12 @@ fn respond(
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
     if releases {
-        progress.held.clear();
+        progress.release();
     }
     let update = progress.advance(now, snapshot)?;
     if !progress.known.full_state {
-        // S26: no response can say that such a resource is gone, so there is nothing to hold.
-        progress.held.clear();
+        // S26: no response can say that such a resource is gone.
+        progress.release();
     }
     let needs_everything = owed.everything || progress.known.full_state;
     let everything =
@@ -169,8 +169,7 @@ impl Progress {
     /// T38: the version of what the client is sent with the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
-        let held = self.held.values().filter_map(|held| held.variant.as_ref());
-        Version(held.fold(selected, |sum, variant| sum.wrapping_add(variant.identity)))
+        Version(self.held().fold(selected, |sum, variant| sum.wrapping_add(variant.identity)))
     }
 
     /// S25: all resources, or `None` when nothing changed for the client.
@@ -192,9 +191,9 @@ impl Progress {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let held: Vec<_> = self.held.values().filter_map(|held| held.variant.clone()).collect();
+        let held = Body::sotw(&self.type_url, self.held());
         if !held.is_empty() {
-            bodies.push(Arc::new(Body::sotw(&self.type_url, held.iter())));
+            bodies.push(Arc::new(held));
         }
         Some(bodies)
     }

@@ -90,6 +90,56 @@ fn s33_a_client_that_names_its_clusters_keeps_the_old_one_until_it_gives_it_up()
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
 }
 
+/// A listener that gets other routes to other clusters.
+const OTHER_ROUTES: &str = "CDS -old new=1; EDS -old new=1; LDS l=2; RDS -r r2=new";
+
+#[test]
+fn s33_sotw_the_clusters_of_routes_that_are_gone_stay_until_the_client_gives_those_up() {
+    let cache = cache();
+    let mut client = sotw(&cache, "");
+    commit(&cache, OTHER_ROUTES);
+    assert_eq!(client.sent(), "n5 CDS new=1 old=1");
+    client.ask("EDS", "old new", "2");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n6 EDS new=1");
+    client.ack("EDS", "6");
+    assert_eq!(client.sent(), "n7 LDS l=2");
+    client.ack("LDS", "7");
+    // The new listener asks for its routes while the old one drains with those it has.
+    client.ask("RDS", "r r2", "4");
+    assert_eq!(client.sent(), "n8 RDS r2=new");
+    client.ack("RDS", "8");
+    client.pass(Duration::from_secs(600));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    client.ask("RDS", "r2", "8");
+    assert_eq!(client.sent(), "n9 CDS new=1");
+}
+
+#[test]
+fn s33_delta_the_clusters_of_routes_that_are_gone_stay_until_the_client_gives_those_up() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, OTHER_ROUTES);
+    assert_eq!(client.sent(), "n5 CDS new=1");
+    client.ask("EDS", "new");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n6 EDS new=1");
+    client.ack("EDS", "6");
+    assert_eq!(client.sent(), "n7 LDS l=2");
+    client.ack("LDS", "7");
+    client.ask("RDS", "r2");
+    assert_eq!(client.sent(), "n8 RDS r2=new");
+    client.ack("RDS", "8");
+    // D29: the removal is told, and Envoy goes on with what it has.
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n9 RDS -r");
+    client.ack("RDS", "9");
+    client.pass(Duration::from_secs(600));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    client.ask("RDS", "-r");
+    assert_eq!(client.sent(), "n10 CDS -old");
+}
+
 #[test]
 fn s33_a_route_does_not_wait_for_ever_for_a_cluster_that_is_not_acked() {
     let cache = cache();

@@ -1,0 +1,155 @@
+//! The command line: one module per subcommand.
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use xds::folder::{Descriptors, DescriptorsError, Folder, FolderErrors};
+
+mod check;
+mod completions;
+mod load;
+mod serve;
+
+/// Parses the command line and does what it says.
+pub(crate) fn run() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Check(check) => check.run(),
+        Command::Completions(completions) => {
+            completions.run();
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            let mut cause = failure.source();
+            while let Some(error) = cause {
+                eprintln!("  because: {error}");
+                cause = error.source();
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// An xDS control plane: serves a folder of resources to Envoy and gRPC.
+#[derive(Debug, Parser)]
+#[command(name = "xds", version, arg_required_else_help = true, after_help = EXAMPLES, after_long_help = FOLDER)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Check(check::Check),
+    Completions(completions::Completions),
+}
+
+/// Which folder, and how to read it.
+#[derive(Debug, Args)]
+struct Source {
+    /// The folder with the resources: *.yaml, *.yml, *.json and *.pb, at any depth
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Accept a folder without any resource
+    ///
+    /// Without this such a folder is refused, also when a change leaves nothing: a volume that is not mounted must
+    /// not empty a fleet.
+    #[arg(long)]
+    allow_empty: bool,
+    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
+    #[arg(long, value_name = "FILE")]
+    descriptors: Vec<PathBuf>,
+}
+
+impl Source {
+    fn open(&self) -> Result<Folder, Failure> {
+        let mut descriptors = Descriptors::envoy();
+        for file in &self.descriptors {
+            descriptors.add_file(file).map_err(Failure::Descriptors)?;
+        }
+        let folder = Folder::new(&self.folder).with_descriptors(descriptors);
+        Ok(if self.allow_empty { folder.allow_empty() } else { folder })
+    }
+}
+
+/// Why a command ended early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("error: {0}")]
+    Descriptors(DescriptorsError),
+    #[error("{}", folder_failure(folder, errors))]
+    Folder { folder: PathBuf, errors: FolderErrors },
+    #[error("error: cannot listen on {address}: {error}")]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error("error: {0}")]
+    Serve(#[from] xds::ServeError),
+    #[error("error: the system refuses what a server needs: {0}")]
+    System(io::Error),
+}
+
+impl Failure {
+    /// 2: what the user gave is wrong. 1: the machine does not let us.
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
+            Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
+            Self::Descriptors(_) | Self::Folder { .. } => ExitCode::from(2),
+            Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
+        }
+    }
+}
+
+fn folder_failure(folder: &Path, errors: &FolderErrors) -> String {
+    let mut text = String::new();
+    for error in errors {
+        let place = if error.file.is_empty() { format!("{}: ", folder.display()) } else { String::new() };
+        text.push_str(&format!("error: {place}{error}\n"));
+    }
+    let count = errors.len();
+    text.push_str(&format!("{}: {count} error{}", folder.display(), if count == 1 { "" } else { "s" }));
+    text
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
+  xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds check config                             find all mistakes, without serving
+  xds completions bash > /etc/bash_completion.d/xds
+
+`xds --help` tells what a folder may hold.";
+
+const FOLDER: &str = "\
+What a folder may hold:
+  Files *.yaml, *.yml, *.json (proto3 JSON; snake_case or camelCase) and *.pb, at any depth. Names that begin with
+  a dot are skipped. Each document is one of
+    - Envoy's own file form:    resources:
+                                - \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster
+                                  name: web
+    - one resource:             \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster
+                                name: web
+    - one wrapper:              \"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource
+                                name: web
+                                resource: { \"@type\": .. }
+  A YAML file may hold several, separated by `---`. A .pb file is a binary DiscoveryResponse.
+
+  The folder is one transaction: everything in it parses and validates, or the last good state stays. Changes are
+  picked up while serving: writes in place, renames, and the ..data link of Kubernetes volumes.
+
+Examples:
+  xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
+  xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds check config                             find all mistakes, without serving
+  xds completions bash > /etc/bash_completion.d/xds
+
+Exit codes:
+  0  done    1  the machine says no: port in use, folder unreadable    2  bad input: arguments, files";

@@ -1,0 +1,131 @@
+//! `xds serve`: a folder to clients.
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
+use tracing_subscriber::EnvFilter;
+use xds::folder::Folder;
+use xds::{Cache, Server};
+
+use super::{Failure, Source, load};
+
+/// Serve a folder to Envoy and gRPC, and follow its changes
+///
+/// Loads the folder, prints what it loaded, then listens. A mistake in a file that changes later goes to the log and
+/// the last good state stays. SIGTERM and SIGINT end all streams in an orderly way; a second one ends at once.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    source: Source,
+    /// Address and port to listen on; port 0 lets the system choose
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000")]
+    listen: SocketAddr,
+    /// How to write log lines; RUST_LOG says which (default: info)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl Serve {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        self.log_format.start();
+        let cache = Cache::new();
+        let mut folder = self.source.open()?;
+        // Before the port opens: no client is told that nothing exists.
+        let loaded = load::load(&self.source, &mut folder, &cache)?;
+        for line in load::summary(&self.source, &loaded, &cache) {
+            self.log_format.announce(&line);
+        }
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        runtime.block_on(self.serve(folder, cache))
+    }
+
+    async fn serve(&self, folder: Folder, cache: Arc<Cache>) -> Result<(), Failure> {
+        let address = self.listen;
+        let listener =
+            TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
+        let bound_to = listener.local_addr().map_err(Failure::System)?;
+        let shutdown = shutdown().map_err(Failure::System)?;
+        let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
+        self.log_format.announce(&format!("listening on {bound_to}"));
+        let served = Server::new(cache).serve(listener, shutdown).await;
+        watch.abort();
+        Ok(served?)
+    }
+}
+
+impl LogFormat {
+    fn start(self) {
+        // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
+        let default = || EnvFilter::new("info,notify=warn");
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal());
+        match self {
+            Self::Text => log.with_target(false).init(),
+            Self::Json => log.json().flatten_event(true).init(),
+        }
+    }
+
+    /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.
+    fn announce(self, line: &str) {
+        match self {
+            Self::Text => println!("{line}"),
+            Self::Json => tracing::info!("{}", line.trim_start()),
+        }
+    }
+}
+
+/// Ends with the first signal to stop; the second one ends the process.
+#[cfg(unix)]
+fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping; once more to stop at once");
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            std::process::exit(1);
+        });
+    })
+}
+
+/// Ends with the first Ctrl-C; the second one ends the process.
+#[cfg(not(unix))]
+fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        _ = tokio::signal::ctrl_c().await;
+        tracing::info!("stopping; once more to stop at once");
+        tokio::spawn(async {
+            _ = tokio::signal::ctrl_c().await;
+            std::process::exit(1);
+        });
+    })
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  xds serve examples/quickstart
+  xds serve config --listen 0.0.0.0:18000 --log-format json
+  RUST_LOG=debug xds serve config";

@@ -1,0 +1,161 @@
+//! What every Envoy type looks like: the descriptors that files are read by.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{fmt, io};
+
+use flate2::read::GzDecoder;
+use prost_reflect::prost::Message;
+use prost_reflect::prost_types::FileDescriptorSet;
+use prost_reflect::{DescriptorPool, MessageDescriptor};
+use xds_core::TypeUrl;
+
+/// The types that files may name: all of Envoy, and those that a user adds.
+pub struct Descriptors {
+    pool: DescriptorPool,
+    type_urls: Mutex<BTreeSet<TypeUrl>>,
+}
+
+impl Descriptors {
+    /// All types of Envoy. The first call in a process unpacks them, in some 30 ms.
+    #[must_use]
+    pub fn envoy() -> Self {
+        Self { pool: envoy_pool().clone(), type_urls: Mutex::default() }
+    }
+
+    /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out`
+    /// writes it. Files that are known already are skipped, so it may hold all its imports.
+    ///
+    /// # Errors
+    /// The descriptors stay as they were.
+    pub fn add_file(&mut self, path: &Path) -> Result<(), DescriptorsError> {
+        let unreadable =
+            |error: io::Error| DescriptorsError::Unreadable { path: path.into(), kind: error.kind() };
+        let bytes = std::fs::read(path).map_err(unreadable)?;
+        let invalid = |message: String| DescriptorsError::Invalid { path: path.into(), message };
+        let set = FileDescriptorSet::decode(bytes.as_slice()).map_err(|error| invalid(error.to_string()))?;
+        let mut unknown = set.file;
+        unknown.retain(|file| self.pool.get_file_by_name(file.name()).is_none());
+        self.pool.add_file_descriptor_protos(unknown).map_err(|error| invalid(error.to_string()))
+    }
+
+    /// The message that a type URL names, if it is known.
+    pub(super) fn message(&self, type_url: &str) -> Option<MessageDescriptor> {
+        let (_, name) = type_url.rsplit_once('/')?;
+        self.pool.get_message_by_name(name)
+    }
+
+    /// A message of Envoy or of protobuf itself.
+    ///
+    /// # Panics
+    /// If the built-in descriptors lack it.
+    pub(super) fn builtin(&self, name: &str) -> MessageDescriptor {
+        self.pool.get_message_by_name(name).expect("the built-in descriptors hold all of Envoy")
+    }
+
+    /// The one shared copy of a type URL.
+    pub(super) fn type_url(&self, text: &str) -> TypeUrl {
+        let mut known = self.type_urls.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(text).cloned().unwrap_or_else(|| {
+            let type_url = TypeUrl::from(text);
+            known.insert(type_url.clone());
+            type_url
+        })
+    }
+}
+
+impl Default for Descriptors {
+    fn default() -> Self {
+        Self::envoy()
+    }
+}
+
+impl fmt::Debug for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptors").field("files", &self.pool.files().len()).finish_non_exhaustive()
+    }
+}
+
+/// Why a descriptor set was not added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DescriptorsError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {kind}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        kind: io::ErrorKind,
+    },
+    /// The file is no descriptor set, or contradicts the types that are known already.
+    #[error("{}: not a usable FileDescriptorSet: {message}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+/// The pool of the built-in set, unpacked once.
+fn envoy_pool() -> &'static DescriptorPool {
+    static POOL: OnceLock<DescriptorPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let mut bytes = Vec::new();
+        GzDecoder::new(ENVOY).read_to_end(&mut bytes).expect("the built-in descriptors are gzip");
+        DescriptorPool::decode(bytes.as_slice()).expect("the built-in descriptors are a complete set")
+    })
+}
+
+/// Made by `cargo xtask descriptors`.
+static ENVOY: &[u8] = include_bytes!("../../descriptors/envoy.binpb.gz");
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::prost_types::{DescriptorProto, FileDescriptorProto};
+
+    use super::*;
+
+    /// Writes a descriptor set with one file and adds it.
+    fn add(test: &str, file: FileDescriptorProto) -> Result<Descriptors, DescriptorsError> {
+        let path = std::env::temp_dir().join(format!("xds-{}-{test}.binpb", std::process::id()));
+        std::fs::write(&path, FileDescriptorSet { file: vec![file] }.encode_to_vec()).unwrap();
+        let mut descriptors = Descriptors::envoy();
+        let added = descriptors.add_file(&path);
+        std::fs::remove_file(&path).unwrap();
+        added.map(|()| descriptors)
+    }
+
+    fn acme(imports: &str) -> FileDescriptorProto {
+        FileDescriptorProto {
+            name: Some("acme.proto".into()),
+            package: Some("acme".into()),
+            dependency: vec![imports.into()],
+            message_type: vec![DescriptorProto { name: Some("Thing".into()), ..DescriptorProto::default() }],
+            ..FileDescriptorProto::default()
+        }
+    }
+
+    #[test]
+    fn a_user_adds_types_beside_those_of_envoy() {
+        let descriptors = add("adds", acme("envoy/config/cluster/v3/cluster.proto")).unwrap();
+        assert!(descriptors.message("example.com/acme.Thing").is_some());
+        assert!(descriptors.message("type.googleapis.com/envoy.config.cluster.v3.Cluster").is_some());
+    }
+
+    #[test]
+    fn a_set_without_its_imports_is_refused_with_its_file() {
+        let error = add("imports", acme("acme/base.proto")).unwrap_err();
+        assert!(matches!(error, DescriptorsError::Invalid { .. }), "{error}");
+        assert!(error.to_string().contains("acme/base.proto"), "{error}");
+    }
+
+    #[test]
+    fn a_set_may_hold_files_that_are_known_already() {
+        let known = envoy_pool().get_file_by_name("envoy/config/cluster/v3/cluster.proto").unwrap();
+        assert!(add("known", known.file_descriptor_proto().clone()).is_ok());
+    }
+}

@@ -1,0 +1,535 @@
+//! Files to resources: what a file of each kind may hold.
+//!
+//! A document is a `DiscoveryResponse` (Envoy's own file form), one resource with `@type`, or one
+//! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents.
+
+use std::path::Path;
+
+use prost_reflect::prost::bytes::Bytes;
+use prost_reflect::{DynamicMessage, MessageDescriptor};
+use xds_core::{Resource, ResourceError, ResourceName};
+
+use super::convert::{self, Fault, Packed};
+use super::descriptors::Descriptors;
+use super::error::{FolderError, Position, Problem};
+use super::tree::{self, Node, Tree};
+
+/// How a file is read, which its extension tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Yaml,
+    Json,
+    Protobuf,
+}
+
+impl Format {
+    /// The format of a file, if it is one that a folder provides resources by.
+    pub(super) fn of(file: &str) -> Option<Self> {
+        match Path::new(file).extension()?.to_str()? {
+            "yaml" | "yml" => Some(Self::Yaml),
+            "json" => Some(Self::Json),
+            "pb" => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
+}
+
+/// A resource and where it was found.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) resource: Resource,
+    /// The line of a text file; the number of the resource, from 1, in a .pb file.
+    pub(super) line: u32,
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(super) fn read(
+    file: &str,
+    format: Format,
+    content: &[u8],
+    descriptors: &Descriptors,
+) -> Result<Vec<Placed>, Vec<FolderError>> {
+    let mut reader = Reader { file, descriptors, placed: Vec::new(), errors: Vec::new() };
+    match format {
+        Format::Protobuf => reader.protobuf(content),
+        Format::Yaml | Format::Json => match str::from_utf8(content) {
+            Ok(text) if text.trim_ascii().is_empty() => reader.error(None, None, Problem::Blank),
+            Ok(text) => reader.text(format, text),
+            Err(error) => {
+                let valid = content.get(..error.valid_up_to()).unwrap_or_default();
+                reader.error(Some(position_after(valid)), None, Problem::NotUtf8);
+            }
+        },
+    }
+    if reader.errors.is_empty() { Ok(reader.placed) } else { Err(reader.errors) }
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    descriptors: &'a Descriptors,
+    placed: Vec<Placed>,
+    errors: Vec<FolderError>,
+}
+
+impl Reader<'_> {
+    fn text(&mut self, format: Format, text: &str) {
+        let documents = match format {
+            Format::Json => vec![tree::json(text)],
+            Format::Yaml | Format::Protobuf => tree::yaml(text),
+        };
+        for document in documents {
+            match document {
+                Ok(node) => self.document(&node),
+                Err(error) => self.error(error.at, None, error.problem),
+            }
+        }
+    }
+
+    fn document(&mut self, node: &Node) {
+        let Some(entries) = node.entries() else {
+            return self.error(Some(node.at), None, Problem::NotADocument);
+        };
+        let is_response = match node.get("@type") {
+            Some(type_node) => type_node.text().is_some_and(|url| message_name(url) == RESPONSE),
+            None => node.get("resources").is_some(),
+        };
+        if !is_response {
+            return self.resource(node);
+        }
+        let response = self.descriptors.builtin(RESPONSE);
+        for entry in entries {
+            match (entry.key.as_str(), &entry.value.tree) {
+                ("@type", _) | ("resources", Tree::Null) => {}
+                ("resources", Tree::List(items)) => items.iter().for_each(|item| self.resource(item)),
+                ("resources", _) => {
+                    let found = entry.value.describe();
+                    self.field_error(
+                        entry.at,
+                        None,
+                        "resources",
+                        Problem::WrongValue { expected: "a list", found },
+                    );
+                }
+                // Their values say nothing that a folder does not say better.
+                (key, _) if field(&response, key).is_some() => {}
+                (key, _) => self.error(Some(entry.at), None, unknown_field(key, &response)),
+            }
+        }
+    }
+
+    /// A resource, or a wrapper around one.
+    fn resource(&mut self, node: &Node) {
+        match node.get("@type").and_then(Node::text) {
+            Some(url) if message_name(url) == WRAPPER => self.wrapper(node),
+            _ => self.plain(node, None, ""),
+        }
+    }
+
+    fn wrapper(&mut self, node: &Node) {
+        let wrapper = self.descriptors.builtin(WRAPPER);
+        let name = node.get("name").and_then(Node::text);
+        let mut inner = None;
+        for entry in node.entries().unwrap_or_default() {
+            let subject = || Some(subject(WRAPPER, name));
+            match entry.key.as_str() {
+                // A version is a digest of the content here, so one from elsewhere has no use.
+                "@type" | "version" => {}
+                "name" if name.is_some() => {}
+                "name" => {
+                    let problem = Problem::WrongValue { expected: "a string", found: entry.value.describe() };
+                    self.field_error(entry.value.at, subject(), "name", problem);
+                }
+                "resource" => inner = Some(&entry.value),
+                key if field(&wrapper, key).is_some() => {
+                    self.error(Some(entry.at), subject(), Problem::Unsupported { field: key.into() });
+                }
+                key => self.error(Some(entry.at), subject(), unknown_field(key, &wrapper)),
+            }
+        }
+        match inner {
+            Some(inner) => self.plain(inner, name, "resource"),
+            None => self.error(Some(node.at), Some(subject(WRAPPER, name)), Problem::EmptyWrapper),
+        }
+    }
+
+    /// A resource with `@type`, under the given name or else the one it holds.
+    fn plain(&mut self, node: &Node, name: Option<&str>, prefix: &str) {
+        let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
+        let type_url = node.get("@type").and_then(Node::text);
+        let subject = type_url.map(|url| subject(message_name(url), shown));
+        match convert::any(node, self.descriptors) {
+            Ok(Packed { type_url, payload }) => {
+                let made = self.make(type_url, name, payload.into());
+                self.place(made, Some(node.at), node.at.line);
+            }
+            Err(faults) => {
+                for Fault { at, field, problem } in faults {
+                    let field = match (prefix.is_empty(), field.is_empty()) {
+                        (true, _) => field,
+                        (false, true) => prefix.into(),
+                        (false, false) => format!("{prefix}.{field}").into(),
+                    };
+                    self.field_error(at, subject.clone(), &field, problem);
+                }
+            }
+        }
+    }
+
+    fn protobuf(&mut self, content: &[u8]) {
+        if content.is_empty() {
+            return self.error(None, None, Problem::Blank);
+        }
+        let response = match DynamicMessage::decode(self.descriptors.builtin(RESPONSE), content) {
+            Ok(response) => response,
+            Err(error) => return self.error(None, None, Problem::Syntax { message: error.to_string() }),
+        };
+        let resources = response.get_field_by_name("resources");
+        let items = resources.as_deref().and_then(|value| value.as_list()).unwrap_or_default();
+        for (number, item) in (1..).zip(items.iter().filter_map(|item| item.as_message())) {
+            let (mut type_url, mut payload) = unpack(item);
+            let mut name = None;
+            if message_name(&type_url) == WRAPPER {
+                match DynamicMessage::decode(self.descriptors.builtin(WRAPPER), payload) {
+                    Ok(wrapper) => {
+                        name = wrapper
+                            .get_field_by_name("name")
+                            .and_then(|name| name.as_str().map(String::from));
+                        let inner = wrapper.get_field_by_name("resource");
+                        (type_url, payload) =
+                            inner.as_deref().and_then(|any| any.as_message()).map(unpack).unwrap_or_default();
+                    }
+                    Err(error) => {
+                        self.error(
+                            None,
+                            Some(subject(WRAPPER, None)),
+                            Problem::Syntax { message: error.to_string() },
+                        );
+                        continue;
+                    }
+                }
+            }
+            // The bytes are served as they are, so look now whether a client could read them.
+            let name = name.as_deref().filter(|name| !name.is_empty());
+            if let Some(message) = self.descriptors.message(&type_url)
+                && let Err(error) = DynamicMessage::decode(message, payload.clone())
+            {
+                let subject = subject(message_name(&type_url), name);
+                self.error(None, Some(subject), Problem::Syntax { message: error.to_string() });
+                continue;
+            }
+            let made = self.make(&type_url, name, payload);
+            self.place(made, None, number);
+        }
+    }
+
+    fn make(&self, type_url: &str, name: Option<&str>, payload: Bytes) -> Result<Resource, ResourceError> {
+        let type_url = self.descriptors.type_url(type_url);
+        match name {
+            Some(name) => Resource::new(type_url, ResourceName::from(name), payload),
+            None => Resource::from_payload(type_url, payload),
+        }
+    }
+
+    fn place(&mut self, made: Result<Resource, ResourceError>, at: Option<Position>, line: u32) {
+        match made {
+            Ok(resource) => self.placed.push(Placed { resource, line }),
+            Err(error) => self.error(at, None, error.into()),
+        }
+    }
+
+    fn error(&mut self, at: Option<Position>, resource: Option<Box<str>>, problem: Problem) {
+        self.errors.push(FolderError { file: self.file.into(), at, resource, field: "".into(), problem });
+    }
+
+    fn field_error(&mut self, at: Position, resource: Option<Box<str>>, field: &str, problem: Problem) {
+        self.errors.push(FolderError {
+            file: self.file.into(),
+            at: Some(at),
+            resource,
+            field: field.into(),
+            problem,
+        });
+    }
+}
+
+fn subject(message: &str, name: Option<&str>) -> Box<str> {
+    name.map_or_else(|| message.into(), |name| format!("{message} {name:?}").into())
+}
+
+fn message_name(type_url: &str) -> &str {
+    type_url.rsplit_once('/').map_or(type_url, |(_, name)| name)
+}
+
+fn field(message: &MessageDescriptor, key: &str) -> Option<prost_reflect::FieldDescriptor> {
+    message.get_field_by_name(key).or_else(|| message.get_field_by_json_name(key))
+}
+
+fn unknown_field(key: &str, message: &MessageDescriptor) -> Problem {
+    Problem::UnknownField {
+        field: key.into(),
+        message: message.full_name().into(),
+        nearest: convert::nearest_field(key, message),
+    }
+}
+
+/// Type URL and value of an `Any`.
+fn unpack(any: &DynamicMessage) -> (String, Bytes) {
+    let type_url = any.get_field_by_number(1).and_then(|value| value.as_str().map(String::from));
+    let value = any.get_field_by_number(2).and_then(|value| value.as_bytes().cloned());
+    (type_url.unwrap_or_default(), value.unwrap_or_default())
+}
+
+fn position_after(text: &[u8]) -> Position {
+    let line_start = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let newlines = text.iter().filter(|&&byte| byte == b'\n').count();
+    Position::new(newlines + 1, text.len() - line_start + 1)
+}
+
+const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
+const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
+
+/// The fields that name a resource in messages about it, before it could be read.
+const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn yaml(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
+        read("f.yaml", Format::Yaml, text.as_bytes(), &Descriptors::envoy())
+    }
+
+    fn json(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
+        read("f.json", Format::Json, text.as_bytes(), &Descriptors::envoy())
+    }
+
+    /// Names and lines of what was read.
+    fn found(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<(String, u32)> {
+        let placed = result.unwrap();
+        placed.iter().map(|placed| (placed.resource.name().to_string(), placed.line)).collect()
+    }
+
+    fn errors(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<String> {
+        result.unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    const CLUSTER: &str = r#""@type": type.googleapis.com/envoy.config.cluster.v3.Cluster"#;
+
+    #[test]
+    fn a_document_is_a_response_a_resource_or_a_wrapper() {
+        let text = format!(
+            "version_info: v1\nresources:\n- {CLUSTER}\n  name: a\n- {WRAPPED}\n  name: b\n  resource:\n    {CLUSTER}\n    \
+             name: b\n---\n{CLUSTER}\nname: c\n---\n# nothing\n---\n{WRAPPED}\nname: d\nresource: {{{CLUSTER}, name: d}}\n",
+        );
+        let expected = [("a", 3), ("b", 8), ("c", 11), ("d", 18)].map(|(name, line)| (name.to_owned(), line));
+        assert_eq!(found(yaml(&text)), expected);
+    }
+
+    #[test]
+    fn json_knows_its_lines_too() {
+        let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+        let text = format!(
+            "{{\"resources\": [\n  {{\"@type\": {cluster:?}, \"name\": \"a\",\n   \"connectTimeout\": \"1s\"}},\n\n  \
+             {{\"name\": \"b\", \"@type\": {cluster:?}}}\n]}}"
+        );
+        assert_eq!(found(json(&text)), [("a".to_owned(), 2), ("b".to_owned(), 5)]);
+        let text = text.replace("\"1s\"", "true");
+        assert_eq!(
+            errors(json(&text)),
+            [
+                "f.json:3:22: envoy.config.cluster.v3.Cluster \"a\": connectTimeout: the boolean true: invalid type: \
+              boolean `true`, expected a duration string"
+            ]
+        );
+        assert_eq!(errors(json("{\n \"a\" 1}")), ["f.json:2:6: expected `:`"]);
+    }
+
+    #[test]
+    fn snake_and_camel_case_give_equal_payloads() {
+        let snake = yaml(&format!("{CLUSTER}\nname: a\nconnect_timeout: 5s\n")).unwrap();
+        let camel = yaml(&format!("name: a\nconnectTimeout: 5.0s\n{CLUSTER}\n")).unwrap();
+        assert_eq!(snake[0].resource.version(), camel[0].resource.version());
+    }
+
+    #[test]
+    fn all_mistakes_are_found_with_their_places() {
+        let text = format!(
+            "resources:
+- {CLUSTER}
+  name: a
+  lb_policy: ROUND_ROBN
+  conect_timeout: 5s
+  load_assignment: {{cluster_name: a, endpoints: [{{priority: -1}}, {{lb_endpoints: 3}}]}}
+- {CLUSTER}
+- name: b
+- \"@type\": type.googleapis.com/envoy.config.cluster.v3.Clustr
+- {CLUSTER}
+  name: c
+  type: EDS
+  clusterType: {{name: x}}
+  connect_timeout: 1s
+  connectTimeout: 1s
+- {CLUSTER}
+  name: 5
+extra: 1
+---
+[]
+---
+{CLUSTER}
+name: [
+"
+        );
+        let cluster = "envoy.config.cluster.v3.Cluster";
+        let expected = [
+            format!(
+                "f.yaml:4:14: {cluster} \"a\": lb_policy: no value \"ROUND_ROBN\" in {cluster}.LbPolicy, perhaps \
+                 `ROUND_ROBIN`"
+            ),
+            format!("f.yaml:5:3: {cluster} \"a\": no field `conect_timeout` in {cluster}, perhaps `connect_timeout`"),
+            format!(
+                "f.yaml:6:61: {cluster} \"a\": load_assignment.endpoints[0].priority: expected an integer from 0 to \
+                 4294967295, found the number -1"
+            ),
+            format!(
+                "f.yaml:6:81: {cluster} \"a\": load_assignment.endpoints[1].lb_endpoints: expected a list, found the \
+                 number 3"
+            ),
+            format!("f.yaml:7:3: {cluster} without a name"),
+            "f.yaml:8:3: missing `@type`".to_owned(),
+            format!(
+                "f.yaml:9:12: {cluster}: unknown `@type` \"type.googleapis.com/{cluster}\" (--descriptors adds types)"
+            )
+            .replace("Cluster", "Clustr"),
+            format!(
+                "f.yaml:13:3: {cluster} \"c\": clusterType: `type` is given already, and only one of \
+                 `cluster_discovery_type` can be"
+            ),
+            format!("f.yaml:15:3: {cluster} \"c\": connectTimeout: given twice"),
+            format!(
+                "f.yaml:17:9: {cluster}: name: expected a string (quote it if it looks like a number), found the \
+                 number 5"
+            ),
+            "f.yaml:18:1: no field `extra` in envoy.service.discovery.v3.DiscoveryResponse".to_owned(),
+            "f.yaml:20:1: expected a resource with `@type`, or a map with `resources`".to_owned(),
+        ];
+        let found = errors(yaml(&text));
+        assert_eq!(found[..expected.len()], expected);
+        // The last one is the parser's, in its own words.
+        assert_eq!(found.len(), expected.len() + 1);
+        assert!(found[expected.len()].starts_with("f.yaml:23:7: "), "{found:?}");
+    }
+
+    #[test]
+    fn a_mistake_in_an_any_within_the_resource_has_its_line_and_field() {
+        let text = format!(
+            "{CLUSTER}\nname: a\ntyped_extension_protocol_options:\n  http:\n    http2: 1\n    \"@type\": \
+             type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n"
+        );
+        assert_eq!(
+            errors(yaml(&text)),
+            [
+                "f.yaml:5:5: envoy.config.cluster.v3.Cluster \"a\": typed_extension_protocol_options[\"http\"]: no field \
+              `http2` in envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_wrapper_asks_for_beyond_a_name_is_refused_rather_than_ignored() {
+        let text = format!("{WRAPPED}\nname: a\nversion: x\nttl: 5s\nalias: [b]\n");
+        assert_eq!(
+            errors(yaml(&text)),
+            [
+                "f.yaml:4:1: envoy.service.discovery.v3.Resource \"a\": `ttl` is not supported yet",
+                "f.yaml:5:1: envoy.service.discovery.v3.Resource \"a\": no field `alias` in \
+                 envoy.service.discovery.v3.Resource, perhaps `aliases`",
+                "f.yaml:1:1: envoy.service.discovery.v3.Resource \"a\": missing `resource`",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrapper_names_what_has_no_name_of_its_own_and_cannot_rename_the_rest() {
+        let endpoint = "{\"@type\": type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint}";
+        assert_eq!(found(yaml(&format!("{WRAPPED}\nname: e\nresource: {endpoint}"))), [("e".to_owned(), 3)]);
+        assert_eq!(
+            errors(yaml(&format!("{WRAPPED}\nname: a\nresource: {{{CLUSTER}, name: b}}"))),
+            [r#"f.yaml:3:11: envoy.config.cluster.v3.Cluster "a" has a payload named "b""#]
+        );
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_and_files_that_are_empty_are_refused() {
+        let read = |content: &[u8]| errors(read("f.yaml", Format::Yaml, content, &Descriptors::envoy()));
+        assert_eq!(read(b"a: 1\nb: \xff"), ["f.yaml:2:4: the file is not UTF-8"]);
+        assert_eq!(
+            read(b" \n"),
+            ["f.yaml: the file is empty; a file without resources says `resources: []`"]
+        );
+        assert_eq!(found(yaml("resources: []")), []);
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error_and_no_crash() {
+        let deep = format!("{CLUSTER}\nname: {}", "[".repeat(100_000));
+        assert_eq!(yaml(&deep).unwrap_err().len(), 1);
+        let deep = format!("{{\"name\": {}", "[".repeat(100_000));
+        assert_eq!(json(&deep).unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn null_is_a_field_not_given_and_anchors_are_followed() {
+        let text = format!("{CLUSTER}\nname: &n a\nconnect_timeout: null\nalt_stat_name: *n\n");
+        let expected = format!("{CLUSTER}\nname: a\nalt_stat_name: a\n");
+        assert_eq!(
+            yaml(&text).unwrap()[0].resource.payload(),
+            yaml(&expected).unwrap()[0].resource.payload()
+        );
+    }
+
+    #[test]
+    fn only_true_and_false_are_booleans() {
+        let text = format!("{CLUSTER}\nname: no\nignore_health_on_host_removal: yes\n");
+        assert_eq!(
+            errors(yaml(&text)),
+            [
+                "f.yaml:3:32: envoy.config.cluster.v3.Cluster \"no\": ignore_health_on_host_removal: expected true or \
+              false, found the string \"yes\""
+            ]
+        );
+    }
+
+    const WRAPPED: &str = r#""@type": type.googleapis.com/envoy.service.discovery.v3.Resource"#;
+
+    #[test]
+    fn a_pb_file_is_a_response_whose_payloads_are_kept_byte_for_byte() {
+        use prost::Message;
+        use xds_proto::Any;
+        use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource as Wrapper};
+        use xds_proto::type_url;
+
+        let cluster = |name: &str| {
+            let payload = yaml(&format!("{CLUSTER}\nname: {name}\nlb_policy: RANDOM\n")).unwrap()[0]
+                .resource
+                .payload()
+                .clone();
+            Any { type_url: type_url::CLUSTER.into(), value: payload }
+        };
+        let wrapper = Wrapper { name: "b".into(), resource: Some(cluster("b")), ..Wrapper::default() };
+        let wrapper =
+            Any { type_url: format!("type.googleapis.com/{WRAPPER}"), value: wrapper.encode_to_vec().into() };
+        let mut response =
+            DiscoveryResponse { resources: vec![cluster("a"), wrapper], ..DiscoveryResponse::default() };
+        let read = |response: &DiscoveryResponse| {
+            read("f.pb", Format::Protobuf, &response.encode_to_vec(), &Descriptors::envoy())
+        };
+        assert_eq!(found(read(&response)), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        assert_eq!(read(&response).unwrap()[0].resource.payload(), &cluster("a").value);
+        response.resources[0].value = (&b"\x0a\x01a\x2a\x01"[..]).into();
+        let broken = errors(read(&response));
+        assert!(broken[0].starts_with("f.pb: envoy.config.cluster.v3.Cluster: "), "{broken:?}");
+    }
+}

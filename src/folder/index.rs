@@ -1,0 +1,289 @@
+//! Which file provides which resources, and what a change of files means for the cache. No I/O.
+
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
+use std::ops::Bound;
+
+use xds_core::{Transaction, VariantId};
+
+use super::document::{Format, Placed};
+use super::error::{FolderError, Position, Problem};
+use super::scan::Stamp;
+
+/// The files of the last good state.
+///
+/// Small on purpose, as a folder may have 100,000 files: per file its path, its stamp, and the keys it provides,
+/// whose text is shared with the cache. Who provides a key is found by looking, not by a second map.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    files: BTreeMap<Box<str>, FileState>,
+    resources: usize,
+}
+
+/// What is remembered of one file.
+#[derive(Debug)]
+pub(super) struct FileState {
+    stamp: Stamp,
+    keys: Box<[Key]>,
+}
+
+#[derive(Debug)]
+struct Key {
+    id: VariantId,
+    line: u32,
+}
+
+/// What was found in a file that may have changed.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The file is not there.
+    Nothing,
+    /// The file as it is now.
+    Resources(Stamp, Vec<Placed>),
+}
+
+/// Files that may have changed, in order.
+pub(super) type Changes = Vec<(Box<str>, Found)>;
+
+/// What a change means: first commit the transaction, then [`Index::settle`] the rest.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) transaction: Transaction,
+    pub(super) files: Settled,
+}
+
+/// The file states that hold once the transaction is committed.
+#[derive(Debug)]
+pub(super) struct Settled {
+    files: Vec<(Box<str>, Option<FileState>)>,
+    resources: usize,
+}
+
+impl Index {
+    /// Works out the transaction that makes the cache follow the files. Changes that contain
+    /// [`duplicates`](Self::duplicates) must not come here.
+    ///
+    /// A key may move from one of the changed files to another.
+    pub(super) fn plan(&self, changes: Changes) -> Plan {
+        let kept: HashSet<&VariantId> = provided(&changes).map(|(key, _)| key).collect();
+        let mut gone: Vec<VariantId> = self.provided_before(&changes).cloned().collect();
+        let resources = self.resources - gone.len() + kept.len();
+        gone.retain(|key| !kept.contains(key));
+        drop(kept);
+        let mut transaction = Transaction::new();
+        for id in gone {
+            transaction.remove(id);
+        }
+        let files = changes
+            .into_iter()
+            .map(|(file, found)| match found {
+                Found::Nothing => (file, None),
+                Found::Resources(stamp, placed) => {
+                    let keys = placed
+                        .iter()
+                        .map(|placed| Key { id: placed.resource.id().clone(), line: placed.line });
+                    let state = FileState { stamp, keys: keys.collect() };
+                    placed.into_iter().for_each(|placed| transaction.put(placed.resource));
+                    (file, Some(state))
+                }
+            })
+            .collect();
+        Plan { transaction, files: Settled { files, resources } }
+    }
+
+    /// Whether no resource is left after the changes.
+    pub(super) fn is_emptied_by(&self, changes: &Changes) -> bool {
+        provided(changes).next().is_none() && self.provided_before(changes).count() == self.resources
+    }
+
+    /// Keys that two files provide after the changes.
+    pub(super) fn duplicates(&self, changes: &Changes) -> Vec<FolderError> {
+        let mut errors = Vec::new();
+        let mut places = HashMap::new();
+        for (key, place) in provided(changes) {
+            match places.entry(key) {
+                hash_map::Entry::Vacant(entry) => _ = entry.insert(place),
+                hash_map::Entry::Occupied(first) => errors.push(duplicate(key, place, *first.get())),
+            }
+        }
+        // What the changed files provided before is provided by no other file; only new keys need a look.
+        for key in self.provided_before(changes) {
+            places.remove(key);
+        }
+        if !places.is_empty() {
+            let unchanged = self.files.iter().filter(|(file, _)| !contains(changes, file));
+            for (file, state) in unchanged {
+                for key in &state.keys {
+                    if let Some(place) = places.get(&key.id) {
+                        errors.push(duplicate(&key.id, *place, (file, key.line)));
+                    }
+                }
+            }
+        }
+        errors
+    }
+
+    /// Takes the files of a plan as the last good state.
+    pub(super) fn settle(&mut self, settled: Settled) {
+        if self.files.is_empty() {
+            // Built in one go, the nodes of the map are full.
+            let files = settled.files.into_iter().filter_map(|(file, state)| Some((file, state?)));
+            self.files = files.collect();
+            self.resources = settled.resources;
+            return;
+        }
+        for (file, state) in settled.files {
+            match state {
+                Some(state) => _ = self.files.insert(file, state),
+                None => _ = self.files.remove(&file),
+            }
+        }
+        self.resources = settled.resources;
+        debug_assert_eq!(self.resources, self.files.values().map(|state| state.keys.len()).sum::<usize>());
+    }
+
+    /// The files, in order, whose stamp is not the given one, and with `None` those that are not given at all.
+    pub(super) fn differing(&self, stamps: Vec<(Box<str>, Stamp)>) -> Vec<(Box<str>, Option<Stamp>)> {
+        let is_there = |file: &str| stamps.binary_search_by(|(given, _)| (**given).cmp(file)).is_ok();
+        let gone = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));
+        let mut differing: Vec<_> = gone.collect();
+        let is_new = |(file, stamp): &(Box<str>, Stamp)| {
+            self.files.get(file).is_none_or(|state| state.stamp != *stamp)
+        };
+        differing.extend(stamps.into_iter().filter(is_new).map(|(file, stamp)| (file, Some(stamp))));
+        differing.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        differing
+    }
+
+    /// The keys that the changed files provide in the last good state.
+    fn provided_before(&self, changes: &Changes) -> impl Iterator<Item = &VariantId> {
+        let states = changes.iter().filter_map(|(file, _)| self.files.get(file));
+        states.flat_map(|state| &state.keys).map(|key| &key.id)
+    }
+
+    pub(super) fn contains(&self, file: &str) -> bool {
+        self.files.contains_key(file)
+    }
+
+    /// Whether a path was a directory with files.
+    pub(super) fn has_files_below(&self, directory: &str) -> bool {
+        let start = format!("{directory}/");
+        let mut after = self.files.range::<str, _>((Bound::Included(start.as_str()), Bound::Unbounded));
+        after.next().is_some_and(|(file, _)| file.starts_with(&start))
+    }
+
+    pub(super) fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    pub(super) fn resources(&self) -> usize {
+        self.resources
+    }
+}
+
+fn contains(changes: &Changes, file: &str) -> bool {
+    changes.binary_search_by(|(changed, _)| (**changed).cmp(file)).is_ok()
+}
+
+/// The keys in changed files, each with its file and line.
+fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))> {
+    changes.iter().flat_map(|(file, found)| {
+        let placed = if let Found::Resources(_, placed) = found { &**placed } else { &[] };
+        placed.iter().map(|placed| (placed.resource.id(), (&**file, placed.line)))
+    })
+}
+
+fn duplicate(id: &VariantId, (file, line): (&str, u32), (other, other_line): (&str, u32)) -> FolderError {
+    let problem = Problem::Duplicate {
+        type_url: id.type_url.clone(),
+        name: id.name.clone(),
+        file: other.into(),
+        line: other_line,
+    };
+    // In a .pb file the line is the number of the resource.
+    let at = (Format::of(file) != Some(Format::Protobuf)).then_some(Position { line, column: 1 });
+    FolderError { at, ..FolderError::new(file, problem) }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds_core::{Cache, Resource};
+
+    use super::*;
+
+    const THING: &str = "example.com/acme.Thing";
+
+    fn thing(name: &str, payload: &'static str) -> Resource {
+        Resource::new(THING.into(), name.into(), payload.as_bytes().into()).unwrap()
+    }
+
+    /// A file with one resource per name, from line 1 on.
+    fn file(names: &[&str]) -> Found {
+        let placed = (1..).zip(names).map(|(line, name)| Placed { resource: thing(name, "x"), line });
+        Found::Resources(Stamp::default(), placed.collect())
+    }
+
+    fn changes(files: Vec<(&str, Found)>) -> Changes {
+        files.into_iter().map(|(name, found)| (name.into(), found)).collect()
+    }
+
+    /// Plans, commits and settles; what the commit changed.
+    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, Found)>) -> usize {
+        let plan = index.plan(changes(files));
+        index.settle(plan.files);
+        cache.commit(plan.transaction).unwrap().changed
+    }
+
+    fn duplicates(index: &Index, files: Vec<(&str, Found)>) -> Vec<String> {
+        index.duplicates(&changes(files)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_change_touches_only_what_differs() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        assert_eq!(
+            apply(&mut index, &cache, vec![("a.yaml", file(&["a", "b"])), ("c.yaml", file(&["c"]))]),
+            3
+        );
+        assert_eq!(apply(&mut index, &cache, vec![("a.yaml", file(&["a", "d"]))]), 2);
+        assert_eq!(apply(&mut index, &cache, vec![("c.yaml", Found::Nothing)]), 1);
+        assert_eq!(index.resources(), 2);
+    }
+
+    #[test]
+    fn a_key_may_move_between_files_of_one_change() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        apply(&mut index, &cache, vec![("a.yaml", file(&["a", "b"])), ("z.yaml", file(&["z"]))]);
+        let moved = vec![("a.yaml", file(&["z"])), ("z.yaml", file(&["a", "b"]))];
+        assert_eq!(apply(&mut index, &cache, moved), 0);
+    }
+
+    #[test]
+    fn two_places_with_one_key_are_both_named() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        let both = duplicates(&index, vec![("a.yaml", file(&["x", "y"])), ("b.pb", file(&["y"]))]);
+        assert_eq!(both, [r#"b.pb: acme.Thing "y" is also in a.yaml, line 2"#]);
+        apply(&mut index, &cache, vec![("a.yaml", file(&["x", "y"]))]);
+        let later = duplicates(&index, vec![("b.yaml", file(&["q", "y"]))]);
+        assert_eq!(later, [r#"b.yaml:2:1: acme.Thing "y" is also in a.yaml, line 2"#]);
+        let moved = duplicates(&index, vec![("a.yaml", file(&["x"])), ("b.yaml", file(&["q", "y"]))]);
+        assert_eq!(moved, [""; 0]);
+    }
+
+    #[test]
+    fn a_folder_is_emptied_only_when_nothing_else_is_left() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        assert!(index.is_emptied_by(&changes(vec![("a.yaml", file(&[]))])));
+        apply(&mut index, &cache, vec![("a.yaml", file(&["a"]))]);
+        assert!(index.is_emptied_by(&changes(vec![("a.yaml", Found::Nothing)])));
+        assert!(!index.is_emptied_by(&changes(vec![("b.yaml", Found::Nothing)])));
+        assert!(!index.is_emptied_by(&changes(vec![("a.yaml", Found::Nothing), ("b.yaml", file(&["b"]))])));
+    }
+
+    #[test]
+    fn a_directory_is_known_by_the_files_below_it() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        apply(&mut index, &cache, vec![("sub/a.yaml", file(&["a"])), ("sub.yaml", file(&["b"]))]);
+        assert!(index.has_files_below("sub"));
+        assert!(!index.has_files_below("su"));
+    }
+}

@@ -1,0 +1,142 @@
+//! Looking at a directory: which files there are, and their stamps.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::document::Format;
+use super::error::{FolderError, Problem};
+
+/// Tells whether a file is still the one that was read, without reading it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    modified_ns: u64,
+    len: u64,
+    inode: u64,
+}
+
+/// The files of a folder that may hold resources.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// By path below the folder, in order.
+    pub(super) files: Vec<(Box<str>, Stamp)>,
+    /// Whether there is a symbolic link among them, so that a file may change under another path.
+    pub(super) symlinks: bool,
+    pub(super) errors: Vec<FolderError>,
+}
+
+/// Looks through a folder and all below it, except for what has a hidden name.
+///
+/// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is not.
+pub(super) fn scan(root: &Path) -> Scan {
+    let mut scan = Scan::default();
+    scan.directory(root, "", &mut Vec::new());
+    scan.files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    scan
+}
+
+/// What a path is now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    File(Stamp),
+    Directory,
+    Nothing,
+}
+
+/// Looks at one path; links are followed.
+///
+/// # Errors
+/// A link that leads nowhere is an error rather than [`Entry::Nothing`]: more likely a volume is missing than that
+/// someone wanted the resources gone.
+pub(super) fn look(path: &Path) -> io::Result<Entry> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(Entry::Directory),
+        Ok(metadata) => Ok(Entry::File(Stamp::of(&metadata))),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            if path.is_symlink() {
+                Err(error)
+            } else {
+                Ok(Entry::Nothing)
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Scan {
+    fn directory(&mut self, path: &Path, name: &str, above: &mut Vec<PathBuf>) {
+        let entries = match fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(error) => return self.unreadable(name, &error),
+        };
+        for entry in entries {
+            let file_name = entry.file_name();
+            if file_name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let Some(file_name) = file_name.to_str() else {
+                let shown = join(name, &file_name.to_string_lossy());
+                self.errors.push(FolderError::new(&shown, Problem::FileName));
+                continue;
+            };
+            let name = join(name, file_name);
+            let path = entry.path();
+            let is_link = entry.file_type().is_ok_and(|file_type| file_type.is_symlink());
+            self.symlinks |= is_link;
+            match look(&path) {
+                Ok(Entry::File(stamp)) if Format::of(&name).is_some() => {
+                    self.files.push((name.into(), stamp));
+                }
+                Ok(Entry::Directory) if is_link => self.linked_directory(&path, &name, above),
+                Ok(Entry::Directory) => self.directory(&path, &name, above),
+                Ok(Entry::File(_) | Entry::Nothing) => {}
+                Err(error) if Format::of(&name).is_some() => self.unreadable(&name, &error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Enters a directory behind a link unless that is one we are in already, by way of a link or directly.
+    fn linked_directory(&mut self, path: &Path, name: &str, above: &mut Vec<PathBuf>) {
+        match (path.canonicalize(), path.parent().map(Path::canonicalize).transpose()) {
+            (Ok(target), Ok(parent)) => {
+                let leads_up = parent.is_some_and(|parent| parent.starts_with(&target));
+                if !leads_up && !above.contains(&target) {
+                    above.push(target);
+                    self.directory(path, name, above);
+                    above.pop();
+                }
+            }
+            (Err(error), _) | (_, Err(error)) => self.unreadable(name, &error),
+        }
+    }
+
+    fn unreadable(&mut self, name: &str, error: &io::Error) {
+        self.errors.push(FolderError::new(name, Problem::Unreadable { kind: error.kind() }));
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let modified_ns = modified.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+        Self { modified_ns, len: metadata.len(), inode: inode(metadata) }
+    }
+}
+
+/// The number of the file on its device.
+#[cfg(unix)]
+pub(super) fn inode(metadata: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+/// Elsewhere the time and the length have to do.
+#[cfg(not(unix))]
+pub(super) fn inode(_: &Metadata) -> u64 {
+    0
+}
+
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
+}

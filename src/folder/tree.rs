@@ -1,0 +1,319 @@
+//! A document as a tree whose every value knows its line and column, the same for YAML and JSON.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, Read};
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::error::{Position, Problem};
+
+/// One value and where it begins.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) at: Position,
+    pub(super) tree: Tree,
+}
+
+/// What a value is.
+#[derive(Debug)]
+pub(super) enum Tree {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// One key of a map with its value.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) at: Position,
+    pub(super) key: String,
+    pub(super) value: Node,
+}
+
+/// Where and why a text is not YAML or JSON.
+#[derive(Debug)]
+pub(super) struct SyntaxError {
+    pub(super) at: Option<Position>,
+    pub(super) problem: Problem,
+}
+
+impl Node {
+    /// The value of a key, if this is a map that has it.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+        self.entries()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    pub(super) fn entries(&self) -> Option<&[Entry]> {
+        if let Tree::Map(entries) = &self.tree { Some(entries) } else { None }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Tree::Text(text) = &self.tree { Some(text) } else { None }
+    }
+
+    /// The same value without its places.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match &self.tree {
+            Tree::Null => serde_json::Value::Null,
+            Tree::Bool(value) => (*value).into(),
+            Tree::Int(value) => (*value).into(),
+            Tree::Uint(value) => (*value).into(),
+            Tree::Float(value) => (*value).into(),
+            Tree::Text(value) => value.as_str().into(),
+            Tree::List(items) => items.iter().map(Self::to_json).collect(),
+            Tree::Map(entries) => {
+                entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect()
+            }
+        }
+    }
+
+    /// The value in words, for messages.
+    pub(super) fn describe(&self) -> String {
+        match &self.tree {
+            Tree::Null => "nothing".into(),
+            Tree::Bool(value) => format!("the boolean {value}"),
+            Tree::Int(value) => format!("the number {value}"),
+            Tree::Uint(value) => format!("the number {value}"),
+            Tree::Float(value) => format!("the number {value}"),
+            Tree::Text(value) => format!("the string {value:?}"),
+            Tree::List(_) => "a list".into(),
+            Tree::Map(_) => "a map".into(),
+        }
+    }
+}
+
+/// The documents of a YAML text. A document that cannot be read is an error in its place; the ones after it still
+/// come unless the text is no YAML from there on.
+pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
+    let options = serde_saphyr::options! {
+        // Only `true` and `false` are booleans (YAML 1.2): a country code `no` is a string.
+        strict_booleans: true,
+        emit_comments: false,
+        with_snippet: false,
+        // The operator's own files may be large. Depth stays limited, for the stack, and so does the replay of
+        // aliases.
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_LIMIT,
+            flow_nesting_limit: DEPTH_LIMIT,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_documents: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            max_reader_input_bytes: None,
+        },
+    };
+    // The slice is faster to read, but stops at the first document with an error.
+    if let Ok(documents) = serde_saphyr::from_multiple_with_options::<Spanned<Tree>>(text, options.clone()) {
+        return documents.into_iter().map(|document| Ok(document.into())).collect();
+    }
+    serde_saphyr::read_with_options::<_, Spanned<Tree>>(&mut text.as_bytes(), options)
+        .map(|document| {
+            document.map(Node::from).map_err(|error| SyntaxError {
+                at: error.location().map(Position::from),
+                problem: syntax(&error.without_snippet().to_string()),
+            })
+        })
+        .collect()
+}
+
+/// The document of a JSON text.
+pub(super) fn json(text: &str) -> Result<Node, SyntaxError> {
+    let cursor = Cursor::new(text);
+    let mut deserializer = serde_json::Deserializer::from_reader(&cursor);
+    let node = Json(&cursor).node(&mut deserializer);
+    node.and_then(|node| deserializer.end().map(|()| node)).map_err(|error| {
+        let at = Position::new(error.line(), error.column());
+        SyntaxError { at: Some(at), problem: syntax(&error.to_string()) }
+    })
+}
+
+/// The place is told before the message, so it need not be in it.
+fn syntax(message: &str) -> Problem {
+    let end = message.rfind(" at line ").unwrap_or(message.len());
+    Problem::Syntax { message: message.get(..end).unwrap_or(message).to_owned() }
+}
+
+/// How a format tells the place of what is read next.
+trait Places: Copy {
+    fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error>;
+    fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error>;
+    fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error>;
+}
+
+/// YAML: the deserializer hands out the place of each value.
+#[derive(Clone, Copy)]
+struct Yaml;
+
+impl Places for Yaml {
+    fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Spanned::<Tree>::deserialize(deserializer).map(Node::from)
+    }
+
+    fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error> {
+        Ok(list.next_element::<Spanned<Tree>>()?.map(Node::from))
+    }
+
+    fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error> {
+        let Some(key) = map.next_key::<Spanned<String>>()? else { return Ok(None) };
+        let value = map.next_value::<Spanned<Tree>>()?.into();
+        Ok(Some(Entry { at: key.referenced.into(), key: key.value, value }))
+    }
+}
+
+/// JSON: the place is how far the parser has read.
+#[derive(Clone, Copy)]
+struct Json<'a>(&'a Cursor<'a>);
+
+impl Places for Json<'_> {
+    fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        let at = self.0.position();
+        Ok(Node { at, tree: deserializer.deserialize_any(TreeVisitor(self))? })
+    }
+
+    fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error> {
+        list.next_element_seed(JsonSeed(self))
+    }
+
+    fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error> {
+        let Some(key) = map.next_key_seed(JsonSeed(self))? else { return Ok(None) };
+        let Tree::Text(text) = key.tree else { return Err(A::Error::custom("a key that is not a string")) };
+        let value = map.next_value_seed(JsonSeed(self))?;
+        Ok(Some(Entry { at: key.at, key: text, value }))
+    }
+}
+
+struct JsonSeed<'a>(Json<'a>);
+
+impl<'de> serde::de::DeserializeSeed<'de> for JsonSeed<'_> {
+    type Value = Node;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        self.0.node(deserializer)
+    }
+}
+
+/// The JSON text and how far the parser has read it.
+struct Cursor<'a> {
+    rest: Cell<&'a [u8]>,
+    last: Cell<u8>,
+    line: Cell<usize>,
+    column: Cell<usize>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            rest: Cell::new(text.as_bytes()),
+            last: Cell::new(b' '),
+            line: Cell::new(1),
+            column: Cell::new(0),
+        }
+    }
+
+    /// Where the value begins that is read next.
+    fn position(&self) -> Position {
+        // The parser may have seen the first byte of the value already, and stands on it then.
+        let stands_on_value = !matches!(self.last.get(), b':' | b' ' | b'\t' | b'\r' | b'\n');
+        let ahead = if stands_on_value { &[] } else { self.rest.get() };
+        let blanks = ahead.iter().take_while(|byte| byte.is_ascii_whitespace());
+        let (line, column) = blanks.fold((self.line.get(), self.column.get()), |(line, column), &byte| {
+            if byte == b'\n' { (line + 1, 0) } else { (line, column + 1) }
+        });
+        Position::new(line, column + usize::from(!stands_on_value))
+    }
+}
+
+impl Read for &Cursor<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // One byte at a time, as serde_json asks anyway: a longer read would move the cursor past the value.
+        let (Some((&byte, rest)), Some(slot)) = (self.rest.get().split_first(), buffer.first_mut()) else {
+            return Ok(0);
+        };
+        if byte == b'\n' {
+            self.line.set(self.line.get() + 1);
+            self.column.set(0);
+        } else {
+            self.column.set(self.column.get() + 1);
+        }
+        *slot = byte;
+        self.last.set(byte);
+        self.rest.set(rest);
+        Ok(1)
+    }
+}
+
+struct TreeVisitor<P>(P);
+
+impl<'de, P: Places> Visitor<'de> for TreeVisitor<P> {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+        Ok(Tree::Int(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Uint(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Tree, E> {
+        Ok(Tree::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Tree, E> {
+        Ok(Tree::Text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = self.0.item(&mut list)? {
+            items.push(item);
+        }
+        Ok(Tree::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = self.0.entry(&mut map)? {
+            entries.push(entry);
+        }
+        Ok(Tree::Map(entries))
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor(Yaml))
+    }
+}
+
+impl From<Spanned<Tree>> for Node {
+    fn from(spanned: Spanned<Tree>) -> Self {
+        Self { at: spanned.referenced.into(), tree: spanned.value }
+    }
+}
+
+/// How deep a document may nest; proto3 parsers stop at 100 messages, each of which may hold a list.
+const DEPTH_LIMIT: usize = 200;

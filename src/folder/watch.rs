@@ -1,0 +1,393 @@
+//! Live reload: when to look at the folder again, and at what.
+
+use std::collections::{BTreeSet, HashSet};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use std::{fs, mem, panic};
+
+use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RemoveKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use xds_core::Cache;
+
+use super::{Folder, FolderErrors, Loaded, scan};
+
+impl Folder {
+    /// Keeps the cache up to date with the folder until the future is dropped. Load the folder first.
+    ///
+    /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and the replacement of
+    /// the folder itself. Changes that come within 20 ms of each other are one commit, and none waits longer than
+    /// 250 ms. All stamps are compared every 30 s besides, as network file systems report nothing.
+    ///
+    /// A mistake in a file goes to the log, and the last good state stays until it is mended.
+    pub async fn watch(mut self, cache: Arc<Cache>) -> Infallible {
+        let changes = Arc::new(Changes::default());
+        let mut reporter = Reporter::default();
+        let mut watcher = None;
+        let mut watched = None;
+        let mut compared_at = Instant::now();
+        loop {
+            let root = self.root().to_owned();
+            let identity = blocking(move || Identity::of(&root)).await;
+            let pause = if watcher.is_some() { COMPARE_EVERY } else { COMPARE_UNWATCHED_EVERY };
+            let is_due = compared_at.elapsed() >= pause;
+            if watched != Some(identity) || (is_due && watcher.is_none()) {
+                // Watched first and compared then, so that no change falls between the two.
+                let (root, changes_below) = (self.root().to_owned(), Arc::clone(&changes));
+                watcher = reporter.watcher(blocking(move || watch_root(&root, changes_below)).await);
+                watched = Some(identity);
+                changes.note_everything();
+            } else if is_due {
+                changes.note_everything();
+            }
+            tokio::select! {
+                () = changes.ready() => {}
+                () = tokio::time::sleep(LOOK_AT_ROOT_EVERY) => continue,
+            }
+            let extent = changes.take();
+            if matches!(extent, Extent::Everything) {
+                compared_at = Instant::now();
+            }
+            let cache = Arc::clone(&cache);
+            let result;
+            (self, result) = blocking(move || {
+                let result = self.reload(&cache, extent);
+                (self, result)
+            })
+            .await;
+            reporter.reloaded(result);
+        }
+    }
+
+    fn reload(&mut self, cache: &Cache, extent: Extent) -> Result<Loaded, FolderErrors> {
+        let root = self.root().canonicalize();
+        match (extent, root) {
+            (Extent::Paths(paths), Ok(root)) => {
+                let files: Option<BTreeSet<Box<str>>> = paths
+                    .iter()
+                    .map(|path| below(path, &root).or_else(|| below(path, self.root())))
+                    .collect();
+                match files {
+                    Some(files) => self.load_files(cache, files),
+                    None => self.load(cache, |_| {}),
+                }
+            }
+            (Extent::Everything | Extent::Paths(_), _) => self.load(cache, |_| {}),
+        }
+    }
+}
+
+/// The path of a file below a directory, as the index knows it; `None` for the directory itself and for others.
+fn below(path: &Path, root: &Path) -> Option<Box<str>> {
+    let parts: Option<Vec<&str>> = path.strip_prefix(root).ok()?.iter().map(|part| part.to_str()).collect();
+    parts.filter(|parts| !parts.is_empty()).map(|parts| parts.join("/").into())
+}
+
+/// Tells whether a path still leads to the same directory; nothing when it leads nowhere.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    inode: u64,
+    /// A directory made after another is gone may get its number.
+    created_at: Option<SystemTime>,
+}
+
+impl Identity {
+    fn of(root: &Path) -> Self {
+        fs::metadata(root).map_or_else(
+            |_| Self::default(),
+            |metadata| Self { inode: scan::inode(&metadata), created_at: metadata.created().ok() },
+        )
+    }
+}
+
+/// What to look at again.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Extent {
+    #[default]
+    Everything,
+    Paths(BTreeSet<PathBuf>),
+}
+
+/// What the watcher reported and nobody looked at yet. Bounded: too many paths become "everything".
+#[derive(Debug, Default)]
+struct Changes {
+    batch: Mutex<Batch>,
+    changed: Notify,
+}
+
+impl Changes {
+    fn note(&self, event: notify::Result<notify::Event>) {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now(), event);
+        self.changed.notify_one();
+    }
+
+    fn note_everything(&self) {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).note_everything(Instant::now());
+        self.changed.notify_one();
+    }
+
+    fn take(&self) -> Extent {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits until there are changes and they have come to rest.
+    async fn ready(&self) {
+        loop {
+            let deadline = self.batch.lock().unwrap_or_else(PoisonError::into_inner).deadline();
+            match deadline {
+                Some(deadline) if deadline <= Instant::now() => return,
+                Some(deadline) => {
+                    tokio::select! {
+                        () = tokio::time::sleep_until(deadline.into()) => {}
+                        () = self.changed.notified() => {}
+                    }
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+}
+
+/// Changes that will be one reload. No clock of its own.
+#[derive(Debug, Default)]
+struct Batch {
+    /// When the first and the last event came; `None` while there is nothing to do.
+    span: Option<(Instant, Instant)>,
+    everything: bool,
+    paths: BTreeSet<PathBuf>,
+    /// Files that someone has begun to write and not yet closed.
+    writing: HashSet<PathBuf>,
+}
+
+impl Batch {
+    fn note(&mut self, now: Instant, event: notify::Result<notify::Event>) {
+        let event = match event {
+            Ok(event) if event.need_rescan() => return self.note_everything(now),
+            Ok(event) => event,
+            Err(_) => return self.note_everything(now),
+        };
+        match event.kind {
+            // Our own reading is among these.
+            EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => return,
+            EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder) => {
+                return self.note_everything(now);
+            }
+            EventKind::Access(_) => {
+                for path in &event.paths {
+                    self.writing.remove(path);
+                }
+            }
+            EventKind::Create(_) | EventKind::Modify(ModifyKind::Data(_)) if CLOSING_IS_REPORTED => {
+                // A link is complete as it is made.
+                self.writing.extend(event.paths.iter().filter(|path| !path.is_symlink()).cloned());
+            }
+            EventKind::Any
+            | EventKind::Create(_)
+            | EventKind::Modify(_)
+            | EventKind::Remove(_)
+            | EventKind::Other => {}
+        }
+        self.paths.extend(event.paths);
+        self.touch(now);
+        if self.paths.len() > PATHS_LIMIT {
+            self.note_everything(now);
+        }
+    }
+
+    fn note_everything(&mut self, now: Instant) {
+        self.everything = true;
+        self.paths.clear();
+        self.touch(now);
+    }
+
+    fn touch(&mut self, now: Instant) {
+        let first = self.span.map_or(now, |(first, _)| first);
+        self.span = Some((first, now));
+    }
+
+    /// When the changes are ripe: nothing came for a moment and no file is half written, or it took too long.
+    fn deadline(&self) -> Option<Instant> {
+        let (first, last) = self.span?;
+        let latest = first + LONGEST_WAIT;
+        Some(if self.writing.is_empty() { latest.min(last + QUIET) } else { latest })
+    }
+
+    fn take(&mut self) -> Extent {
+        let batch = mem::take(self);
+        if batch.everything { Extent::Everything } else { Extent::Paths(batch.paths) }
+    }
+}
+
+/// Logs what changed: each error once, not again at every reload that finds it still there.
+#[derive(Debug, Default)]
+struct Reporter {
+    errors: Option<FolderErrors>,
+    is_unwatched: bool,
+}
+
+impl Reporter {
+    fn reloaded(&mut self, result: Result<Loaded, FolderErrors>) {
+        match result {
+            Ok(loaded) => {
+                let was_bad = self.errors.take().is_some();
+                if was_bad || loaded.commit.changed > 0 {
+                    tracing::info!(
+                        changed = loaded.commit.changed,
+                        resources = loaded.resources,
+                        files = loaded.files_read,
+                        revision = %loaded.commit.revision,
+                        "{}",
+                        if was_bad { "the folder is good again" } else { "folder reloaded" }
+                    );
+                }
+            }
+            Err(errors) if self.errors.as_ref() == Some(&errors) => {}
+            Err(errors) => {
+                for error in errors.iter().take(ERRORS_LOGGED) {
+                    tracing::error!("{error}");
+                }
+                let more = errors.len().saturating_sub(ERRORS_LOGGED);
+                tracing::warn!(
+                    errors = errors.len(),
+                    not_shown = more,
+                    "the last good state of the folder stays"
+                );
+                self.errors = Some(errors);
+            }
+        }
+    }
+
+    fn watcher(&mut self, watcher: notify::Result<RecommendedWatcher>) -> Option<RecommendedWatcher> {
+        match watcher {
+            Ok(watcher) => {
+                self.is_unwatched = false;
+                Some(watcher)
+            }
+            Err(error) => {
+                if !mem::replace(&mut self.is_unwatched, true) {
+                    tracing::warn!(%error, "cannot watch the folder; looking every {COMPARE_UNWATCHED_EVERY:?}");
+                }
+                None
+            }
+        }
+    }
+}
+
+fn watch_root(root: &Path, changes: Arc<Changes>) -> notify::Result<RecommendedWatcher> {
+    // Events then carry paths that do not go through a link to the folder itself.
+    let root = root.canonicalize().map_err(notify::Error::io)?;
+    let mut watcher = notify::recommended_watcher(move |event| changes.note(event))?;
+    watcher.watch(&root, RecursiveMode::Recursive)?;
+    Ok(watcher)
+}
+
+/// Runs what reads files away from the threads that serve.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // Only a runtime that is shutting down cancels it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// Changes that follow each other faster are one reload.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// No change waits longer.
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
+/// How often all stamps are compared, for file systems that report nothing.
+const COMPARE_EVERY: Duration = Duration::from_secs(30);
+
+/// The same while the folder cannot be watched.
+const COMPARE_UNWATCHED_EVERY: Duration = Duration::from_secs(2);
+
+/// How often to ask whether the folder itself was replaced.
+const LOOK_AT_ROOT_EVERY: Duration = Duration::from_secs(1);
+
+/// Beyond this, comparing all stamps is not dearer.
+const PATHS_LIMIT: usize = 10_000;
+
+/// More errors than this help nobody in a log; `xds check` shows all.
+const ERRORS_LOGGED: usize = 100;
+
+/// Linux reports when a writer closes a file.
+const CLOSING_IS_REPORTED: bool = cfg!(target_os = "linux");
+
+#[cfg(test)]
+mod tests {
+    use notify::Event;
+    use notify::event::{DataChange, Flag, RenameMode};
+
+    use super::*;
+
+    const WRITTEN: EventKind = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+    const CLOSED: EventKind = EventKind::Access(AccessKind::Close(AccessMode::Write));
+    const RENAMED: EventKind = EventKind::Modify(ModifyKind::Name(RenameMode::To));
+
+    fn event(kind: EventKind, path: &str) -> notify::Result<Event> {
+        Ok(Event::new(kind).add_path(path.into()))
+    }
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn a_rename_is_ripe_after_a_quiet_moment() {
+        let (mut batch, start) = (Batch::default(), Instant::now());
+        batch.note(start, event(RENAMED, "/d/a.yaml"));
+        assert_eq!(batch.deadline(), Some(start + QUIET));
+        assert_eq!(batch.take(), Extent::Paths(BTreeSet::from(["/d/a.yaml".into()])));
+        assert_eq!(batch.deadline(), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_is_being_written_is_waited_for() {
+        let (mut batch, start) = (Batch::default(), Instant::now());
+        batch.note(start, event(WRITTEN, "/d/a.yaml"));
+        assert_eq!(batch.deadline(), Some(start + LONGEST_WAIT));
+        batch.note(start + ms(5), event(CLOSED, "/d/a.yaml"));
+        assert_eq!(batch.deadline(), Some(start + ms(5) + QUIET));
+    }
+
+    #[test]
+    fn a_stream_of_changes_is_cut_after_the_longest_wait() {
+        let (mut batch, start) = (Batch::default(), Instant::now());
+        for step in 0..100 {
+            batch.note(start + ms(10 * step), event(RENAMED, &format!("/d/{step}.yaml")));
+        }
+        assert_eq!(batch.deadline(), Some(start + LONGEST_WAIT));
+    }
+
+    #[test]
+    fn reading_a_file_is_no_change() {
+        let mut batch = Batch::default();
+        let opened = EventKind::Access(AccessKind::Open(AccessMode::Any));
+        batch.note(Instant::now(), event(opened, "/d/a.yaml"));
+        assert_eq!(batch.deadline(), None);
+    }
+
+    #[test]
+    fn lost_events_new_directories_and_floods_mean_everything() {
+        let lost = Ok(Event::new(EventKind::Other).set_flag(Flag::Rescan));
+        let directory = event(EventKind::Create(CreateKind::Folder), "/d/sub");
+        for event in [lost, directory, Err(notify::Error::generic("queue"))] {
+            let mut batch = Batch::default();
+            batch.note(Instant::now(), event);
+            assert_eq!(batch.take(), Extent::Everything);
+        }
+        let mut flood = Batch::default();
+        for number in 0..=PATHS_LIMIT {
+            flood.note(Instant::now(), event(RENAMED, &format!("/d/{number}.yaml")));
+        }
+        assert_eq!(flood.take(), Extent::Everything);
+    }
+}

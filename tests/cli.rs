@@ -1,0 +1,292 @@
+//! The `xds` binary: what it prints, how it refuses bad input, how it ends.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(feature = "cli")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A directory of one test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{}-{test}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// With one good cluster in a.yaml.
+    fn with_cluster(test: &str) -> Self {
+        let scratch = Self::new(test);
+        scratch.write("a.yaml", cluster("a"));
+        scratch
+    }
+
+    fn write(&self, file: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.0.join(file), content).unwrap();
+    }
+
+    fn xds(&self, command: &str) -> Command {
+        let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+        xds.arg(command).arg(&self.0).env_remove("RUST_LOG");
+        xds
+    }
+
+    /// Serves the folder on a port of the system's choice.
+    fn serve(&self, arguments: &[&str]) -> Serving {
+        Serving::start(self.xds("serve").args(["--listen", "127.0.0.1:0"]).args(arguments))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cluster(name: &str) -> String {
+    format!("\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: {name}\n")
+}
+
+/// A running server; both its outputs arrive as lines.
+struct Serving {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Serving {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = mpsc::channel();
+        let outputs: [Box<dyn Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for output in outputs {
+            let sender = sender.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    _ = sender.send(line);
+                }
+            });
+        }
+        Self { child, lines }
+    }
+
+    /// Waits for a line that holds the text, and returns it with those before it.
+    fn until(&self, text: &str) -> Vec<String> {
+        let deadline = Instant::now() + LONG;
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => seen.push(line),
+                Err(_) => panic!("no line with {text:?} in {seen:#?}"),
+            }
+            if seen.last().is_some_and(|line| line.contains(text)) {
+                return seen;
+            }
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        let lines = self.until("listening on ");
+        let (_, address) = lines.last().unwrap().split_once("listening on ").unwrap();
+        address.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Exit code and standard error of a command that ends by itself.
+fn refused(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8(output.stderr.clone()).unwrap())
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn serve_prints_what_it_loaded_and_then_where_it_listens() {
+    let scratch = Scratch::with_cluster("prints");
+    scratch.write("b.yaml", cluster("b"));
+    let serving = scratch.serve(&[]);
+    let lines = serving.until("listening on ");
+    assert!(lines[0].ends_with("2 resources in 2 files"), "{lines:#?}");
+    assert_eq!(lines[1].trim(), "2 envoy.config.cluster.v3.Cluster");
+    assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn in_json_every_line_is_an_object() {
+    let scratch = Scratch::with_cluster("json");
+    let mut serving = scratch.serve(&["--log-format", "json"]);
+    let mut lines = serving.until("listening on 127.0.0.1:");
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+    lines.extend(serving.lines.iter());
+    for line in lines {
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(object["level"], "INFO", "{line}");
+    }
+}
+
+#[test]
+fn sigterm_and_sigint_end_it_with_code_0() {
+    for signal in ["-TERM", "-INT"] {
+        let scratch = Scratch::with_cluster(&format!("signal{signal}"));
+        let mut serving = scratch.serve(&[]);
+        TcpStream::connect(serving.address()).unwrap();
+        serving.signal(signal);
+        assert_eq!(serving.exit_code(), Some(0));
+    }
+}
+
+#[test]
+fn mistakes_while_serving_are_logged_once_and_when_mended_too() {
+    let scratch = Scratch::with_cluster("mistake");
+    let serving = scratch.serve(&[]);
+    serving.address();
+    scratch.write("b.yaml", cluster("b").replace("name", "nam"));
+    let lines = serving.until("the last good state of the folder stays");
+    let errors = lines.iter().filter(|line| line.contains("ERROR")).collect::<Vec<_>>();
+    assert_eq!(errors.len(), 1, "{lines:#?}");
+    assert!(errors[0].contains("b.yaml:2:1: envoy.config.cluster.v3.Cluster: no field `nam`"), "{lines:#?}");
+    let check = refused(&scratch.xds("check").output().unwrap());
+    assert_eq!(check.0, Some(2));
+    assert!(check.1.contains("b.yaml:2:1: "), "{check:?}");
+    // The same mistake again is no news, and the good news names all that was held back.
+    scratch.write("c.yaml", cluster("c"));
+    fs::rename(scratch.0.join("c.yaml"), scratch.0.join("d.yaml")).unwrap();
+    scratch.write("b.yaml", cluster("b"));
+    let lines = serving.until("the folder is good again");
+    assert!(!lines.iter().any(|line| line.contains("ERROR")), "{lines:#?}");
+    scratch.write("e.yaml", cluster("e"));
+    let lines = serving.until("resources=4");
+    assert!(lines.last().unwrap().contains("changed=1"), "{lines:#?}");
+}
+
+#[test]
+fn bad_content_is_refused_with_code_2_and_all_its_places() {
+    let scratch = Scratch::with_cluster("content");
+    scratch.write("again.yaml", cluster("a"));
+    scratch.write("bytes.yaml", b"name: \xff");
+    scratch.write("field.yaml", cluster("f") + "nme: x\n");
+    scratch.write("nameless.yaml", cluster("\"\""));
+    scratch.write("type.json", r#"{"@type": "type.googleapis.com/acme.Thing"}"#);
+    scratch.write("value.yaml", cluster("v") + "connect_timeout: soon\n");
+    for command in ["serve", "check"] {
+        let (code, text) = refused(&scratch.xds(command).output().unwrap());
+        assert_eq!(code, Some(2), "{text}");
+        let cluster = "envoy.config.cluster.v3.Cluster";
+        let expected = [
+            format!(r#"error: again.yaml:1:1: {cluster} "a" is also in a.yaml, line 1"#),
+            "error: bytes.yaml:1:7: the file is not UTF-8".to_owned(),
+            format!(r#"error: field.yaml:3:1: {cluster} "f": no field `nme` in {cluster}, perhaps `name`"#),
+            format!("error: nameless.yaml:1:1: {cluster} without a name"),
+            "error: type.json:1:11: acme.Thing: unknown `@type` \"type.googleapis.com/acme.Thing\" (--descriptors \
+             adds types)"
+                .to_owned(),
+            format!(
+                r#"error: value.yaml:3:18: {cluster} "v": connect_timeout: the string "soon": failed to parse duration"#
+            ),
+            format!("{}: 6 errors", scratch.0.display()),
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
+fn a_folder_without_resources_is_refused_unless_allowed() {
+    let scratch = Scratch::new("empty");
+    for command in ["serve", "check"] {
+        let (code, text) = refused(&scratch.xds(command).output().unwrap());
+        assert_eq!(code, Some(2));
+        assert!(text.contains("no resource in any"), "{text}");
+    }
+    assert!(scratch.xds("check").arg("--allow-empty").status().unwrap().success());
+    scratch.serve(&["--allow-empty"]).address();
+}
+
+#[test]
+fn a_change_that_leaves_no_resource_is_refused_unless_allowed() {
+    let scratch = Scratch::with_cluster("emptied");
+    let serving = scratch.serve(&[]);
+    serving.address();
+    fs::remove_file(scratch.0.join("a.yaml")).unwrap();
+    serving.until("no resource in any");
+    scratch.write("a.yaml", cluster("a"));
+    serving.until("the folder is good again");
+}
+
+#[test]
+fn what_the_machine_refuses_has_code_1() {
+    let scratch = Scratch::with_cluster("environment");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, text) = refused(&scratch.xds("serve").args(["--listen", &address]).output().unwrap());
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with(&format!("error: cannot listen on {address}: ")), "{text}");
+    let missing = scratch.0.join("missing");
+    for command in ["serve", "check"] {
+        let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+        let (code, text) = refused(&xds.arg(command).arg(&missing).output().unwrap());
+        assert_eq!(code, Some(1));
+        assert!(text.starts_with(&format!("error: {}: cannot be read", missing.display())), "{text}");
+    }
+    let (code, text) = refused(&scratch.xds("check").arg("--descriptors").arg(&missing).output().unwrap());
+    assert_eq!(code, Some(1));
+    assert!(text.contains("missing: cannot be read"), "{text}");
+}
+
+#[test]
+fn wrong_arguments_and_wrong_descriptors_have_code_2() {
+    let scratch = Scratch::with_cluster("arguments");
+    let (code, text) = refused(&scratch.xds("serve").args(["--listen", "somewhere"]).output().unwrap());
+    assert_eq!(code, Some(2));
+    assert!(text.contains("--listen"), "{text}");
+    let descriptors = scratch.0.join("a.yaml");
+    let (code, text) = refused(&scratch.xds("check").arg("--descriptors").arg(descriptors).output().unwrap());
+    assert_eq!(code, Some(2));
+    assert!(text.contains("a.yaml: not a usable FileDescriptorSet"), "{text}");
+}
+
+#[test]
+fn help_and_completions_name_every_command() {
+    let xds = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_xds")).args(arguments).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for text in [xds(&["--help"]), xds(&["-h"]), xds(&["completions", "bash"]), xds(&["completions", "fish"])]
+    {
+        for command in ["serve", "check", "completions"] {
+            assert!(text.contains(command), "{text}");
+        }
+    }
+    assert!(xds(&["--help"]).contains("What a folder may hold"));
+}

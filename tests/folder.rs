@@ -1,0 +1,339 @@
+//! A folder of files as a source: what it loads, what it refuses, and how it follows changes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(feature = "folder")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use xds::folder::{Folder, FolderErrors, Loaded, Problem};
+use xds::{Cache, TypeUrl};
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+
+/// A directory of one test, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("folder-{}-{test}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.join(file)
+    }
+
+    fn write(&self, file: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file with one cluster.
+fn cluster(name: &str, stat_name: &str) -> String {
+    format!("\"@type\": {CLUSTER}\nname: {name}\nalt_stat_name: {stat_name}\n")
+}
+
+fn load(folder: &mut Folder, cache: &Cache) -> Result<Loaded, FolderErrors> {
+    folder.load(cache, |_| {})
+}
+
+fn errors(result: Result<Loaded, FolderErrors>) -> Vec<String> {
+    result.unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+/// The payload of a cluster as text, which is enough to find its name and stat name in.
+fn payload(cache: &Cache, name: &str) -> Option<String> {
+    let snapshot = cache.snapshot();
+    let variants = snapshot.get(&TypeUrl::from(CLUSTER), &name.into())?;
+    Some(String::from_utf8_lossy(variants.resolve().payload()).into_owned())
+}
+
+fn has(cache: &Cache, name: &str, stat_name: &str) -> bool {
+    payload(cache, name).is_some_and(|payload| payload.contains(stat_name))
+}
+
+fn count(cache: &Cache) -> usize {
+    cache.snapshot().counts().map(|(_, count)| count).sum()
+}
+
+fn revision(cache: &Cache) -> u64 {
+    cache.snapshot().revision().to_string().parse().unwrap()
+}
+
+#[test]
+fn files_of_all_kinds_are_found_at_any_depth_and_hidden_ones_are_not() {
+    let scratch = Scratch::new("kinds");
+    scratch.write("a.yaml", cluster("a", "s"));
+    scratch.write("deep/er/b.yml", cluster("b", "s"));
+    scratch.write("deep/c.json", format!("{{\"@type\": \"{CLUSTER}\", \"name\": \"c\"}}"));
+    scratch.write("notes.txt", "not a resource");
+    scratch.write(".hidden.yaml", cluster("hidden", "s"));
+    scratch.write(".git/x.yaml", cluster("hidden", "s"));
+    symlink("deep/er", scratch.path("a-link")).unwrap();
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    // The link shows the same resource under a second path.
+    let twice = errors(load(&mut folder, &cache));
+    assert_eq!(
+        twice,
+        [r#"deep/er/b.yml:1:1: envoy.config.cluster.v3.Cluster "b" is also in a-link/b.yml, line 1"#]
+    );
+    fs::remove_file(scratch.path("a-link")).unwrap();
+    symlink("..", scratch.path("deep/loop")).unwrap();
+    let loaded = load(&mut folder, &cache).unwrap();
+    assert_eq!((loaded.files, loaded.resources, loaded.commit.changed), (3, 3, 3));
+}
+
+#[test]
+fn errors_of_all_files_are_reported_at_once_and_the_last_good_state_stays() {
+    let scratch = Scratch::new("errors");
+    scratch.write("a.yaml", cluster("a", "first"));
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    load(&mut folder, &cache).unwrap();
+    scratch.write("a.yaml", cluster("a", "second"));
+    scratch.write("b.yaml", format!("{}nme: x\n", cluster("b", "s")));
+    scratch.write("c.json", "{");
+    scratch.write("d.yaml", cluster("a", "third"));
+    let found = errors(load(&mut folder, &cache));
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(
+        found[0].starts_with(r#"b.yaml:4:1: envoy.config.cluster.v3.Cluster "b": no field `nme`"#),
+        "{found:#?}"
+    );
+    assert!(found[1].starts_with("c.json:1:1: EOF"), "{found:#?}");
+    assert!(
+        found[2].starts_with("d.yaml:1:1: ") && found[2].ends_with("is also in a.yaml, line 1"),
+        "{found:#?}"
+    );
+    assert!(has(&cache, "a", "first"));
+    scratch.write("b.yaml", cluster("b", "s"));
+    fs::remove_file(scratch.path("c.json")).unwrap();
+    fs::remove_file(scratch.path("d.yaml")).unwrap();
+    // Mending the rest brings in the good change of a.yaml as well.
+    assert_eq!(load(&mut folder, &cache).unwrap().commit.changed, 2);
+    assert!(has(&cache, "a", "second"));
+}
+
+#[test]
+fn only_changed_files_are_read_again() {
+    let scratch = Scratch::new("stamps");
+    for number in 0..100 {
+        scratch.write(&format!("{number}.yaml"), cluster(&format!("c{number}"), "s"));
+    }
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    let mut seen = Vec::new();
+    let loaded = folder.load(&cache, |progress| seen.push((progress.files_read, progress.files))).unwrap();
+    assert_eq!(loaded.files_read, 100);
+    assert_eq!(seen, (1..=100).map(|number| (number, 100)).collect::<Vec<_>>());
+    assert_eq!(load(&mut folder, &cache).unwrap().files_read, 0);
+    scratch.write("7.yaml", cluster("c7", "other"));
+    fs::remove_file(scratch.path("8.yaml")).unwrap();
+    let loaded = load(&mut folder, &cache).unwrap();
+    assert_eq!((loaded.files_read, loaded.commit.changed, loaded.resources), (2, 2, 99));
+}
+
+#[test]
+fn a_folder_without_resources_is_refused_at_the_start_and_later() {
+    let scratch = Scratch::new("empty");
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    let problem =
+        |result: Result<Loaded, FolderErrors>| result.unwrap_err().iter().next().unwrap().problem.clone();
+    assert_eq!(problem(load(&mut folder, &cache)), Problem::NoResources);
+    scratch.write("a.yaml", cluster("a", "s"));
+    load(&mut folder, &cache).unwrap();
+    scratch.write("a.yaml", "resources: []");
+    assert_eq!(problem(load(&mut folder, &cache)), Problem::NoResources);
+    assert!(has(&cache, "a", "s"));
+    let mut relaxed = Folder::new(&scratch.0).allow_empty();
+    assert_eq!(load(&mut relaxed, &Cache::new()).unwrap().resources, 0);
+}
+
+#[test]
+fn what_cannot_be_read_is_the_environments_fault() {
+    let scratch = Scratch::new("unreadable");
+    let missing = load(&mut Folder::new(scratch.path("missing")), &Cache::new()).unwrap_err();
+    assert!(missing.are_environment());
+    symlink("nowhere", scratch.path("a.yaml")).unwrap();
+    let dangling = load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err();
+    assert_eq!(dangling.to_string(), "a.yaml: cannot be read: entity not found");
+    assert!(dangling.are_environment());
+    scratch.write("b.yaml", "a: [");
+    assert!(!load(&mut Folder::new(&scratch.0), &Cache::new()).unwrap_err().are_environment());
+}
+
+/// Runs this very test again, in processes of their own, whose hash maps have other seeds.
+#[test]
+fn d22_maps_give_one_version_in_20_processes() {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    if std::env::var_os("XDS_PRINT_VERSION").is_some() {
+        let scratch = Scratch::new("maps");
+        fs::copy(golden.join("maps.yaml"), scratch.path("maps.yaml")).unwrap();
+        let cache = Cache::new();
+        load(&mut Folder::new(&scratch.0), &cache).unwrap();
+        let snapshot = cache.snapshot();
+        let variants = snapshot.get(&CLUSTER.into(), &"maps".into()).unwrap();
+        println!("version {}", variants.resolve().version());
+        return;
+    }
+    let expected = fs::read_to_string(golden.join("maps.version")).unwrap();
+    for _ in 0..20 {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "d22_maps_give_one_version_in_20_processes", "--nocapture"])
+            .env("XDS_PRINT_VERSION", "1")
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let (_, version) = output.split_once("version ").expect("the process prints a version");
+        assert_eq!(version.split_whitespace().next(), expected.split_whitespace().next());
+    }
+}
+
+/// A loaded folder that is being watched.
+struct Watched {
+    cache: Arc<Cache>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Watched {
+    async fn start(scratch: &Scratch) -> Self {
+        let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+        scratch.write("started.yaml", cluster("started", "no"));
+        load(&mut folder, &cache).unwrap();
+        let watch = folder.watch(Arc::clone(&cache));
+        let task = tokio::spawn(async move {
+            watch.await;
+        });
+        let watched = Self { cache, task };
+        // The first thing the watch does is to compare everything, once it listens: wait for a change that was made
+        // before.
+        scratch.write("started.yaml", cluster("started", "yes"));
+        watched.until(|cache| has(cache, "started", "yes")).await;
+        watched
+    }
+
+    /// Waits until the cache is as told; how long that took.
+    async fn until(&self, condition: impl Fn(&Cache) -> bool) -> Duration {
+        let started_at = Instant::now();
+        while !condition(&self.cache) {
+            assert!(started_at.elapsed() < Duration::from_secs(20), "the change never came");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        started_at.elapsed()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_write_in_place_a_rename_and_a_removal_are_followed() {
+    let scratch = Scratch::new("live");
+    scratch.write("sub/a.yaml", cluster("a", "first"));
+    let watched = Watched::start(&scratch).await;
+    scratch.write("sub/a.yaml", cluster("a", "second"));
+    let took = watched.until(|cache| has(cache, "a", "second")).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    scratch.write(".new", cluster("a", "third"));
+    fs::rename(scratch.path(".new"), scratch.path("sub/a.yaml")).unwrap();
+    watched.until(|cache| has(cache, "a", "third")).await;
+    fs::rename(scratch.path("sub/a.yaml"), scratch.path("b.yaml")).unwrap();
+    scratch.write("b2.yaml", cluster("b", "s"));
+    watched.until(|cache| has(cache, "b", "s")).await;
+    assert!(has(&watched.cache, "a", "third"));
+    fs::remove_file(scratch.path("b.yaml")).unwrap();
+    watched.until(|cache| payload(cache, "a").is_none()).await;
+}
+
+#[tokio::test]
+async fn directories_that_come_move_and_go_are_followed() {
+    let scratch = Scratch::new("directories");
+    let watched = Watched::start(&scratch).await;
+    scratch.write("one/two/a.yaml", cluster("a", "first"));
+    watched.until(|cache| has(cache, "a", "first")).await;
+    fs::rename(scratch.path("one"), scratch.path("other")).unwrap();
+    scratch.write("other/two/a.yaml", cluster("a", "second"));
+    watched.until(|cache| has(cache, "a", "second")).await;
+    fs::remove_dir_all(scratch.path("other")).unwrap();
+    watched.until(|cache| payload(cache, "a").is_none()).await;
+}
+
+#[tokio::test]
+async fn the_data_link_of_a_kubernetes_volume_is_followed() {
+    let scratch = Scratch::new("kubernetes");
+    scratch.write("..2024_1/a.yaml", cluster("a", "first"));
+    scratch.write("..2024_1/gone.yaml", cluster("gone", "first"));
+    symlink("..2024_1", scratch.path("..data")).unwrap();
+    symlink("..data/a.yaml", scratch.path("a.yaml")).unwrap();
+    symlink("..data/gone.yaml", scratch.path("gone.yaml")).unwrap();
+    let watched = Watched::start(&scratch).await;
+    let before = revision(&watched.cache);
+    scratch.write("..2024_2/a.yaml", cluster("a", "second"));
+    scratch.write("..2024_2/gone.yaml", cluster("gone", "second"));
+    symlink("..2024_2", scratch.path("..data_tmp")).unwrap();
+    fs::rename(scratch.path("..data_tmp"), scratch.path("..data")).unwrap();
+    fs::remove_dir_all(scratch.path("..2024_1")).unwrap();
+    watched.until(|cache| has(cache, "a", "second")).await;
+    assert!(has(&watched.cache, "gone", "second"));
+    assert_eq!(revision(&watched.cache), before + 1);
+}
+
+#[tokio::test]
+async fn a_burst_of_1000_files_is_few_commits() {
+    let scratch = Scratch::new("burst");
+    let watched = Watched::start(&scratch).await;
+    let before = revision(&watched.cache);
+    for number in 0..1000 {
+        scratch.write(&format!("{number}.yaml"), cluster(&format!("c{number}"), "s"));
+    }
+    watched.until(|cache| count(cache) == 1001).await;
+    let commits = revision(&watched.cache) - before;
+    assert!(commits <= 10, "{commits} commits");
+}
+
+#[tokio::test]
+async fn what_a_broken_file_held_back_comes_when_it_is_mended() {
+    let scratch = Scratch::new("held");
+    scratch.write("a.yaml", cluster("a", "first"));
+    let watched = Watched::start(&scratch).await;
+    let before = revision(&watched.cache);
+    // Both are one change, as a rename brings them in together.
+    scratch.write(".next/bad.yaml", "resources: 5");
+    scratch.write(".next/b.yaml", cluster("b", "s"));
+    fs::rename(scratch.path(".next"), scratch.path("next")).unwrap();
+    scratch.write("a.yaml", cluster("a", "second"));
+    scratch.write("next/bad.yaml", "resources: []");
+    watched.until(|cache| has(cache, "b", "s") && has(cache, "a", "second")).await;
+    assert!(revision(&watched.cache) <= before + 2);
+}
+
+#[tokio::test]
+async fn a_folder_that_vanishes_keeps_its_resources_and_is_followed_when_it_is_back() {
+    let scratch = Scratch::new("vanish");
+    scratch.write("in/a.yaml", cluster("a", "first"));
+    let inner = Scratch(scratch.path("in"));
+    let watched = Watched::start(&inner).await;
+    fs::rename(&inner.0, scratch.path("away")).unwrap();
+    inner.write("a.yaml", cluster("a", "second"));
+    watched.until(|cache| has(cache, "a", "second")).await;
+    fs::remove_dir_all(&inner.0).unwrap();
+    inner.write("a.yaml", cluster("a", "third"));
+    watched.until(|cache| has(cache, "a", "third")).await;
+    inner.write("a.yaml", cluster("a", "fourth"));
+    watched.until(|cache| has(cache, "a", "fourth")).await;
+}

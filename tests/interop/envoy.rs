@@ -1,0 +1,181 @@
+//! A real Envoy, its bootstrap and its admin page.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+
+use serde_json::Value;
+use serde_json::json;
+use tokio::process::{Child, Command};
+
+use crate::http;
+use crate::mode::{Mode, Streams};
+use crate::peers;
+use crate::wait::{SOON, until};
+
+/// A running Envoy; it is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    admin: u16,
+    log: PathBuf,
+    _child: Child,
+}
+
+impl Envoy {
+    /// Starts Envoy against the server at `xds_port` and waits until it is ready, which it is once it has an
+    /// answer for every cluster and listener. `None` when Envoy is not installed.
+    pub(crate) async fn start(scratch: &Path, mode: Mode, xds_port: u16) -> Option<Self> {
+        let text = serde_json::to_string_pretty(&bootstrap(mode, xds_port)).expect("JSON values");
+        Self::start_with(scratch, &text, "bootstrap.json").await
+    }
+
+    /// The same with the text of a bootstrap, whose format is told by the extension of `file_name`.
+    pub(crate) async fn start_with(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
+        let binary = peers::find(peers::ENVOY)?;
+        let bootstrap = scratch.join(file_name);
+        fs::write(&bootstrap, text).expect("the temporary directory is writable");
+        let (admin_file, log) = (scratch.join("admin"), scratch.join("envoy.log"));
+        let child = Command::new(binary)
+            .arg("--config-path")
+            .arg(bootstrap)
+            .arg("--admin-address-path")
+            .arg(&admin_file)
+            .arg("--log-path")
+            .arg(&log)
+            // A removed listener stays in the configuration until it has drained.
+            .args(["--concurrency", "1", "--disable-hot-restart", "--drain-time-s", "1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("Envoy starts");
+        let admin = until("Envoy opens its admin page", SOON, async || {
+            fs::read_to_string(&admin_file).ok()?.trim().rsplit_once(':')?.1.parse().ok()
+        });
+        let envoy = Self { admin: admin.await.0, log, _child: child };
+        let ready =
+            async || http::get(envoy.admin, "/ready").await.is_ok_and(|it| it.status == 200).then_some(());
+        until("Envoy is ready", SOON, ready).await;
+        Some(envoy)
+    }
+
+    /// The port on which the listener `name` accepts.
+    pub(crate) async fn port(&self, name: &str) -> u16 {
+        until(&format!("listener {name} is active"), SOON, async || {
+            let listeners = self.json("/listeners?format=json").await;
+            let statuses = listeners["listener_statuses"].as_array()?;
+            let ours = statuses.iter().find(|status| status["name"] == name)?;
+            u16::try_from(ours["local_address"]["socket_address"]["port_value"].as_u64()?).ok()
+        })
+        .await
+        .0
+    }
+
+    /// All counters and gauges.
+    pub(crate) async fn stats(&self) -> Stats {
+        let answer = http::get(self.admin, "/stats").await.expect("the admin page answers");
+        let values = answer.body.lines().filter_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            Some((name.to_owned(), value.parse().ok()?))
+        });
+        Stats(values.collect())
+    }
+
+    /// The names of the listeners that are active.
+    pub(crate) async fn listeners(&self) -> Vec<String> {
+        let listeners = self.json("/listeners?format=json").await;
+        names(&listeners["listener_statuses"])
+    }
+
+    /// The names of the clusters that are in use, with the ports of their hosts; the static one is left out.
+    pub(crate) async fn clusters(&self) -> BTreeMap<String, Vec<u64>> {
+        let clusters = self.json("/clusters?format=json").await;
+        let statuses = clusters["cluster_statuses"].as_array().cloned().unwrap_or_default();
+        let ports = |status: &Value| {
+            let hosts = status["host_statuses"].as_array().cloned().unwrap_or_default();
+            hosts.iter().filter_map(|host| host["address"]["socket_address"]["port_value"].as_u64()).collect()
+        };
+        let named = statuses.iter().map(|it| (it["name"].as_str().unwrap_or_default().to_owned(), ports(it)));
+        named.filter(|(name, _)| name != "xds").collect()
+    }
+
+    /// The configuration of the active cluster `name`.
+    pub(crate) async fn active_cluster(&self, name: &str) -> Option<Value> {
+        let dump = self.json("/config_dump?resource=dynamic_active_clusters").await;
+        let clusters = dump["configs"].as_array()?;
+        clusters.iter().map(|it| &it["cluster"]).find(|it| it["name"] == name).cloned()
+    }
+
+    /// The text of the whole configuration, endpoints included.
+    pub(crate) async fn config_dump(&self) -> String {
+        http::get(self.admin, "/config_dump?include_eds").await.expect("the admin page answers").body
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let answer = http::get(self.admin, path).await.expect("the admin page answers");
+        serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LINES_OF_LOG)..];
+            eprintln!("--- the last that Envoy logged:\n{}", last.join("\n"));
+        }
+    }
+}
+
+/// Envoy's counters and gauges at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Stats(BTreeMap<String, u64>);
+
+impl Stats {
+    /// The value of `name`; a statistic that Envoy has not made yet is zero.
+    pub(crate) fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// Those whose name ends in one of `suffixes`.
+    pub(crate) fn ending(&self, suffixes: &[&str]) -> BTreeMap<String, u64> {
+        let wanted = |name: &String| suffixes.iter().any(|suffix| name.ends_with(suffix));
+        self.0.iter().filter(|(name, _)| wanted(name)).map(|(name, value)| (name.clone(), *value)).collect()
+    }
+}
+
+fn names(list: &Value) -> Vec<String> {
+    let items = list.as_array().cloned().unwrap_or_default();
+    items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect()
+}
+
+fn bootstrap(mode: Mode, xds_port: u16) -> Value {
+    let local = |port: u16| json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
+    let mut dynamic = json!({"cds_config": mode.config_source(), "lds_config": mode.config_source()});
+    if mode.streams == Streams::Ads {
+        dynamic["ads_config"] = mode.api_config_source();
+    }
+    json!({
+        "node": {"id": "interop", "cluster": "tests"},
+        "admin": {"address": local(0)},
+        "dynamic_resources": dynamic,
+        "static_resources": {"clusters": [{
+            "name": "xds",
+            "type": "STATIC",
+            "connect_timeout": "1s",
+            "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            }},
+            "load_assignment": {"cluster_name": "xds", "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": local(xds_port)}}]},
+            ]},
+        }]},
+    })
+}
+
+const LINES_OF_LOG: usize = 40;

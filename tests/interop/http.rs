@@ -1,0 +1,102 @@
+//! Just enough HTTP/1.1 to ask Envoy's admin page and to count failed requests.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::time;
+
+/// An answer that arrived whole.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+    /// Whether the connection may be used again.
+    pub(crate) keep: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Failure {
+    Connect(io::ErrorKind),
+    /// The connection ended before the first byte of an answer.
+    Closed,
+    /// The connection ended before the answer was whole.
+    Truncated,
+    Timeout,
+    /// An answer, but not 200; the text is Envoy's.
+    Status(u16, String),
+}
+
+/// One connection to a port of this machine.
+#[derive(Debug)]
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    pub(crate) async fn open(port: u16) -> Result<Self, Failure> {
+        let opening = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let stream = time::timeout(PATIENCE, opening).await.map_err(|_elapsed| Failure::Timeout)?;
+        Ok(Self(BufReader::new(stream.map_err(|error| Failure::Connect(error.kind()))?)))
+    }
+
+    /// Asks and reads the whole answer.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
+        time::timeout(PATIENCE, self.ask(path)).await.map_err(|_elapsed| Failure::Timeout)?
+    }
+
+    async fn ask(&mut self, path: &str) -> Result<Answer, Failure> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: interop\r\n\r\n");
+        self.0.write_all(request.as_bytes()).await.map_err(|_error| Failure::Closed)?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            match self.0.read_line(&mut head).await {
+                Ok(1..) => {}
+                _ if head.is_empty() => return Err(Failure::Closed),
+                _ => return Err(Failure::Truncated),
+            }
+        }
+        let field = |name: &str| {
+            let fields = head.lines().filter_map(|line| line.split_once(": "));
+            fields.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        };
+        let body = match field("content-length").and_then(|length| length.parse().ok()) {
+            Some(length) => self.exactly(length).await,
+            None => self.chunks().await,
+        };
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Ok(Answer {
+            status: status.ok_or(Failure::Truncated)?,
+            body: String::from_utf8_lossy(&body.map_err(|_error| Failure::Truncated)?).into_owned(),
+            keep: field("connection") != Some("close"),
+        })
+    }
+
+    async fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).await?;
+        Ok(bytes)
+    }
+
+    async fn chunks(&mut self) -> io::Result<Vec<u8>> {
+        let mut whole = Vec::new();
+        loop {
+            let mut size = String::new();
+            self.0.read_line(&mut size).await?;
+            let size = usize::from_str_radix(size.trim(), 16).map_err(io::Error::other)?;
+            whole.extend(self.exactly(size).await?);
+            self.exactly("\r\n".len()).await?;
+            if size == 0 {
+                return Ok(whole);
+            }
+        }
+    }
+}
+
+/// Asks on a new connection.
+pub(crate) async fn get(port: u16, path: &str) -> Result<Answer, Failure> {
+    Connection::open(port).await?.get(path).await
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

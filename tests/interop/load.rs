@@ -1,0 +1,140 @@
+//! Constant load: 200 requests a second, whatever becomes of the earlier ones.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{self, MissedTickBehavior};
+
+use crate::http::{Answer, Connection, Failure};
+
+/// A running load.
+#[derive(Debug)]
+pub(crate) struct Load {
+    stop: oneshot::Sender<()>,
+    running: JoinHandle<Report>,
+}
+
+/// Which connections the requests go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Connections {
+    /// Each over a new one.
+    New,
+    /// Each over one that earlier requests left open, if there is one.
+    Kept,
+}
+
+/// What became of the requests.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) took: Duration,
+    pub(crate) answers: BTreeMap<String, usize>,
+    pub(crate) failures: BTreeMap<Failure, usize>,
+}
+
+impl Load {
+    /// Starts asking for `path` at `port`.
+    pub(crate) fn start(port: u16, path: &'static str, connections: Connections) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let client = Arc::new(Client { port, path, connections, idle: Mutex::default() });
+        Self { stop, running: tokio::spawn(run(client, stopped)) }
+    }
+
+    /// Stops asking, and waits for the answers that are still due.
+    pub(crate) async fn finish(self) -> Report {
+        self.stop.send(()).expect("the load runs until it is told to stop");
+        self.running.await.expect("the load does not panic")
+    }
+}
+
+impl Report {
+    /// How many requests were sent.
+    pub(crate) fn sent(&self) -> usize {
+        self.answers.values().chain(self.failures.values()).sum()
+    }
+
+    /// # Panics
+    /// When a request failed, or when fewer than half of the intended requests were sent.
+    pub(crate) fn assert_nothing_lost(&self) {
+        assert!(self.failures.is_empty(), "lost requests: {self}");
+        let intended = self.took.as_secs_f64() * f64::from(REQUESTS_PER_SECOND);
+        assert!(self.sent() as f64 > intended / 2.0, "the load did not keep its rate: {self}");
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { took, answers, failures } = self;
+        write!(f, "{} requests in {took:.1?}, answers {answers:?}, failures {failures:?}", self.sent())
+    }
+}
+
+#[derive(Debug)]
+struct Client {
+    port: u16,
+    path: &'static str,
+    connections: Connections,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Client {
+    async fn ask(self: Arc<Self>) -> Result<Answer, Failure> {
+        let kept = self.idle.lock().expect("no holder panics").pop();
+        if let Some(mut connection) = kept {
+            match connection.get(self.path).await {
+                // Idle connections may be closed at any time, so HTTP clients ask again on a new one.
+                Err(Failure::Closed) => {}
+                outcome => return self.keep(connection, outcome),
+            }
+        }
+        let mut connection = Connection::open(self.port).await?;
+        let outcome = connection.get(self.path).await;
+        self.keep(connection, outcome)
+    }
+
+    fn keep(&self, connection: Connection, outcome: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        if self.connections == Connections::Kept && outcome.as_ref().is_ok_and(|answer| answer.keep) {
+            self.idle.lock().expect("no holder panics").push(connection);
+        }
+        outcome
+    }
+}
+
+async fn run(client: Arc<Client>, mut stopped: oneshot::Receiver<()>) -> Report {
+    let start = Instant::now();
+    let mut ticks = time::interval(Duration::from_secs(1) / REQUESTS_PER_SECOND);
+    // A late tick is made up for, so that the rate holds on a busy machine.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut open = JoinSet::new();
+    let mut report = Report::default();
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut stopped => break,
+            _ = ticks.tick() => { open.spawn(Arc::clone(&client).ask()); }
+            Some(done) = open.join_next() => report.count(done.expect("a request does not panic")),
+        }
+    }
+    report.took = start.elapsed();
+    while let Some(done) = open.join_next().await {
+        report.count(done.expect("a request does not panic"));
+    }
+    report
+}
+
+impl Report {
+    fn count(&mut self, outcome: Result<Answer, Failure>) {
+        match outcome {
+            Ok(answer) if answer.status == 200 => *self.answers.entry(answer.body).or_default() += 1,
+            Ok(answer) => {
+                *self.failures.entry(Failure::Status(answer.status, answer.body)).or_default() += 1;
+            }
+            Err(failure) => *self.failures.entry(failure).or_default() += 1,
+        }
+    }
+}
+
+const REQUESTS_PER_SECOND: u32 = 200;

@@ -1,0 +1,349 @@
+//! The `xds` binary serves a folder to a real Envoy and a real gRPC client.
+//!
+//! `cargo xtask test` installs both below `target/peers` and runs this; without them each test says `SKIPPED`.
+
+#![forbid(unsafe_code)]
+
+mod envoy;
+mod folder;
+mod grpc_python;
+mod http;
+mod load;
+mod mode;
+mod peers;
+mod resources;
+mod server;
+mod upstream;
+mod wait;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::envoy::{Envoy, Stats};
+use crate::folder::Folder;
+use crate::grpc_python::GrpcPeer;
+use crate::load::{Connections, Load};
+use crate::mode::{Mode, Protocol, Streams};
+use crate::resources::{api_listener, cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_requests_answer_from_the_right_upstream() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        world.until_answer("/v1/hello", "red").await;
+        world.until_answer("/hello", "blue").await;
+        for _ in 0..20 {
+            assert_eq!(world.ask("/v1/hello").await, "red", "{mode}");
+            assert_eq!(world.ask("/hello").await, "blue", "{mode}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_edit_moves_traffic() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        let assign =
+            |one, two| world.folder.write("endpoints.json", &[endpoints("one", one), endpoints("two", two)]);
+        let (red, blue) = (world.red.port, world.blue.port);
+        world.until_answer("/v1/hello", "red").await;
+
+        assign(blue, blue);
+        world.until_answer("/v1/hello", "blue").await;
+        assign(red, blue);
+        world.until_answer("/v1/hello", "red").await;
+        assert_eq!(world.ask("/hello").await, "blue", "{mode}: the other cluster was not edited");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleted_resources_disappear() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        world.folder.write("passing-endpoints.json", &[endpoints("passing", world.red.port)]);
+        world.folder.write("passing-cluster.json", &[cluster(mode, "passing")]);
+        world.folder.write("passing-routes.json", &[routes("passing-routes", &[("/", "passing")])]);
+        world.folder.write("passing-listener.json", &[listener(mode, "passing-web", "passing-routes")]);
+        let passing_port = world.envoy.port("passing-web").await;
+        let answers = async || {
+            let answer = http::get(passing_port, "/").await.ok()?;
+            (answer.body == "red").then_some(())
+        };
+        until("the second listener answers", SOON, answers).await;
+        assert!(world.envoy.config_dump().await.contains("passing"), "{mode}");
+
+        for name in
+            ["passing-listener.json", "passing-routes.json", "passing-cluster.json", "passing-endpoints.json"]
+        {
+            world.folder.remove(name);
+        }
+
+        // Routes and endpoints are not deleted by themselves in SotW: they go with the listener and the cluster.
+        let gone = async || (!world.envoy.config_dump().await.contains("passing")).then_some(());
+        until("listener, routes, cluster and endpoints are gone", SOON, gone).await;
+        assert_eq!(world.envoy.listeners().await, ["web"], "{mode}");
+        assert!(world.envoy.clusters().await.into_keys().eq(["one", "two"]), "{mode}");
+        assert_eq!(world.ask("/v1/hello").await, "red", "{mode}");
+        assert_eq!(world.ask("/hello").await, "blue", "{mode}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invalid_cluster_leaves_the_rest_working_is_logged_once_and_is_not_sent_again() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        let (red, blue) = (world.red.port, world.blue.port);
+        world.until_answer("/v1/hello", "red").await;
+        let mut bad = cluster(mode, "bad");
+        bad["connect_timeout"] = "0s".into();
+
+        world.folder.write("bad.json", &[bad]);
+        until("Envoy rejects the cluster", SOON, async || (rejected(&world).await > 0).then_some(())).await;
+        until("our server logs it", SOON, async || {
+            (!world.server.lines_with(MESSAGE).is_empty()).then_some(())
+        })
+        .await;
+
+        // Two commits of another type: what is wrongly sent again would come before the second arrives.
+        world.folder.write("endpoints.json", &[endpoints("one", blue), endpoints("two", blue)]);
+        world.until_answer("/v1/hello", "blue").await;
+        world.folder.write("endpoints.json", &[endpoints("one", red), endpoints("two", blue)]);
+        world.until_answer("/v1/hello", "red").await;
+        assert_eq!(world.ask("/hello").await, "blue", "{mode}");
+        assert_eq!(rejected(&world).await, 1, "{mode}: nothing was sent again");
+        assert_eq!(
+            world.server.lines_with(MESSAGE).len(),
+            1,
+            "{mode}: {:?}",
+            world.server.lines_with(MESSAGE)
+        );
+
+        // A correction is new content, and is sent.
+        world.folder.write("bad-endpoints.json", &[endpoints("bad", red)]);
+        world.folder.write("bad.json", &[cluster(mode, "bad")]);
+        let corrected = async || world.envoy.clusters().await.contains_key("bad").then_some(());
+        until("the corrected cluster is in use", SOON, corrected).await;
+        assert_eq!(rejected(&world).await, 1, "{mode}");
+    }
+
+    async fn rejected(world: &World) -> u64 {
+        world.envoy.stats().await.get("cluster_manager.cds.update_rejected")
+    }
+
+    /// A part of what Envoy says of the cluster.
+    const MESSAGE: &str = "ClusterValidationError.ConnectTimeout";
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unchanged() {
+    for mode in Mode::ALL {
+        let Some(mut world) = World::start(mode).await else { return };
+        world.until_answer("/hello", "blue").await;
+        let load = Load::start(world.port, "/v1/hello", Connections::New);
+        let before = world.envoy.stats().await;
+
+        world.server.kill().await;
+        until("Envoy loses the server", SOON, async || {
+            connected(&world.envoy.stats().await).is_empty().then_some(())
+        })
+        .await;
+        world.server.restart().await;
+        let streams = connected(&before);
+        until("Envoy has all its streams again", SOON, async || {
+            (connected(&world.envoy.stats().await) == streams).then_some(())
+        })
+        .await;
+        // An edit that arrives shows that the new streams work, and that what came before it has been said.
+        world
+            .folder
+            .write("endpoints.json", &[endpoints("one", world.red.port), endpoints("two", world.red.port)]);
+        world.until_answer("/hello", "red").await;
+
+        let after = world.envoy.stats().await;
+        load.finish().await.assert_nothing_lost();
+        assert_eq!(after.ending(CHANGES), before.ending(CHANGES), "{mode}: nothing was taken for a change");
+        if mode.protocol == Protocol::Delta {
+            let mut expected = before.ending(RESPONSES);
+            *expected.get_mut("cluster.two.update_success").expect("its endpoints come over EDS") += 1;
+            assert_eq!(after.ending(RESPONSES), expected, "{mode}: only the edit was sent");
+        }
+    }
+
+    /// The streams that are up.
+    fn connected(stats: &Stats) -> BTreeSet<String> {
+        let states = stats.ending(&["control_plane.connected_state"]);
+        states.into_iter().filter(|(_, state)| *state == 1).map(|(name, _)| name).collect()
+    }
+
+    /// Counters of Envoy that move when configuration really changes.
+    const CHANGES: &[&str] = &[
+        "cluster_manager.cluster_added",
+        "cluster_manager.cluster_modified",
+        "cluster_manager.cluster_removed",
+        "listener_manager.listener_added",
+        "listener_manager.listener_modified",
+        "listener_manager.listener_removed",
+        "rds.routes.config_reload",
+    ];
+    /// Counters of Envoy that move with each response that is accepted.
+    const RESPONSES: &[&str] = &[".update_success"];
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_commit_that_replaces_route_cluster_and_endpoints_loses_no_request() {
+    for mode in Mode::ADS {
+        swap_under_load(mode, |_| "routes".to_owned()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_commit_that_gives_a_listener_other_routes_to_other_clusters_loses_no_request() {
+    for mode in Mode::ADS {
+        swap_under_load(mode, |number| format!("routes-{number}")).await;
+    }
+}
+
+/// Replaces the cluster, its endpoints, and the routes that name it by one commit after the other, under load.
+async fn swap_under_load(mode: Mode, routes_name: impl Fn(usize) -> String) {
+    let generation = |number: usize, red, blue| {
+        let (cluster_name, routes_name) = (format!("generation-{number}"), routes_name(number));
+        [
+            ("listener.json", vec![listener(mode, "web", &routes_name)]),
+            ("routes.json", vec![routes(&routes_name, &[("/", &cluster_name)])]),
+            ("clusters.json", vec![cluster(mode, &cluster_name)]),
+            ("endpoints.json", vec![endpoints(&cluster_name, [red, blue][number % 2])]),
+        ]
+    };
+    let first = |folder: &mut Folder, red, blue| folder.swap(&generation(0, red, blue));
+    let Some(mut world) = World::start_from(mode, first).await else { return };
+    let (red, blue) = (world.red.port, world.blue.port);
+    world.until_answer("/", "red").await;
+    let loads = [Connections::New, Connections::Kept].map(|kind| Load::start(world.port, "/", kind));
+
+    for number in 1..=SWAPS {
+        world.folder.swap(&generation(number, red, blue));
+        world.until_answer("/", ["red", "blue"][number % 2]).await;
+        // Every second swap comes while the cluster before the last is still on its way out.
+        if number.is_multiple_of(2) {
+            let only = format!("generation-{number}");
+            let gone = async || world.envoy.clusters().await.into_keys().eq([only.clone()]).then_some(());
+            until("the old clusters are gone", SOON, gone).await;
+        }
+    }
+
+    for load in loads {
+        let report = load.finish().await;
+        eprintln!("{mode}: {report}");
+        report.assert_nothing_lost();
+    }
+}
+
+const SWAPS: usize = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v13_a_changed_cluster_with_unchanged_endpoints_is_warm_at_once() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        world.until_answer("/v1/hello", "red").await;
+        for timeout in ["2s", "3s", "4s"] {
+            let mut one = cluster(mode, "one");
+            one["connect_timeout"] = timeout.into();
+            world.folder.write("clusters.json", &[one, cluster(mode, "two")]);
+            let active = async || {
+                let cluster = world.envoy.active_cluster("one").await?;
+                (cluster["connect_timeout"] == timeout).then_some(())
+            };
+            // Without its endpoints once more, Envoy goes on with those it has after 15 s.
+            let ((), took) = until("the changed cluster is active", AT_ONCE, active).await;
+            eprintln!("{mode}: warm after {took:?}");
+            assert_eq!(world.envoy.stats().await.get("cluster_manager.warming_clusters"), 0, "{mode}");
+        }
+        assert_eq!(world.ask("/v1/hello").await, "red", "{mode}");
+    }
+
+    /// It takes half a second; the rest is for a busy machine.
+    const AT_ONCE: Duration = Duration::from_secs(5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_drains_and_ends_with_success_while_envoy_is_connected() {
+    for mode in Mode::ALL {
+        let Some(mut world) = World::start(mode).await else { return };
+        world.until_answer("/v1/hello", "red").await;
+        assert!(world.server.terminate().await.success(), "{mode}");
+        assert_eq!(world.ask("/v1/hello").await, "red", "{mode}: Envoy keeps what it has");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grpc_client_resolves_and_calls_through_a_folder_and_follows_its_edits() {
+    let Some((_red, red)) = GrpcPeer::server("red").await else { return };
+    let Some((_blue, blue)) = GrpcPeer::server("blue").await else { return };
+    let (mut folder, scratch) = (Folder::new(), Folder::new());
+    // gRPC's C core speaks SotW over ADS, and nothing else.
+    let mode = Mode { streams: Streams::Ads, protocol: Protocol::Sotw };
+    let generation = |number: usize, port| {
+        let name = format!("generation-{number}");
+        [
+            ("listener.json", vec![api_listener(mode, "svc", "routes")]),
+            ("routes.json", vec![routes("routes", &[("", &name)])]),
+            ("clusters.json", vec![cluster(mode, &name)]),
+            ("endpoints.json", vec![endpoints(&name, port)]),
+        ]
+    };
+    folder.swap(&generation(0, red));
+    let server = Server::start(folder.path()).await;
+    let Some(mut client) = GrpcPeer::client(scratch.path(), "xds:///svc", server.port) else { return };
+    assert_eq!(client.call().await, Ok("red".to_owned()));
+
+    // An edit of the endpoints alone, then of everything behind the listener at once: no call is lost.
+    for (number, name, port) in [(0, "blue", blue), (1, "red", red), (2, "blue", blue), (3, "red", red)] {
+        folder.swap(&generation(number, port));
+        let edited = Instant::now();
+        while client.call().await.expect("no call is lost") != name {
+            assert!(edited.elapsed() < SOON, "the calls do not move to {name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let (one, two) = (Upstream::start("one").await, Upstream::start("two").await);
+    let (folder, scratch) = (Folder::new(), Folder::new());
+    // The example's ports are fixed, and may be taken on this machine.
+    let elsewhere = |text: String, ports: &[(u16, u16)]| {
+        ports.iter().fold(text, |text, (from, to)| {
+            let from = format!("port_value: {from}");
+            assert!(text.contains(&from), "the example has no {from}");
+            text.replace(&from, &format!("port_value: {to}"))
+        })
+    };
+    for (name, ports) in [
+        ("listener.yaml", &[(10000, 0)][..]),
+        ("route.yaml", &[]),
+        ("clusters.yaml", &[]),
+        ("endpoints.yaml", &[(8081, one.port), (8082, two.port)]),
+    ] {
+        let text = fs::read_to_string(examples.join("quickstart").join(name)).expect("the example is there");
+        fs::write(folder.path().join(name), elsewhere(text, ports)).expect("the folder is writable");
+    }
+    let server = Server::start(folder.path()).await;
+    let text = fs::read_to_string(examples.join("envoy-bootstrap.yaml")).expect("the bootstrap is there");
+    let text = elsewhere(text, &[(9901, 0), (18000, server.port)]);
+    let Some(envoy) = Envoy::start_with(scratch.path(), &text, "bootstrap.yaml").await else { return };
+
+    let port = envoy.port("web").await;
+
+    for (path, upstream) in [("/v1/hello", "one"), ("/hello", "two")] {
+        let answers = async || (http::get(port, path).await.ok()?.body == upstream).then_some(());
+        until(&format!("{path} is answered by {upstream}"), SOON, answers).await;
+    }
+}

