@@ -1,9 +1,9 @@
 //! Which file provides which resources, and what a change of files means for the cache. No I/O.
 
-use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::ops::Bound;
 
-use xds_core::{Transaction, VariantId};
+use xds_core::{Transaction, TypeUrl, VariantId};
 
 use super::document::{Format, Placed};
 use super::error::{FolderError, Position, Problem};
@@ -73,14 +73,21 @@ impl Index {
         for id in gone {
             transaction.remove(id);
         }
+        // Each document has its own copy of the type's text; of 100,000 files one is enough.
+        let mut types = BTreeSet::<TypeUrl>::new();
         let files = changes
             .into_iter()
             .map(|(file, found)| match found {
                 Found::Nothing => (file, None),
                 Found::Resources(stamp, placed) => {
-                    let keys = placed
-                        .iter()
-                        .map(|placed| Key { id: placed.resource.id().clone(), line: placed.line });
+                    let keys = placed.iter().map(|Placed { resource, line }| {
+                        let mut id = resource.id().clone();
+                        match types.get(&id.type_url) {
+                            Some(known) => id.type_url = known.clone(),
+                            None => _ = types.insert(id.type_url.clone()),
+                        }
+                        Key { id, line: *line }
+                    });
                     let state = FileState { stamp, keys: keys.collect() };
                     placed.into_iter().for_each(|placed| transaction.put(placed.resource));
                     (file, Some(state))

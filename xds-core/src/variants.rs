@@ -15,24 +15,28 @@ pub struct Variant {
     constraints: Constraints,
     payload: Bytes,
     version: Version,
-    /// Digest of name, constraints and version: what this variant adds to the version of a SotW response (T38).
-    pub(crate) identity: u128,
     /// The commit that brought this content.
     pub(crate) changed_at: Revision,
     /// The commit since which the name is there, its remembered removals not counted.
     pub(crate) born_at: Revision,
     /// The assignment that holds the endpoints of this cluster (S34).
-    pub(crate) endpoints: Option<ResourceName>,
+    pub(crate) endpoints: Option<Box<ResourceName>>,
 }
 
 impl Variant {
     pub(crate) fn new(resource: Resource, changed_at: Revision, born_at: Revision) -> Self {
         let Resource { id, payload, version, endpoints } = resource;
+        let endpoints = endpoints.map(Box::new);
+        Self { name: id.name, constraints: id.constraints, payload, version, changed_at, born_at, endpoints }
+    }
+
+    /// Digest of name, constraints and version: what this variant adds to the version of a SotW response (T38).
+    ///
+    /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would each pay for it.
+    pub(crate) fn identity(&self) -> u128 {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&version.0.to_be_bytes()).update(id.name.as_str().as_bytes());
-        let identity = digest(&hasher);
-        let constraints = id.constraints;
-        Self { name: id.name, constraints, payload, version, identity, changed_at, born_at, endpoints }
+        hasher.update(&self.version.0.to_be_bytes()).update(self.name.as_str().as_bytes());
+        digest(&hasher)
     }
 
     /// The name clients ask for.

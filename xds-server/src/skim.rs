@@ -220,6 +220,20 @@ mod tests {
     }
 
     #[test]
+    fn s11_g7_the_node_is_that_of_the_first_request_which_has_one() {
+        let mut skimmer = Skimmer::new();
+        let mut read = |node: Option<&str>| {
+            let node = node.map(|id| Node { id: id.into(), ..Node::default() });
+            skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
+            skimmer.node.clone().map(|node| node.id)
+        };
+        assert_eq!(read(None), None);
+        assert_eq!(read(Some("first")).as_deref(), Some("first"));
+        assert_eq!(read(None).as_deref(), Some("first"));
+        assert_eq!(read(Some("other")).as_deref(), Some("first"));
+    }
+
+    #[test]
     fn s7_names_that_did_not_change_are_not_read_again() {
         let mut skimmer = Skimmer::new();
         let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().names;

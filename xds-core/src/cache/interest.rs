@@ -497,7 +497,7 @@ impl Class {
             None => names
                 .iter()
                 .filter_map(|name| resources.get(name))
-                .fold(0, |sum: u128, variants| sum.wrapping_add(variants.resolve().identity)),
+                .fold(0, |sum: u128, variants| sum.wrapping_add(variants.resolve().identity())),
         };
         *known = Sum { at: to, value };
         value

@@ -121,14 +121,14 @@ impl TypeSnapshot {
         if old.is_some_and(|old| old.version() == resource.version()) {
             return None;
         }
-        let old_identity = old.map_or(0, |old| old.identity);
+        let old_identity = old.map_or(0, |old| old.identity());
         let born_at = match old {
             Some(old) => old.born_at,
             None => self.removed.get(resource.name()).map_or(revision, |removed| removed.variant.born_at),
         };
         self.removed.remove_mut(resource.name());
         let variant = Arc::new(Variant::new(resource, revision, born_at));
-        let shift = variant.identity.wrapping_sub(old_identity);
+        let shift = variant.identity().wrapping_sub(old_identity);
         self.sum = self.sum.wrapping_add(shift);
         self.present.insert_mut(variant.name().clone(), VariantSet::of(variant));
         Some(shift)
@@ -137,7 +137,7 @@ impl TypeSnapshot {
     /// Removes a name; the change of [`sum`](Self::sum), or `None` when it was not there.
     pub(super) fn remove(&mut self, name: &ResourceName, revision: Revision) -> Option<u128> {
         let variant = Arc::clone(self.present.get(name)?.resolve());
-        let shift = 0_u128.wrapping_sub(variant.identity);
+        let shift = 0_u128.wrapping_sub(variant.identity());
         self.sum = self.sum.wrapping_add(shift);
         self.present.remove_mut(name);
         self.removed.insert_mut(name.clone(), Removed { variant, at: revision });

@@ -132,7 +132,8 @@ fn respond(
     let type_url = progress.type_url.clone();
     let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
     let bodies = vec![content.body(progress)];
-    let endpoints: Vec<_> = content.changed().filter_map(|cluster| cluster.endpoints.clone()).collect();
+    let endpoints: Vec<_> =
+        content.changed().filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
     let nonce = types.next_nonce();
     types.state(at).progress.sent(now, nonce);
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.

@@ -136,7 +136,7 @@ fn respond(
     };
     let fresh = everything.changed.iter().filter(is_fresh);
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
-    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.clone()).collect();
+    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
     let nonce = types.next_nonce();
     types.state(at).progress.sent(now, nonce);
     if !endpoints.is_empty()
@@ -169,7 +169,7 @@ impl Progress {
     /// T38: the version of what the client is sent with the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
-        Version(self.held().fold(selected, |sum, variant| sum.wrapping_add(variant.identity)))
+        Version(self.held().fold(selected, |sum, variant| sum.wrapping_add(variant.identity())))
     }
 
     /// S25: all resources, or `None` when nothing changed for the client.

@@ -424,6 +424,19 @@ fn g13_nothing_is_answered_before_the_first_commit() {
 }
 
 #[test]
+fn s29_every_resource_has_the_type_of_the_response() {
+    let cache = cache("CDS a=1 b=1; unheard.of.Type u=1");
+    for type_name in ["CDS", "unheard.of.Type"] {
+        let client = settled(&cache, type_name, "");
+        let types: Vec<_> = client.last.resources.iter().map(|any| any.type_url.as_str()).collect();
+        assert!(
+            !types.is_empty() && types.iter().all(|url| *url == type_url(type_name).as_str()),
+            "{types:?}"
+        );
+    }
+}
+
+#[test]
 fn s31_the_version_follows_the_selected_content_and_nothing_else() {
     let (one, other) = (cache("EDS a=1 b=1 c=1"), cache("EDS a=0"));
     commit(&other, "EDS b=1 x=1");
