@@ -1,13 +1,14 @@
 //! The one cache of all three doors: transactions in, immutable snapshots out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
-use crate::name::{Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::resource::VariantId;
 
-use interest::{ChangedName, Interest};
+use interest::Interest;
 use transaction::Change;
 
 pub use interest::Watch;
@@ -76,8 +77,8 @@ impl Cache {
             return Ok(Commit { revision: current.revision(), changed: 0 });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
-        let commit = Commit { revision: next.revision(), changed: changed.values().map(Vec::len).sum() };
-        self.publish(next, &changed);
+        let commit = Commit { revision: next.revision(), changed: changed.values().map(BTreeSet::len).sum() };
+        self.publish(&current, next, &changed);
         Ok(commit)
     }
 
@@ -88,10 +89,10 @@ impl Cache {
     }
 
     /// Marks, swaps and wakes. A stream that registers meanwhile does so wholly before or wholly after.
-    fn publish(&self, next: Snapshot, changed: &BTreeMap<TypeUrl, Vec<ChangedName>>) {
+    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &ChangedNames) {
         let woken = {
             let mut interest = lock(&self.interest);
-            let woken = interest.mark(next.revision(), changed);
+            let woken = interest.mark(current, &next, changed);
             self.snapshot.store(Arc::new(next));
             woken
         };
@@ -103,16 +104,14 @@ impl Cache {
 
 impl Writer {
     /// Forgets removals that every stream has heard of; looks only when their number has doubled.
-    fn forget_removals(
-        &mut self,
-        next: &mut Snapshot,
-        changed: &BTreeMap<TypeUrl, Vec<ChangedName>>,
-        interest: &Interest,
-    ) {
+    fn forget_removals(&mut self, next: &mut Snapshot, changed: &ChangedNames, interest: &Interest) {
         let revision = next.revision();
         for type_url in changed.keys() {
             let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
             let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
+            if !interest.has_streams(type_url) {
+                resources.forget_removals(revision);
+            }
             if resources.remembered_removals() <= *limit {
                 continue;
             }
@@ -129,21 +128,27 @@ impl Writer {
     }
 }
 
-/// Edits the snapshot; what changed, by type and in the order of names.
-fn apply(
-    changes: BTreeMap<crate::VariantId, Change>,
-    next: &mut Snapshot,
-    revision: Revision,
-) -> BTreeMap<TypeUrl, Vec<ChangedName>> {
+/// Names with a changed variant, by type.
+type ChangedNames = BTreeMap<TypeUrl, BTreeSet<ResourceName>>;
+
+/// Edits the snapshot; what changed.
+fn apply(changes: BTreeMap<VariantId, Change>, next: &mut Snapshot, revision: Revision) -> ChangedNames {
     let types = next.edit(revision);
-    let mut changed = BTreeMap::<TypeUrl, Vec<ChangedName>>::new();
-    for (id, change) in changes {
-        let shift = match change {
-            Change::Put(resource) => types.entry(id.type_url.clone()).or_default().put(resource, revision),
-            Change::Remove => types.get_mut(&id.type_url).and_then(|known| known.remove(&id.name, revision)),
+    let mut changed = ChangedNames::new();
+    let mut changes = changes.into_iter().peekable();
+    while let Some((VariantId { type_url, name, constraints }, change)) = changes.next() {
+        // All changes of one name are judged together.
+        let mut of_name = vec![(constraints, change)];
+        while let Some((id, change)) = changes.next_if(|(id, _)| id.type_url == type_url && id.name == name) {
+            of_name.push((id.constraints, change));
+        }
+        let resources = match types.get_mut(&type_url) {
+            Some(resources) => resources,
+            None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,
+            None => types.entry(type_url.clone()).or_default(),
         };
-        if let Some(shift) = shift {
-            changed.entry(id.type_url).or_default().push(ChangedName { name: id.name, shift });
+        if resources.edit(&name, of_name, revision) {
+            changed.entry(type_url).or_default().insert(name);
         }
     }
     changed
@@ -154,10 +159,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Below this number of remembered removals nobody looks which can be forgotten.
+/// Below this weight of remembered removals nobody looks which can be forgotten.
 const REMOVALS_BEFORE_FIRST_LOOK: usize = 4096;
 
-/// Removals of one type that are remembered at most. A stream that missed more than these is ended and has to compare
+/// Weight of the removals of one type that are remembered at most. A stream that missed more than these is ended and has to compare
 /// in full when it comes back, so a client that stopped reading costs a bounded amount of memory.
 const REMOVALS_LIMIT: usize = 1 << 18;
 

@@ -42,6 +42,7 @@ pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot,
 pub use constraint::Constraints;
 pub use known_type::KnownType;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
+pub use parameters::Parameters;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use variants::{Variant, VariantSet};
 
@@ -49,6 +50,7 @@ mod cache;
 mod constraint;
 mod known_type;
 mod name;
+mod parameters;
 mod resource;
 pub mod server;
 pub mod subscription;

@@ -32,11 +32,11 @@ impl NameSet {
         self.0.is_empty()
     }
 
-    fn edit(&mut self, add: Vec<ResourceName>, remove: &Self) {
+    fn edited(&self, add: &[ResourceName], remove: &[ResourceName]) -> Self {
         let mut names = Vec::with_capacity(self.len() + add.len());
-        names.extend(self.iter().filter(|name| !remove.contains(name)).cloned());
-        names.extend(add);
-        *self = names.into_iter().collect();
+        names.extend(self.iter().filter(|name| remove.binary_search(name).is_err()).cloned());
+        names.extend_from_slice(add);
+        names.into_iter().collect()
     }
 }
 
@@ -98,6 +98,15 @@ impl Selection {
             Self::Names(names) => &names.0,
         }
     }
+
+    /// The same selection, made of the strings of an older one where it has them.
+    pub(crate) fn rebuilt(self, old: &Self, added: &[ResourceName], removed: &[ResourceName]) -> Self {
+        match (self, old) {
+            (Self::Names(_), Self::Names(old)) => Self::Names(old.edited(added, removed)),
+            (Self::Names(_), Self::All) => Self::Names(added.iter().cloned().collect()),
+            (Self::All, _) => Self::All,
+        }
+    }
 }
 
 impl Subscription {
@@ -145,7 +154,8 @@ impl Subscription {
         } else {
             Vec::new()
         };
-        if subscribe.iter().any(|name| name.as_str() == WILDCARD) {
+        let names_star = subscribe.iter().any(|name| name.as_str() == WILDCARD);
+        if names_star {
             self.wildcard = Wildcard::Explicit;
         }
         let subscribe: Vec<_> = subscribe.into_iter().filter(|name| name.as_str() != WILDCARD).collect();
@@ -153,9 +163,15 @@ impl Subscription {
         answer.sort_unstable();
         answer.dedup();
         if !subscribe.is_empty() || !unsubscribed.is_empty() {
-            self.names.edit(subscribe, &unsubscribed);
+            self.names = self.names.edited(&subscribe, &unsubscribed.0);
         }
-        Added { names: answer, wildcard: self.is_wildcard() && !had_wildcard }
+        Added { names: answer, wildcard: self.is_wildcard() && (names_star || !had_wildcard) }
+    }
+
+    /// Takes the strings that other streams share, for the same names.
+    pub(crate) fn share(&mut self, names: &NameSet) {
+        debug_assert_eq!(self.names, *names);
+        self.names = names.clone();
     }
 
     /// Whether everything is asked for.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, Version, digest};
+use crate::parameters::Parameters;
 use crate::resource::Resource;
 
 /// One stored variant of a resource.
@@ -30,7 +31,8 @@ impl Variant {
         Self { name: id.name, constraints: id.constraints, payload, version, changed_at, born_at, endpoints }
     }
 
-    /// Digest of name, constraints and version: what this variant adds to the version of a SotW response (T38).
+    /// Digest of name and version: what this variant adds to the version of a SotW response (T38). Constraints are not
+    /// in it, as they are not sent to those who ask by name.
     ///
     /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would each pay for it.
     pub(crate) fn identity(&self) -> u128 {
@@ -64,18 +66,44 @@ impl Variant {
     }
 }
 
-/// The variants of one name. So far a name has one, which is for everyone.
+/// The variants of one name: whatever the parameters of a subscription, at most one matches.
 #[derive(Debug, Clone)]
-pub struct VariantSet(Arc<Variant>);
+pub struct VariantSet(Variants);
+
+#[derive(Debug, Clone)]
+enum Variants {
+    /// By far the most names have one variant.
+    One(Arc<Variant>),
+    Several(Arc<[Arc<Variant>]>),
+}
 
 impl VariantSet {
-    pub(crate) fn of(variant: Arc<Variant>) -> Self {
-        Self(variant)
+    /// The set of these; `None` when there are none.
+    pub(crate) fn of(variants: Vec<Arc<Variant>>) -> Option<Self> {
+        match <[_; 1]>::try_from(variants) {
+            Ok([variant]) => Some(Self(Variants::One(variant))),
+            Err(none) if none.is_empty() => None,
+            Err(several) => Some(Self(Variants::Several(several.into()))),
+        }
     }
 
-    /// The variant a subscription to the name gets.
+    /// The variant that a subscription with these parameters gets (T3); `None` when none is for it (T4).
     #[must_use]
-    pub fn resolve(&self) -> &Arc<Variant> {
-        &self.0
+    pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
+        self.iter().find(|variant| variant.constraints.matches(parameters))
+    }
+
+    /// All variants, in the order of their constraints.
+    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Variant>> {
+        match &self.0 {
+            Variants::One(variant) => std::slice::from_ref(variant).iter(),
+            Variants::Several(variants) => variants.iter(),
+        }
+    }
+
+    /// The variant with exactly these constraints.
+    #[must_use]
+    pub fn get(&self, constraints: &Constraints) -> Option<&Arc<Variant>> {
+        self.iter().find(|variant| variant.constraints == *constraints)
     }
 }

@@ -144,7 +144,10 @@ impl Known {
         let mut expected = BTreeMap::new();
         for (name, variants) in resources.iter().flat_map(|resources| resources.iter()) {
             if self.covers(name.as_str()) {
-                expected.insert(name.as_str().to_owned(), content_of(variants.resolve().payload()).1);
+                expected.insert(
+                    name.as_str().to_owned(),
+                    content_of(variants.iter().next().unwrap().payload()).1,
+                );
             }
         }
         let held = self.held.iter().filter(|(name, _)| removals || expected.contains_key(*name));

@@ -44,11 +44,15 @@ impl Driver {
         config: StreamConfig,
     ) -> Self {
         let watch = cache.watch();
+        let type_url = match &service {
+            Service::Aggregated => String::new(),
+            Service::Single(type_url) => type_url.as_str().to_owned(),
+        };
         let machine = match protocol {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, config)),
             Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, config)),
         };
-        Self { machine, skimmer: Skimmer::new(), watch, start: Instant::now() }
+        Self { machine, skimmer: Skimmer::new(type_url), watch, start: Instant::now() }
     }
 
     /// Runs until the client or the server ends the stream.
@@ -61,6 +65,8 @@ impl Driver {
         let status = self.drive(&mut inbound, &outbound, &mut stopping).await;
         let node = self.node();
         debug!(node = node.id, cluster = node.cluster, code = ?status.code(), "stream ended");
+        // A client that no longer reads must not keep its place in the cache's index.
+        drop((self, inbound));
         // Fails when the client is gone, and then nobody needs it.
         _ = outbound.send(Outbound::End(status)).await;
     }
@@ -71,13 +77,13 @@ impl Driver {
         outbound: &mpsc::Sender<Outbound>,
         stopping: &mut watch::Receiver<bool>,
     ) -> Status {
-        let mut is_due = false;
+        let (mut is_due, mut is_open) = (false, true);
         let mut until = None;
         let mut requests_in_a_row = 0;
         loop {
             tokio::select! {
                 biased; // requests before pushes; after some in a row pushes get a turn
-                frame = inbound.message(), if requests_in_a_row < REQUESTS_IN_A_ROW => match frame {
+                frame = inbound.message(), if is_open && requests_in_a_row < REQUESTS_IN_A_ROW => match frame {
                     Ok(Some(frame)) => {
                         if let Err(status) = self.on_frame(&frame) {
                             return status;
@@ -85,7 +91,8 @@ impl Driver {
                         requests_in_a_row += 1;
                         is_due = true;
                     }
-                    Ok(None) => return Status::ok(""),
+                    // The client has said all it will say, and may still wait for the answer.
+                    Ok(None) => (is_open, is_due) = (false, true),
                     // G9: what tonic calls out of range is a request over the limit, which its text names.
                     Err(status) if status.code() == Code::OutOfRange => {
                         return Status::resource_exhausted(status.message());
@@ -100,6 +107,7 @@ impl Driver {
                     // Asked only when there is room, so that what is sent is the newest and nothing queues up.
                     Ok(permit) => match self.next() {
                         Next::Send(response) => permit.send(Outbound::Response(response)),
+                        Next::Wait { .. } if !is_open => return Status::ok(""),
                         Next::Wait { until: time } => (is_due, until) = (false, time),
                         Next::Close(error) => return close_status(&error),
                     },

@@ -77,7 +77,8 @@ impl Server {
         self
     }
 
-    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14).
+    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14). Connections of clients
+    /// that do not take the end of their streams in [`ServerConfig::drain`] are left to the runtime.
     ///
     /// # Errors
     /// [`ServeError::Transport`] when connections can no longer be accepted.
@@ -88,7 +89,8 @@ impl Server {
     ) -> Result<(), ServeError> {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
-        for service in SERVICES.iter().map(|row| row.service).chain([ADS]) {
+        let services = || SERVICES.iter().map(|row| row.service).chain([ADS, ""]);
+        for service in services() {
             health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
         }
         let routes = Routes::new(health_service);
@@ -106,7 +108,9 @@ impl Server {
             result = &mut serving => return Ok(result?),
             () = shutdown => {}
         }
-        health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        for service in services() {
+            health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+        }
         _ = stop.send(true);
         match tokio::time::timeout(drain, serving).await {
             Ok(result) => Ok(result?),

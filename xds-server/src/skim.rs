@@ -27,6 +27,7 @@ pub(crate) struct Skimmer {
     /// Per type, a hash of the names of its last SotW request. A client that finds a collision fools itself alone.
     names: BTreeMap<String, u64>,
     hasher: RandomState,
+    default_type: String,
 }
 
 /// Why a frame is no request. Only the sender can mend it, so the stream ends (G1).
@@ -39,8 +40,9 @@ pub(crate) enum SkimError {
 }
 
 impl Skimmer {
-    pub(crate) fn new() -> Self {
-        Self { node: None, names: BTreeMap::new(), hasher: RandomState::new() }
+    /// For a stream on which an empty type URL means this one (S12).
+    pub(crate) fn new(default_type: String) -> Self {
+        Self { node: None, names: BTreeMap::new(), hasher: RandomState::new(), default_type }
     }
 
     /// Reads a `DiscoveryRequest`.
@@ -63,6 +65,9 @@ impl Skimmer {
                 6 => request.error_detail = Some(status_message(bytes)?),
                 _ => {}
             }
+        }
+        if request.type_url.is_empty() {
+            request.type_url.clone_from(&self.default_type);
         }
         let names = names.finish();
         if self.names.get(&request.type_url) != Some(&names) {
@@ -207,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_sotw_request_is_read_as_it_was_written() {
-        let mut skimmer = Skimmer::new();
+        let mut skimmer = Skimmer::new(String::new());
         let read = skimmer.sotw(&request(&["a", "b"]).encode_to_vec()).unwrap();
         let expected = SotwRequest {
             type_url: "t".into(),
@@ -221,7 +226,7 @@ mod tests {
 
     #[test]
     fn s11_g7_the_node_is_that_of_the_first_request_which_has_one() {
-        let mut skimmer = Skimmer::new();
+        let mut skimmer = Skimmer::new(String::new());
         let mut read = |node: Option<&str>| {
             let node = node.map(|id| Node { id: id.into(), ..Node::default() });
             skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
@@ -235,7 +240,7 @@ mod tests {
 
     #[test]
     fn s7_names_that_did_not_change_are_not_read_again() {
-        let mut skimmer = Skimmer::new();
+        let mut skimmer = Skimmer::new(String::new());
         let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().names;
         assert_eq!(read(&["ab", "c"]), Some(names(&["ab", "c"])));
         assert_eq!(read(&["ab", "c"]), None);
@@ -265,20 +270,23 @@ mod tests {
             response_nonce: Nonce::parse("7"),
             error_detail: None,
         };
-        assert_eq!(Skimmer::new().delta(&message.encode_to_vec()), Ok(expected));
+        assert_eq!(Skimmer::new(String::new()).delta(&message.encode_to_vec()), Ok(expected));
     }
 
     #[test]
     fn g1_a_truncated_frame_is_an_error_and_never_a_panic() {
         let frame = request(&["a", "b"]).encode_to_vec();
-        assert!(matches!(Skimmer::new().sotw(&frame[..frame.len() - 1]), Err(SkimError::Malformed(_))));
-        assert_eq!(Skimmer::new().sotw(&[0x1a, 1, 0xff]), Err(SkimError::NotUtf8 { field: 3 }));
+        assert!(matches!(
+            Skimmer::new(String::new()).sotw(&frame[..frame.len() - 1]),
+            Err(SkimError::Malformed(_))
+        ));
+        assert_eq!(Skimmer::new(String::new()).sotw(&[0x1a, 1, 0xff]), Err(SkimError::NotUtf8 { field: 3 }));
     }
 
     #[test]
     fn any_bytes_are_read_or_refused_as_prost_does() {
         fn agrees(bytes: Vec<u8>) -> bool {
-            let ours = Skimmer::new().sotw(&bytes);
+            let ours = Skimmer::new(String::new()).sotw(&bytes);
             match DiscoveryRequest::decode(bytes.as_slice()) {
                 Ok(message) => ours.is_ok_and(|read| read.type_url == message.type_url),
                 // The node is read for its id alone, so what prost refuses deeper inside passes here.

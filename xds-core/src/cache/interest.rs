@@ -14,11 +14,12 @@ use std::task::Poll;
 use atomic_waker::AtomicWaker;
 
 use super::snapshot::{Removed, Snapshot, TypeSnapshot};
-use super::{Cache, lock};
+use super::{Cache, ChangedNames, lock};
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::parameters::Parameters;
 use crate::server::Body;
 use crate::subscription::{self, Selection};
-use crate::variants::{Variant, VariantSet};
+use crate::variants::Variant;
 
 /// One stream as the cache sees it: what it wants, and how to wake it.
 #[derive(Debug)]
@@ -54,11 +55,29 @@ impl Watch {
     }
 
     /// Joins the class of a selection. What was missed while not in it is found by comparing in full.
-    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, selection: Selection) -> Membership {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        type_url: &TypeUrl,
+        selection: Selection,
+        parameters: &Parameters,
+    ) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let member = Member { stream: Arc::clone(&self.stream), cursor: Arc::clone(&cursor) };
-        let class = lock(&self.cache.interest).join(type_url, selection, member);
-        Membership { watch: Arc::clone(self), class, cursor }
+        let mut interest = lock(&self.cache.interest);
+        let (projected, keys_at) = self.project(type_url, parameters);
+        let class = interest.join(type_url, Wanted { selection, parameters: projected }, member);
+        let parameters = parameters.clone();
+        Membership { watch: Arc::clone(self), class, cursor, parameters, keys_at }
+    }
+
+    /// The parameters as far as they matter now, and since when that is so. Asked with the index locked, so that no
+    /// commit comes in between.
+    fn project(&self, type_url: &TypeUrl, parameters: &Parameters) -> (Parameters, Revision) {
+        let snapshot = self.cache.snapshot();
+        match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
+            Some(keys) => (keys.project(parameters), keys.changed_at()),
+            None => (Parameters::new(), Revision::ZERO),
+        }
     }
 }
 
@@ -68,18 +87,50 @@ pub(crate) struct Membership {
     watch: Arc<Watch>,
     class: Arc<Class>,
     cursor: Arc<AtomicU64>,
+    /// All parameters of the subscription; those of the class are their projection.
+    parameters: Parameters,
+    /// The keys of the type that the projection was made for.
+    keys_at: Revision,
 }
 
 impl Membership {
     /// Moves to another selection of the same type and keeps the cursor.
     pub(crate) fn select(&mut self, selection: Selection) {
-        if self.class.selection != selection {
-            let mut interest = lock(&self.watch.cache.interest);
-            if self.class.is_up_to_date(&self.cursor) {
-                self.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
-            }
-            self.class = interest.reselect(&self.class, &self.watch.stream, selection);
+        if self.class.wanted.selection != selection {
+            self.reselect(Some(selection));
         }
+    }
+
+    /// Follows a change of the keys that constraints of the type name: streams that were alike may no longer be.
+    pub(crate) fn refresh(&mut self, snapshot: &Snapshot) {
+        let keys_at = snapshot.of_type(&self.class.type_url).map(|resources| resources.keys().changed_at());
+        if keys_at.is_some_and(|keys_at| keys_at > self.keys_at) {
+            self.reselect(None);
+        }
+    }
+
+    fn reselect(&mut self, selection: Option<Selection>) {
+        let mut interest = lock(&self.watch.cache.interest);
+        let (parameters, keys_at) = self.watch.project(&self.class.type_url, &self.parameters);
+        let selection = selection.unwrap_or_else(|| self.class.wanted.selection.clone());
+        let wanted = Wanted { selection, parameters };
+        if keys_at == self.keys_at && self.class.is_up_to_date(&self.cursor) {
+            self.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
+        }
+        self.keys_at = keys_at;
+        if wanted != self.class.wanted {
+            self.class = interest.reselect(&self.class, &self.watch.stream, wanted);
+        }
+    }
+
+    /// What it selects, in the strings of the index, for the subscription to share.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.class.wanted.selection
+    }
+
+    /// The variant of a name that this subscription gets.
+    pub(crate) fn find(&self, name: &ResourceName, snapshot: &Snapshot) -> Option<Arc<Variant>> {
+        snapshot.of_type(&self.class.type_url)?.find(name, &self.class.wanted.parameters).cloned()
     }
 
     /// The revision up to which the stream was sent what it selects; zero before the first answer.
@@ -101,7 +152,16 @@ impl Membership {
     ///
     /// `None` when the cache no longer knows: the stream missed more removals than are remembered.
     pub(crate) fn update(&self, snapshot: &Snapshot) -> Option<Arc<Update>> {
+        // A snapshot is seen after its commit was marked, so who is up to date now is so at the snapshot.
+        if self.class.is_up_to_date(&self.cursor) {
+            self.advance(snapshot.revision());
+        }
         self.class.update(self.cursor(), snapshot)
+    }
+
+    /// An update that brings nothing, for who is not to move.
+    pub(crate) fn no_update(&self) -> Arc<Update> {
+        Arc::new(Update::new(self.cursor(), self.cursor()))
     }
 
     /// Everything the class selects.
@@ -126,7 +186,7 @@ impl Drop for Membership {
 pub(crate) struct Update {
     /// New and changed variants, by name.
     pub(crate) changed: Vec<Arc<Variant>>,
-    /// What was removed, by name. From the start (cursor zero) it stays empty.
+    /// What was removed, by name; also what came and went since the cursor. From the start (cursor zero) it is empty.
     pub(crate) removed: Vec<Removed>,
     /// Names without a resource, which a client that asks for them anew is told of (D10). Only from the start.
     pub(crate) absent: Vec<ResourceName>,
@@ -148,16 +208,26 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and sleep again.
     pub(super) fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-/// A name that a commit changed, and by how much the sum of identities moved.
+/// What a stream wants of a type, as far as it matters: equal wants form a class.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    selection: Selection,
+    /// Projected on the keys that constraints name.
+    parameters: Parameters,
+}
+
+/// A name whose variant changed for a class, and by how much the sum of identities moved.
 #[derive(Debug, Clone)]
-pub(super) struct ChangedName {
-    pub(super) name: ResourceName,
-    pub(super) shift: u128,
+struct ChangedName {
+    name: ResourceName,
+    shift: u128,
 }
 
 /// The index of all classes.
@@ -174,7 +244,9 @@ pub(super) struct Interest {
 #[derive(Debug, Default)]
 pub(super) struct TypeInterest {
     by_name: BTreeMap<ResourceName, BTreeSet<ClassId>>,
-    by_selection: BTreeMap<Selection, ClassId>,
+    by_wanted: BTreeMap<Wanted, ClassId>,
+    /// The classes that select everything.
+    wildcards: BTreeSet<ClassId>,
     classes: BTreeMap<ClassId, Arc<Class>>,
     pub(super) last_class: ClassId,
 }
@@ -186,7 +258,7 @@ type ClassId = u64;
 struct Class {
     id: ClassId,
     type_url: TypeUrl,
-    selection: Selection,
+    wanted: Wanted,
     members: Mutex<BTreeMap<u64, Member>>,
     /// The last commit that concerned the class, or the one at which it was formed.
     touched_at: AtomicU64,
@@ -226,45 +298,52 @@ impl Interest {
     /// Writes a commit into the logs of the classes it concerns; the streams to wake, in the order of their start.
     pub(super) fn mark(
         &mut self,
-        revision: Revision,
-        changed: &BTreeMap<TypeUrl, Vec<ChangedName>>,
+        current: &Snapshot,
+        next: &Snapshot,
+        changed: &ChangedNames,
     ) -> Vec<Arc<Stream>> {
-        // G13: the first commit ends the time in which nothing was known, for everyone.
-        let first_sync = self.revision == Revision::ZERO;
-        self.revision = revision;
-        let mut concerned = BTreeMap::<(&TypeUrl, ClassId), &Arc<Class>>::new();
-        for (type_url, names) in changed {
-            let Some((type_url, interest)) = self.types.get_key_value(type_url) else { continue };
-            let wildcard = interest.by_selection.get(&Selection::All);
-            for change in names {
-                let by_name = interest.by_name.get(&change.name).into_iter().flatten();
-                for id in by_name.chain(wildcard) {
-                    let class = &interest.classes[id];
-                    class.record(revision, change);
-                    concerned.insert((type_url, *id), class);
+        self.revision = next.revision();
+        let nothing = TypeSnapshot::default();
+        let mut concerned = Vec::<&Arc<Class>>::new();
+        for (type_url, interest) in &self.types {
+            let (before, after) = (current.of_type(type_url), next.of_type(type_url));
+            let (before, after) = (before.unwrap_or(&nothing), after.unwrap_or(&nothing));
+            // G13: the first commit ends the time in which nothing was known. And when other keys count than before,
+            // each stream has to see which class it belongs to.
+            let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
+            let mut touched = BTreeSet::new();
+            for name in changed.get(type_url).into_iter().flatten() {
+                let by_name = interest.by_name.get(name).into_iter().flatten();
+                for id in by_name.chain(&interest.wildcards) {
+                    if interest.classes[id].record(name, before, after, self.revision) {
+                        touched.insert(id);
+                    }
                 }
             }
-        }
-        if first_sync {
-            for (type_url, interest) in &self.types {
-                concerned.extend(interest.classes.iter().map(|(id, class)| ((type_url, *id), class)));
+            if all {
+                touched.extend(interest.classes.keys());
             }
+            concerned.extend(touched.into_iter().map(|id| &interest.classes[id]));
         }
         let mut woken = BTreeMap::new();
-        for class in concerned.into_values() {
+        for class in concerned {
             let members = lock(&class.members);
             for member in members.values() {
                 // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so all of them
                 // share one update.
                 if class.is_up_to_date(&member.cursor) {
-                    member.cursor.fetch_max(revision.0 - 1, Ordering::Relaxed);
+                    member.cursor.fetch_max(self.revision.0 - 1, Ordering::Relaxed);
                 }
-                member.stream.woken.store(true, Ordering::Release);
                 woken.insert(member.stream.id, Arc::clone(&member.stream));
             }
-            class.touched_at.store(revision.0, Ordering::Release);
+            class.touched_at.store(self.revision.0, Ordering::Release);
         }
         woken.into_values().collect()
+    }
+
+    /// Whether any stream asks for the type.
+    pub(super) fn has_streams(&self, type_url: &TypeUrl) -> bool {
+        self.types.contains_key(type_url)
     }
 
     /// The oldest cursor of the streams that still have to hear of a change; `None` when there is none.
@@ -280,14 +359,14 @@ impl Interest {
             .map(Revision)
     }
 
-    fn join(&mut self, type_url: &TypeUrl, selection: Selection, member: Member) -> Arc<Class> {
+    fn join(&mut self, type_url: &TypeUrl, wanted: Wanted, member: Member) -> Arc<Class> {
         if !self.types.contains_key(type_url) {
             self.types.insert(type_url.clone(), TypeInterest::default());
         }
         let interest = self.types.get_mut(type_url).expect("was inserted above");
-        let class = match interest.by_selection.get(&selection) {
+        let class = match interest.by_wanted.get(&wanted) {
             Some(id) => Arc::clone(&interest.classes[id]),
-            None => interest.form(type_url, selection, self.revision),
+            None => interest.form(type_url, wanted, self.revision),
         };
         lock(&class.members).insert(member.stream.id, member);
         class
@@ -307,54 +386,68 @@ impl Interest {
         }
     }
 
-    fn reselect(&mut self, class: &Arc<Class>, stream: &Stream, selection: Selection) -> Arc<Class> {
+    fn reselect(&mut self, class: &Arc<Class>, stream: &Stream, wanted: Wanted) -> Arc<Class> {
         let is_alone = lock(&class.members).len() == 1;
         let interest =
             self.types.get_mut(&class.type_url).expect("a class with a member stands in the index");
-        if is_alone && !interest.by_selection.contains_key(&selection) {
+        if is_alone && !interest.by_wanted.contains_key(&wanted) {
             // A stream that adds names one by one must not pay for all of them each time.
-            return interest.alter(class, selection, self.revision);
+            return interest.alter(class, wanted, self.revision);
         }
         let type_url = class.type_url.clone();
         let member = lock(&class.members).remove(&stream.id).expect("the stream is in the class it left");
-        let joined = self.join(&type_url, selection, member);
+        let joined = self.join(&type_url, wanted, member);
         self.leave(class, stream);
         joined
     }
 }
 
 impl TypeInterest {
-    fn form(&mut self, type_url: &TypeUrl, selection: Selection, revision: Revision) -> Arc<Class> {
+    fn form(&mut self, type_url: &TypeUrl, wanted: Wanted, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
-        let selection = self.interned(selection);
-        let class = Arc::new(Class::new(self.last_class, type_url.clone(), selection, revision));
-        self.index(&class, class.selection.names());
+        let selection = match wanted.selection {
+            Selection::All => Selection::All,
+            Selection::Names(names) => {
+                Selection::Names(self.interned(names.iter().cloned().collect()).into_iter().collect())
+            }
+        };
+        let wanted = Wanted { selection, parameters: wanted.parameters };
+        let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
+        self.index(&class, class.wanted.selection.names());
         class
     }
 
-    /// Replaces a class by one with another selection, at the cost of the difference.
-    fn alter(&mut self, old: &Class, selection: Selection, revision: Revision) -> Arc<Class> {
-        self.by_selection.remove(&old.selection);
-        let selection = self.interned(selection);
-        let class = Arc::new(Class::new(old.id, old.type_url.clone(), selection, revision));
+    /// Replaces a class by one that wants something else, at the cost of the difference.
+    fn alter(&mut self, old: &Class, wanted: Wanted, revision: Revision) -> Arc<Class> {
+        self.by_wanted.remove(&old.wanted);
+        self.wildcards.remove(&old.id);
+        let (before, after) = (old.wanted.selection.names(), wanted.selection.names());
+        let removed = subscription::difference(before, after);
+        let added = self.interned(subscription::difference(after, before));
+        let selection = wanted.selection.rebuilt(&old.wanted.selection, &added, &removed);
+        let wanted = Wanted { selection, parameters: wanted.parameters };
+        let class = Arc::new(Class::new(old.id, old.type_url.clone(), wanted, revision));
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
-        let (before, after) = (old.selection.names(), class.selection.names());
-        self.unindex(old.id, &subscription::difference(before, after));
-        self.index(&class, &subscription::difference(after, before));
+        self.unindex(old.id, &removed);
+        self.index(&class, &added);
         class
     }
 
     fn dissolve(&mut self, class: &Class) {
-        self.by_selection.remove(&class.selection);
+        self.by_wanted.remove(&class.wanted);
+        self.wildcards.remove(&class.id);
         self.classes.remove(&class.id);
-        self.unindex(class.id, class.selection.names());
+        self.unindex(class.id, class.wanted.selection.names());
     }
 
     fn index(&mut self, class: &Arc<Class>, names: &[ResourceName]) {
         for name in names {
             self.by_name.entry(name.clone()).or_default().insert(class.id);
         }
-        self.by_selection.insert(class.selection.clone(), class.id);
+        if class.wanted.selection == Selection::All {
+            self.wildcards.insert(class.id);
+        }
+        self.by_wanted.insert(class.wanted.clone(), class.id);
         self.classes.insert(class.id, Arc::clone(class));
     }
 
@@ -369,25 +462,19 @@ impl TypeInterest {
         }
     }
 
-    /// The same selection with the strings that the index already holds.
-    fn interned(&self, selection: Selection) -> Selection {
-        let known = |name: &ResourceName| match self.by_name.get_key_value(name) {
-            Some((known, _)) => known.clone(),
-            None => name.clone(),
-        };
-        match selection {
-            Selection::All => Selection::All,
-            Selection::Names(names) => Selection::Names(names.iter().map(known).collect()),
-        }
+    /// The same names with the strings that the index already holds.
+    fn interned(&self, names: Vec<ResourceName>) -> Vec<ResourceName> {
+        let known = |name| self.by_name.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name);
+        names.into_iter().map(known).collect()
     }
 }
 
 impl Class {
-    fn new(id: ClassId, type_url: TypeUrl, selection: Selection, revision: Revision) -> Self {
+    fn new(id: ClassId, type_url: TypeUrl, wanted: Wanted, revision: Revision) -> Self {
         Self {
             id,
             type_url,
-            selection,
+            wanted,
             members: Mutex::default(),
             touched_at: AtomicU64::new(revision.0),
             log: Mutex::new(Log { complete_after: revision, entries: VecDeque::new() }),
@@ -402,22 +489,40 @@ impl Class {
         cursor > 0 && cursor >= self.touched_at.load(Ordering::Acquire)
     }
 
-    fn record(&self, revision: Revision, change: &ChangedName) {
+    /// Notes that a name changed; whether it did for this class.
+    fn record(
+        &self,
+        name: &ResourceName,
+        before: &TypeSnapshot,
+        after: &TypeSnapshot,
+        revision: Revision,
+    ) -> bool {
+        let parameters = &self.wanted.parameters;
+        let (before, after) = (before.find(name, parameters), after.find(name, parameters));
+        if before.map(|variant| variant.version()) == after.map(|variant| variant.version()) {
+            // Not concerned, or V29: another variant with the same payload.
+            return false;
+        }
+        let identity = |variant: Option<&Arc<Variant>>| variant.map_or(0, |variant| variant.identity());
+        let shift = identity(after).wrapping_sub(identity(before));
         // Beyond the number of names a log is no cheaper than comparing all of them.
-        let limit = match &self.selection {
+        let limit = match &self.wanted.selection {
             Selection::All => LOG_LIMIT,
             Selection::Names(names) => names.len().min(LOG_LIMIT),
         };
-        let mut log = lock(&self.log);
-        if log.complete_after == revision {
-            return;
+        // Nobody needs them any more, unless somebody is just making one.
+        if let Ok(mut updates) = self.updates.try_lock() {
+            updates.clear();
         }
-        if log.entries.len() >= limit {
+        let mut log = lock(&self.log);
+        if log.complete_after < revision && log.entries.len() >= limit {
             log.entries.clear();
             log.complete_after = revision;
-            return;
         }
-        log.entries.push_back((revision, change.clone()));
+        if log.complete_after < revision {
+            log.entries.push_back((revision, ChangedName { name: name.clone(), shift }));
+        }
+        true
     }
 
     /// The changes in (from, to]; `None` when the log does not reach back that far.
@@ -449,34 +554,28 @@ impl Class {
 
     fn make_update(&self, from: Revision, snapshot: &Snapshot) -> Option<Update> {
         let to = snapshot.revision();
-        let mut update = Update {
-            changed: Vec::new(),
-            removed: Vec::new(),
-            absent: Vec::new(),
-            sotw_body: OnceLock::new(),
-            delta_body: OnceLock::new(),
-            from,
-            to,
-        };
+        let mut update = Update::new(from, to);
         let nothing = TypeSnapshot::default();
         let resources = snapshot.of_type(&self.type_url).unwrap_or(&nothing);
         if from > Revision::ZERO && !resources.remembers(from) {
             return None;
         }
-        match (&self.selection, self.logged(from, to)) {
+        let mut compare = |name: &ResourceName| update.compare(name, resources, &self.wanted.parameters);
+        match (&self.wanted.selection, self.logged(from, to)) {
             (_, Some(changes)) if from > Revision::ZERO => {
                 let names: BTreeSet<_> = changes.iter().map(|change| &change.name).collect();
-                names.into_iter().for_each(|name| update.compare(name, resources));
+                names.into_iter().for_each(compare);
             }
-            (Selection::Names(names), _) => names.iter().for_each(|name| update.compare(name, resources)),
+            (Selection::Names(names), _) => names.iter().for_each(compare),
             (Selection::All, _) => {
-                let all = resources.iter().map(|(_, variants)| VariantSet::resolve(variants));
-                update.changed.extend(all.filter(|variant| variant.changed_at > from).cloned());
-                update.changed.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+                resources.iter().for_each(|(name, _)| compare(name));
                 if from > Revision::ZERO {
-                    update.removed.extend(resources.removed_after(from).cloned());
-                    update.removed.sort_unstable_by(|a, b| a.variant.name().cmp(b.variant.name()));
+                    resources.gone_names().for_each(compare);
                 }
+                update.changed.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+                update.removed.sort_unstable_by(|a, b| a.variant.name().cmp(b.variant.name()));
+                // Nobody asked for these by name.
+                update.absent.clear();
             }
         }
         Some(update)
@@ -485,7 +584,10 @@ impl Class {
     fn sum(&self, snapshot: &Snapshot) -> u128 {
         let to = snapshot.revision();
         let Some(resources) = snapshot.of_type(&self.type_url) else { return 0 };
-        let Selection::Names(names) = &self.selection else { return resources.sum() };
+        let Wanted { selection, parameters } = &self.wanted;
+        if *selection == Selection::All && resources.keys().is_empty() {
+            return resources.sum();
+        }
         let mut known = lock(&self.sum);
         if known.at > Revision::ZERO && known.at == to {
             return known.value;
@@ -494,10 +596,17 @@ impl Class {
             if known.at > Revision::ZERO && known.at < to { self.logged(known.at, to) } else { None };
         let value = match from_log {
             Some(changes) => changes.iter().fold(known.value, |sum, change| sum.wrapping_add(change.shift)),
-            None => names
-                .iter()
-                .filter_map(|name| resources.get(name))
-                .fold(0, |sum: u128, variants| sum.wrapping_add(variants.resolve().identity())),
+            None => {
+                let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity());
+                match selection {
+                    Selection::All => {
+                        resources.iter().filter_map(|(_, variants)| variants.resolve(parameters)).fold(0, add)
+                    }
+                    Selection::Names(names) => {
+                        names.iter().filter_map(|name| resources.find(name, parameters)).fold(0, add)
+                    }
+                }
+            }
         };
         *known = Sum { at: to, value };
         value
@@ -505,20 +614,31 @@ impl Class {
 }
 
 impl Update {
+    fn new(from: Revision, to: Revision) -> Self {
+        let (changed, removed, absent) = (Vec::new(), Vec::new(), Vec::new());
+        let (sotw_body, delta_body) = (OnceLock::new(), OnceLock::new());
+        Self { changed, removed, absent, sotw_body, delta_body, from, to }
+    }
+
     /// Whether it brings a variant of this name.
     pub(crate) fn has(&self, name: &ResourceName) -> bool {
         self.changed.binary_search_by(|variant| variant.name().cmp(name)).is_ok()
     }
 
-    fn compare(&mut self, name: &ResourceName, resources: &TypeSnapshot) {
-        match resources.get(name).map(VariantSet::resolve) {
-            Some(variant) if variant.changed_at > self.from => self.changed.push(Arc::clone(variant)),
+    fn compare(&mut self, name: &ResourceName, resources: &TypeSnapshot, parameters: &Parameters) {
+        let mut removed = resources.removed_after(name, parameters, self.from);
+        match resources.find(name, parameters) {
+            // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
+            // payload is that of the one before, nothing changed for those who ask by name.
+            Some(variant) if variant.changed_at > self.from => {
+                let before = removed.find(|removed| removed.variant.born_at <= self.from);
+                if before.is_none_or(|before| before.variant.version() != variant.version()) {
+                    self.changed.push(Arc::clone(variant));
+                }
+            }
             Some(_) => {}
             None if self.from == Revision::ZERO => self.absent.push(name.clone()),
-            None => {
-                let removed = resources.removed(name).filter(|removed| removed.at > self.from);
-                self.removed.extend(removed.cloned());
-            }
+            None => self.removed.extend(removed.max_by_key(|removed| removed.at).cloned()),
         }
     }
 }

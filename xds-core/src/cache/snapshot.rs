@@ -6,8 +6,10 @@ use std::sync::Arc;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
+use super::transaction::Change;
+use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::resource::Resource;
+use crate::parameters::Parameters;
 use crate::variants::{Variant, VariantSet};
 
 /// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
@@ -57,14 +59,26 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub struct TypeSnapshot {
     present: NameMap<VariantSet>,
-    removed: NameMap<Removed>,
+    removed: NameMap<Vec<Removed>>,
+    /// The sum of their weights.
+    removals: usize,
     /// Removals at or before this revision are forgotten.
     remembers_since: Revision,
     /// Sum of the identities of all variants (T38).
     sum: u128,
+    keys: Arc<Keys>,
 }
 
-/// What was there until a commit removed it; kept until every stream has heard of it.
+/// The keys that constraints of a type name.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Keys {
+    /// Each key with the number of variants that name it.
+    uses: BTreeMap<Arc<str>, usize>,
+    /// The commit that added or removed a key last.
+    changed_at: Revision,
+}
+
+/// A variant that was there until a commit removed it; remembered as long as a stream may not have heard of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Removed {
     /// The content it had last.
@@ -97,8 +111,21 @@ impl TypeSnapshot {
         self.present.iter()
     }
 
-    pub(crate) fn removed(&self, name: &ResourceName) -> Option<&Removed> {
-        self.removed.get(name)
+    /// The variant that this parameter set selects.
+    pub(crate) fn find(&self, name: &ResourceName, parameters: &Parameters) -> Option<&Arc<Variant>> {
+        self.get(name)?.resolve(parameters)
+    }
+
+    /// The variants that this parameter set selected and that were removed after a revision.
+    pub(crate) fn removed_after(
+        &self,
+        name: &ResourceName,
+        parameters: &Parameters,
+        revision: Revision,
+    ) -> impl Iterator<Item = &Removed> {
+        let removed =
+            self.removed.get(name).into_iter().flatten().filter(move |removed| removed.at > revision);
+        removed.filter(|removed| removed.variant.constraints().matches(parameters))
     }
 
     /// Whether everything that was removed after a revision is still known.
@@ -106,65 +133,173 @@ impl TypeSnapshot {
         revision >= self.remembers_since
     }
 
-    /// What was removed after a revision, in no particular order.
-    pub(crate) fn removed_after(&self, revision: Revision) -> impl Iterator<Item = &Removed> {
-        self.removed.values().filter(move |removed| removed.at > revision)
+    /// Names that are gone and not forgotten, in no particular order.
+    pub(crate) fn gone_names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.removed.keys().filter(|name| !self.present.contains_key(*name))
     }
 
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The sum of the identities of all variants.
     pub(crate) fn sum(&self) -> u128 {
         self.sum
     }
 
-    /// Stores a resource; the change of [`sum`](Self::sum), or `None` when it was there already.
-    pub(super) fn put(&mut self, resource: Resource, revision: Revision) -> Option<u128> {
-        let old = self.present.get(resource.name()).map(VariantSet::resolve);
-        if old.is_some_and(|old| old.version() == resource.version()) {
-            return None;
+    /// Replaces and removes variants of one name. Whether anything changed.
+    pub(super) fn edit(
+        &mut self,
+        name: &ResourceName,
+        changes: Vec<VariantChange>,
+        revision: Revision,
+    ) -> bool {
+        let old: Vec<_> = self.get(name).into_iter().flat_map(VariantSet::iter).cloned().collect();
+        let mut variants = old.clone();
+        for (constraints, change) in changes {
+            let at = variants.iter().position(|variant| *variant.constraints() == constraints);
+            match (at, change) {
+                (Some(at), Change::Put(resource)) if variants[at].version() == resource.version() => {}
+                (Some(at), Change::Put(resource)) => {
+                    variants[at] = Arc::new(Variant::new(resource, revision, variants[at].born_at));
+                }
+                (None, Change::Put(resource)) => {
+                    let born_at = self.remembered_birth(name, &constraints).unwrap_or(revision);
+                    variants.push(Arc::new(Variant::new(resource, revision, born_at)));
+                }
+                (Some(at), Change::Remove) => _ = variants.remove(at),
+                (None, Change::Remove) => {}
+            }
         }
-        let old_identity = old.map_or(0, |old| old.identity());
-        let born_at = match old {
-            Some(old) => old.born_at,
-            None => self.removed.get(resource.name()).map_or(revision, |removed| removed.variant.born_at),
+        variants.sort_by(|a, b| a.constraints().cmp(b.constraints()));
+        let is_same =
+            old.len() == variants.len() && old.iter().zip(&variants).all(|(a, b)| Arc::ptr_eq(a, b));
+        if !is_same {
+            self.replace(name, &old, variants, revision);
+        }
+        !is_same
+    }
+
+    fn replace(
+        &mut self,
+        name: &ResourceName,
+        old: &[Arc<Variant>],
+        new: Vec<Arc<Variant>>,
+        revision: Revision,
+    ) {
+        let sum = |variants: &[Arc<Variant>]| {
+            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity()))
         };
-        self.removed.remove_mut(resource.name());
-        let variant = Arc::new(Variant::new(resource, revision, born_at));
-        let shift = variant.identity().wrapping_sub(old_identity);
-        self.sum = self.sum.wrapping_add(shift);
-        self.present.insert_mut(variant.name().clone(), VariantSet::of(variant));
-        Some(shift)
+        self.sum = self.sum.wrapping_sub(sum(old)).wrapping_add(sum(&new));
+        self.count_keys(old, &new, revision);
+        let is_in = |variants: &[Arc<Variant>], variant: &Variant| {
+            variants.iter().any(|other| other.constraints() == variant.constraints())
+        };
+        let mut removed = self.removed.get(name).cloned().unwrap_or_default();
+        self.removals -= weight(&removed);
+        removed.retain(|removed| !is_in(&new, &removed.variant));
+        let gone = old.iter().filter(|variant| !is_in(&new, variant));
+        removed.extend(gone.map(|variant| Removed { variant: Arc::clone(variant), at: revision }));
+        self.removals += weight(&removed);
+        match removed.is_empty() {
+            true => _ = self.removed.remove_mut(name),
+            false => self.removed.insert_mut(name.clone(), removed),
+        }
+        match VariantSet::of(new) {
+            Some(variants) => self.present.insert_mut(name.clone(), variants),
+            None => _ = self.present.remove_mut(name),
+        }
     }
 
-    /// Removes a name; the change of [`sum`](Self::sum), or `None` when it was not there.
-    pub(super) fn remove(&mut self, name: &ResourceName, revision: Revision) -> Option<u128> {
-        let variant = Arc::clone(self.present.get(name)?.resolve());
-        let shift = 0_u128.wrapping_sub(variant.identity());
-        self.sum = self.sum.wrapping_add(shift);
-        self.present.remove_mut(name);
-        self.removed.insert_mut(name.clone(), Removed { variant, at: revision });
-        Some(shift)
+    fn count_keys(&mut self, old: &[Arc<Variant>], new: &[Arc<Variant>], revision: Revision) {
+        let named = |variants: &[Arc<Variant>]| {
+            variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
+        };
+        let (old, new) = (named(old), named(new));
+        if old == new {
+            return;
+        }
+        let keys = Arc::make_mut(&mut self.keys);
+        let before: Vec<_> = keys.uses.keys().cloned().collect();
+        for key in new {
+            *keys.uses.entry(key).or_default() += 1;
+        }
+        for key in old {
+            let uses = keys.uses.get_mut(&key).expect("a key that a variant names is counted");
+            *uses -= 1;
+            if *uses == 0 {
+                keys.uses.remove(&key);
+            }
+        }
+        if !keys.uses.keys().eq(&before) {
+            keys.changed_at = revision;
+        }
     }
 
+    fn remembered_birth(&self, name: &ResourceName, constraints: &Constraints) -> Option<Revision> {
+        let removed = self.removed.get(name)?.iter();
+        removed
+            .map(|removed| &removed.variant)
+            .find(|gone| gone.constraints() == constraints)
+            .map(|gone| gone.born_at)
+    }
+
+    /// How much the remembered removals weigh: one each, and one for each 4 KiB of payload.
     pub(super) fn remembered_removals(&self) -> usize {
-        self.removed.size()
+        self.removals
     }
 
     /// Forgets the removals up to a revision.
     pub(super) fn forget_removals(&mut self, until: Revision) {
-        let kept: Vec<_> = self.removed.iter().filter(|(_, removed)| removed.at > until).collect();
         let mut removed = empty_map();
-        for (name, entry) in kept {
-            removed.insert_mut(name.clone(), entry.clone());
+        self.removals = 0;
+        for (name, entries) in self.removed.iter() {
+            let kept: Vec<_> = entries.iter().filter(|entry| entry.at > until).cloned().collect();
+            if !kept.is_empty() {
+                self.removals += weight(&kept);
+                removed.insert_mut(name.clone(), kept);
+            }
         }
         self.removed = removed;
         self.remembers_since = self.remembers_since.max(until);
     }
 }
 
-impl Default for TypeSnapshot {
-    fn default() -> Self {
-        Self { present: empty_map(), removed: empty_map(), remembers_since: Revision::ZERO, sum: 0 }
+impl Keys {
+    /// Parameters without the keys that no constraint names: real nodes carry names and addresses of their own, so no
+    /// two whole sets are equal.
+    pub(crate) fn project(&self, parameters: &Parameters) -> Parameters {
+        parameters.project(|key| self.uses.contains_key(key))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.uses.is_empty()
+    }
+
+    pub(crate) fn changed_at(&self) -> Revision {
+        self.changed_at
     }
 }
+
+impl Default for TypeSnapshot {
+    fn default() -> Self {
+        Self {
+            present: empty_map(),
+            removed: empty_map(),
+            removals: 0,
+            remembers_since: Revision::ZERO,
+            sum: 0,
+            keys: Arc::default(),
+        }
+    }
+}
+
+fn weight(removed: &[Removed]) -> usize {
+    removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()
+}
+
+/// What happens to the variant with these constraints.
+pub(super) type VariantChange = (Constraints, Change);
 
 type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::server::fixture::{Delta, Sotw, commit, payload, type_url};
 use crate::server::{Next, StreamError};
-use crate::{Resource, ResourceName, VariantId};
+use crate::{Parameters, Resource, ResourceName, VariantId};
 
 fn put(transaction: &mut Transaction, name: &str, content: &str) {
     transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
@@ -18,7 +18,7 @@ fn is_woken(watch: &Watch) -> bool {
 }
 
 fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<crate::Variant>> {
-    snapshot.get(&type_url("EDS"), &name.into()).map(|variants| Arc::clone(variants.resolve()))
+    snapshot.get(&type_url("EDS"), &name.into()).map(|variants| Arc::clone(variants.iter().next().unwrap()))
 }
 
 #[test]
@@ -76,9 +76,10 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
     let (a, everything, clusters) = (cache.watch(), cache.watch(), cache.watch());
     let named =
         |name: &str| crate::subscription::Selection::Names([ResourceName::new(name)].into_iter().collect());
-    let _a = a.join(&type_url("EDS"), named("a"));
-    let _everything = everything.join(&type_url("EDS"), crate::subscription::Selection::All);
-    let _clusters = clusters.join(&type_url("CDS"), crate::subscription::Selection::All);
+    let _a = a.join(&type_url("EDS"), named("a"), &Parameters::new());
+    let _everything =
+        everything.join(&type_url("EDS"), crate::subscription::Selection::All, &Parameters::new());
+    let _clusters = clusters.join(&type_url("CDS"), crate::subscription::Selection::All, &Parameters::new());
     let woken = |text: &str| {
         commit(&cache, text);
         [is_woken(&a), is_woken(&everything), is_woken(&clusters)]

@@ -75,6 +75,6 @@ pub enum CommitError {
 pub struct Commit {
     /// The revision of the cache after it.
     pub revision: Revision,
-    /// How many variants it added, replaced or removed; putting what is there already does not count.
+    /// How many names had a variant added, replaced or removed; putting what is there already does not count.
     pub changed: usize,
 }

@@ -10,7 +10,8 @@ use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdic
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Revision, Version};
-use crate::variants::{Variant, VariantSet};
+use crate::parameters::Parameters;
+use crate::variants::Variant;
 
 /// One delta stream, seen from the server.
 ///
@@ -45,6 +46,8 @@ struct Owed {
     everything: bool,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
+    /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist is not told.
+    endpoints: BTreeSet<ResourceName>,
     /// What the client brought from another stream; used up by the first answer.
     brought: BTreeMap<ResourceName, String>,
 }
@@ -63,16 +66,21 @@ impl DeltaStream {
         Self { types: Types::new(watch, service, config), clusters_sent: ClustersSent::Some(BTreeSet::new()) }
     }
 
+    /// Takes what was derived from the node, before the first request is handed over. The node of a stream does not
+    /// change (G7), so later calls would come too late for what is subscribed.
+    pub fn on_node(&mut self, parameters: Parameters) {
+        self.types.parameters = parameters;
+    }
+
     /// Takes one request: what it asks for, and what it says about a response.
     ///
     /// # Errors
     /// The stream has to end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
-        let before = self.types.state(at).progress.subscription.names().len();
-        self.types.check_names(at, &request.subscribe, before)?;
-        self.types.check_names(at, &request.unsubscribe, 0)?;
-        let watch = Arc::clone(&self.types.watch);
+        self.types.check_names(at, &request.subscribe)?;
+        self.types.check_names(at, &request.unsubscribe)?;
+        let (watch, parameters) = (Arc::clone(&self.types.watch), self.types.parameters.clone());
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
@@ -82,12 +90,13 @@ impl DeltaStream {
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            progress.reselect(&watch);
+            progress.reselect(&watch, &parameters);
             owed.names.extend(added.names);
             owed.names.retain(|name| progress.subscription.covers(name));
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
             owed.nothing = is_first && progress.membership.is_none();
         }
+        self.types.check_limit(at)?;
         Ok(verdict)
     }
 
@@ -106,25 +115,26 @@ fn respond(
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
-    let releases = types.releases_removals(at, now, snapshot);
+    // D11: each subscriber is told once.
+    let released = types.release(at, now, snapshot);
+    let mut content = Content { removed: released.into_iter().collect(), ..Content::default() };
+    let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
-    let mut content = Content::default();
-    if releases {
-        // D11: each subscriber is told once.
-        content.removed.extend(progress.release());
-    }
-    if progress.membership.is_some() {
-        let update = progress.advance(now, snapshot)?;
+    if let Some(membership) = &progress.membership {
+        // D14: a removal too many does no harm, one too few does.
+        let is_unknown = |_: &Update, gone: &Variant| owed.names.contains(gone.name());
+        let update = match is_held_back && !owed.everything {
+            true => membership.no_update(),
+            false => progress.advance(now, snapshot, is_unknown)?,
+        };
         if update.from == Revision::ZERO {
             content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
         } else {
             content.update(progress, &owed, &update, snapshot);
         }
     }
-    // D13: what came back is no removal.
-    let changed: BTreeSet<_> = content.changed().map(|variant| variant.name().clone()).collect();
-    content.removed.retain(|name| !changed.contains(name));
+    content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
     if content.is_empty() && !(owed.nothing || owed.everything && owed.brought.is_empty()) {
         return Ok(None);
@@ -138,10 +148,11 @@ fn respond(
     types.state(at).progress.sent(now, nonce);
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     match types.endpoints() {
-        Some(TypeState { progress, owed }) => {
-            owed.names.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
+        Some(TypeState { progress, owed }) if progress.is_answered() => {
+            let covered = endpoints.into_iter().filter(|name| progress.subscription.covers(name));
+            owed.endpoints.extend(covered);
         }
-        None => clusters_sent.add(endpoints, content.is_whole()),
+        _ => clusters_sent.add(endpoints, content.is_whole()),
     }
     Ok(Some(Response { type_url, nonce, version, bodies }))
 }
@@ -180,8 +191,8 @@ impl Content {
             }
             self.removed.extend(update.absent.iter().cloned());
             let brought = owed.brought.keys().filter(|name| progress.subscription.covers(name));
-            let is_gone = |name: &&ResourceName| snapshot.get(&progress.type_url, name).is_none();
-            for name in brought.filter(is_gone) {
+            let gone: Vec<_> = brought.filter(|name| progress.find(name, snapshot).is_none()).collect();
+            for name in gone {
                 if progress.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
                     self.removed.remove(name);
@@ -211,16 +222,30 @@ impl Content {
             if fresh.has(name) {
                 continue;
             }
-            match snapshot.get(&progress.type_url, name).map(VariantSet::resolve) {
+            match progress.find(name, snapshot) {
                 // D9, D18: sent again though nothing changed.
-                Some(variant) => _ = self.changed.insert(name.clone(), Arc::clone(variant)),
+                Some(variant) => _ = self.changed.insert(name.clone(), variant),
                 // D10, D18: the client is told at once, and again each time it asks.
                 None => {
-                    progress.gone.remove(name);
+                    progress.told(name);
                     self.removed.insert(name.clone());
                 }
             }
         }
+        for name in owed.endpoints.iter().filter(|name| !fresh.has(name)) {
+            if let Some(variant) = progress.find(name, snapshot) {
+                self.changed.insert(name.clone(), variant);
+            }
+        }
+    }
+
+    /// D13: what came back meanwhile is no removal.
+    fn drop_returned(&mut self) {
+        let Self { shared, changed, removed } = self;
+        let is_sent = |name: &ResourceName| {
+            changed.contains_key(name) || shared.as_ref().is_some_and(|update| update.has(name))
+        };
+        removed.retain(|name| !is_sent(name));
     }
 
     fn is_empty(&self) -> bool {
@@ -267,7 +292,7 @@ impl Progress {
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.everything && !self.nothing
+        self.names.is_empty() && !self.everything && !self.nothing && self.endpoints.is_empty()
     }
 }
 
@@ -282,7 +307,7 @@ impl ClustersSent {
         match self {
             _ if endpoints.is_empty() => {}
             Self::All => {}
-            Self::Some(_) if is_whole => *self = Self::All,
+            Self::Some(names) if is_whole || names.len() > CLUSTERS_REMEMBERED => *self = Self::All,
             Self::Some(names) => names.extend(endpoints),
         }
     }
@@ -294,6 +319,10 @@ impl ClustersSent {
         }
     }
 }
+
+/// Past this number a stream that never asked for endpoints counts as having been sent all clusters: at worst its first
+/// answer about endpoints repeats what the client has.
+const CLUSTERS_REMEMBERED: usize = 4096;
 
 #[cfg(test)]
 mod tests;

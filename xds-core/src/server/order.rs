@@ -52,19 +52,30 @@ pub(super) fn additions<'a>(
     Gate::at(progress.waiting_since.unwrap_or(now) + config.order_wait, now)
 }
 
-/// Whether the removals that a type holds may be sent, given the types that refer to it.
+/// When what a type holds may be let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Release {
+    /// Not before something else has happened on this stream.
+    Later,
+    /// Each when it was held for the grace time.
+    AfterGrace,
+    /// Now. What the client brought from another stream still waits for the grace time: its first ACKs of referrers may
+    /// be of those that did not change.
+    Now,
+}
+
+/// Decides over the removals that a type holds, given the types that refer to it.
 pub(super) fn removals<'a>(
     progress: &Progress,
-    now: Duration,
-    config: &StreamConfig,
     snapshot: &Snapshot,
     referrers: impl Iterator<Item = &'a Progress>,
-) -> Gate {
-    let Some(newest) = progress.held_since() else { return Gate::Shut };
-    let after_grace = Gate::at(newest + config.removal_grace, now);
+) -> Release {
+    if progress.gone.len() > HELD_LIMIT {
+        return Release::Now;
+    }
     let mut referrers = referrers.filter(|other| other.membership.is_some()).peekable();
     if referrers.peek().is_none() {
-        return after_grace;
+        return Release::AfterGrace;
     }
     // A referrer that is gone and still asked for is still used: Envoy keeps a route configuration, and the clusters it
     // names, for the connections of a listener that drains.
@@ -75,11 +86,15 @@ pub(super) fn removals<'a>(
             && !other.is_behind(snapshot)
     };
     if !referrers.all(is_settled) {
-        return Gate::Shut;
+        return Release::Later;
     }
     // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot say.
-    if progress.selects_all() { Gate::Open } else { after_grace }
+    if progress.selects_all() { Release::Now } else { Release::AfterGrace }
 }
+
+/// Removals of one type that a stream holds at most; past it they are told, used or not. Whole resources are held, and
+/// a client that rejects its routes for ever must not collect them.
+const HELD_LIMIT: usize = 1000;
 
 #[cfg(test)]
 mod tests;

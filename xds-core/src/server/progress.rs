@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::order::Release;
 use super::response::{StreamConfig, StreamError, Verdict};
 use crate::cache::{Membership, Removed, Snapshot, Update, Watch};
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
+use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
 use crate::variants::Variant;
 
@@ -30,7 +32,7 @@ pub(super) struct Progress {
     pub(super) nacked: Option<Nonce>,
     /// What the client was sent, still asks for, and the cache no longer has.
     pub(super) gone: BTreeMap<ResourceName, Gone>,
-    /// Since when additions wait for other types (S33).
+    /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
 }
 
@@ -41,6 +43,16 @@ pub(super) enum Gone {
     Held { variant: Option<Arc<Variant>>, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
     Told,
+}
+
+impl Gone {
+    fn release_at(&self, release: Release, grace: Duration) -> Option<Duration> {
+        match (self, release) {
+            (Self::Told, _) | (_, Release::Later) => None,
+            (Self::Held { since, variant: Some(_) }, Release::Now) => Some(*since),
+            (Self::Held { since, .. }, Release::Now | Release::AfterGrace) => Some(*since + grace),
+        }
+    }
 }
 
 impl Progress {
@@ -59,7 +71,7 @@ impl Progress {
     }
 
     /// Follows a change of the subscription.
-    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) {
+    pub(super) fn reselect(&mut self, watch: &Arc<Watch>, parameters: &Parameters) {
         let Some(selection) = self.subscription.selection() else {
             self.membership = None;
             self.gone.clear();
@@ -67,7 +79,10 @@ impl Progress {
         };
         match &mut self.membership {
             Some(membership) => membership.select(selection),
-            None => self.membership = Some(watch.join(&self.type_url, selection)),
+            None => self.membership = Some(watch.join(&self.type_url, selection, parameters)),
+        }
+        if let Some(Selection::Names(names)) = self.membership.as_ref().map(Membership::selection) {
+            self.subscription.share(names);
         }
         let subscription = &self.subscription;
         self.gone.retain(|name, _| subscription.covers(name));
@@ -78,19 +93,29 @@ impl Progress {
         self.membership.as_ref().is_some_and(|membership| membership.is_behind(snapshot))
     }
 
-    /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held.
-    pub(super) fn advance(&mut self, now: Duration, snapshot: &Snapshot) -> Result<Arc<Update>, StreamError> {
+    /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
+    /// except what the client cannot have.
+    pub(super) fn advance(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        is_unknown: impl Fn(&Update, &Variant) -> bool,
+    ) -> Result<Arc<Update>, StreamError> {
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
         let Some(update) = membership.update(snapshot) else {
             return Err(StreamError::FellBehind { type_url: self.type_url.clone() });
         };
-        let cursor = membership.cursor();
         membership.advance(snapshot.revision());
         for variant in &update.changed {
             self.gone.remove(variant.name());
         }
         if self.holds_removals() {
-            self.hold(now, cursor, &update.removed);
+            for Removed { variant, .. } in
+                update.removed.iter().filter(|gone| !is_unknown(&update, &gone.variant))
+            {
+                let held = Gone::Held { variant: Some(Arc::clone(variant)), since: now };
+                self.gone.insert(variant.name().clone(), held);
+            }
         }
         Ok(update)
     }
@@ -98,16 +123,6 @@ impl Progress {
     /// S33: removals of a type that others refer to wait.
     pub(super) fn holds_removals(&self) -> bool {
         !self.known.referrers.is_empty()
-    }
-
-    fn hold(&mut self, now: Duration, cursor: Revision, removed: &[Removed]) {
-        for Removed { variant, .. } in removed {
-            // What came and went since the cursor was never sent.
-            if variant.born_at <= cursor {
-                let held = Gone::Held { variant: Some(Arc::clone(variant)), since: now };
-                self.gone.insert(variant.name().clone(), held);
-            }
-        }
     }
 
     /// The contents that are held, as far as they are known.
@@ -118,29 +133,40 @@ impl Progress {
         })
     }
 
-    /// Since when the newest of what is held is held; `None` when nothing is.
-    pub(super) fn held_since(&self) -> Option<Duration> {
-        let since = self.gone.values().filter_map(|gone| match gone {
-            Gone::Held { since, .. } => Some(*since),
-            Gone::Told => None,
-        });
-        since.max()
+    /// When the first of what is held may be let go.
+    pub(super) fn release_at(&self, release: Release, grace: Duration) -> Option<Duration> {
+        self.gone.values().filter_map(|gone| gone.release_at(release, grace)).min()
     }
 
-    /// Holds nothing any more; the names that were held.
+    /// Lets go what may be; its names.
     ///
     /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
     /// for them (D29).
-    pub(super) fn release(&mut self) -> Vec<ResourceName> {
-        let is_held = |gone: &Gone| matches!(gone, Gone::Held { .. });
-        let released =
-            self.gone.iter().filter(|(_, gone)| is_held(gone)).map(|(name, _)| name.clone()).collect();
-        if self.known.full_state || self.selects_all() {
-            self.gone.clear();
-        } else {
-            self.gone.values_mut().for_each(|gone| *gone = Gone::Told);
-        }
+    pub(super) fn release(&mut self, release: Release, grace: Duration, now: Duration) -> Vec<ResourceName> {
+        let is_due = |gone: &Gone| gone.release_at(release, grace).is_some_and(|time| time <= now);
+        let due = self.gone.iter().filter(|(_, gone)| is_due(gone));
+        let released: Vec<_> = due.map(|(name, _)| name.clone()).collect();
+        released.iter().for_each(|name| self.told(name));
         released
+    }
+
+    /// The client is told that a name is gone, if it had it.
+    pub(super) fn told(&mut self, name: &ResourceName) {
+        if self.known.full_state || self.selects_all() {
+            self.gone.remove(name);
+        } else if let Some(gone) = self.gone.get_mut(name) {
+            *gone = Gone::Told;
+        }
+    }
+
+    /// The variant of a name that the stream gets.
+    pub(super) fn find(&self, name: &ResourceName, snapshot: &Snapshot) -> Option<Arc<Variant>> {
+        self.membership.as_ref()?.find(name, snapshot)
+    }
+
+    /// Whether a first answer was given, or found needless.
+    pub(super) fn is_answered(&self) -> bool {
+        self.membership.as_ref().is_some_and(|membership| membership.cursor() > Revision::ZERO)
     }
 
     /// Everything it selects; `update` is what was made of it last.
@@ -157,7 +183,6 @@ impl Progress {
             self.in_flight.pop_first();
         }
         self.last_sent = Some(nonce);
-        self.waiting_since = None;
     }
 
     /// Books an ACK or NACK; `None` when the nonce is not one that waits for its answer.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
+use super::order::Release;
 use super::progress::Progress;
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Version};
-use crate::variants::{Variant, VariantSet};
+use crate::parameters::Parameters;
+use crate::variants::Variant;
 
 /// One state-of-the-world stream, seen from the server.
 ///
@@ -53,6 +55,12 @@ impl SotwStream {
         Self { types: Types::new(watch, service, config) }
     }
 
+    /// Takes what was derived from the node, before the first request is handed over. The node of a stream does not
+    /// change (G7), so later calls would come too late for what is subscribed.
+    pub fn on_node(&mut self, parameters: Parameters) {
+        self.types.parameters = parameters;
+    }
+
     /// Takes one request: what it asks for, and what it says about a response.
     ///
     /// # Errors
@@ -64,9 +72,10 @@ impl SotwStream {
     ) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         if let Some(names) = &request.names {
-            self.types.check_names(at, names, 0)?;
+            self.types.check_names(at, names)?;
         }
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
+        let parameters = self.types.parameters.clone();
         let TypeState { progress, owed } = self.types.state(at);
         // S10: no nonce can be stale before something was sent.
         let is_current = progress.last_sent.is_none() || request.response_nonce == progress.last_sent;
@@ -80,7 +89,7 @@ impl SotwStream {
         }
         if let Some(names) = request.names {
             let added = progress.subscription.replace(names, progress.known.legacy_wildcard);
-            progress.reselect(&watch);
+            progress.reselect(&watch, &parameters);
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
             owed.names.retain(|name| progress.subscription.covers(name));
             owed.names.extend(added.names);
@@ -88,6 +97,7 @@ impl SotwStream {
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
+        self.types.check_limit(at)?;
         Ok(verdict)
     }
 
@@ -104,21 +114,34 @@ fn respond(
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
-    let releases = types.releases_removals(at, now, snapshot);
+    let releases = !types.release(at, now, snapshot).is_empty();
+    let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
-    if releases {
-        progress.release();
-    }
-    let update = progress.advance(now, snapshot)?;
+    let before = progress.subscription.names().clone();
+    // A full state with what is held would bring it.
+    let is_unknown = |update: &Update, gone: &Variant| {
+        let is_new = owed.names.contains(gone.name()) || (owed.everything && !before.contains(gone.name()));
+        is_new || gone.born_at > update.from
+    };
+    let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
+    let update = match &progress.membership {
+        Some(membership) if is_answer_only => membership.no_update(),
+        _ => progress.advance(now, snapshot, is_unknown)?,
+    };
     if !progress.known.full_state {
         // S26: no response can say that such a resource is gone.
-        progress.release();
+        progress.release(Release::Now, Duration::ZERO, now);
     }
     let needs_everything = owed.everything || progress.known.full_state;
     let everything =
         if needs_everything { progress.everything(&update, snapshot) } else { Arc::clone(&update) };
-    let version = progress.version(snapshot).to_string();
+    let version = match progress.version(snapshot) {
+        // Not all of the snapshot's content is sent, so it is not the version of that.
+        Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
+        version => version,
+    };
+    let version = version.to_string();
     // S32: only a wildcard is sure to be what it was on the stream before.
     let is_comparable = progress.known.full_state && progress.selects_all();
     if is_comparable && owed.brought.as_ref() == Some(&version) {
@@ -200,10 +223,8 @@ impl Progress {
 
     /// S26: what is new to the client, or `None` when nothing is.
     fn partial(&self, owed: &Owed, fresh: &Update, snapshot: &Snapshot) -> Option<Vec<Arc<Body>>> {
-        let resources = snapshot.of_type(&self.type_url);
-        let find = |name: &ResourceName| resources?.get(name).map(VariantSet::resolve).cloned();
         let missing = owed.names.iter().filter(|name| !fresh.has(name));
-        let mut answers: Vec<Arc<Variant>> = missing.filter_map(find).collect();
+        let mut answers: Vec<_> = missing.filter_map(|name| self.find(name, snapshot)).collect();
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             return (owed.everything || !fresh.changed.is_empty()).then(|| vec![self.sotw_body(fresh)]);

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::order::{self, Gate};
+use super::order::{self, Gate, Release};
 use super::progress::Progress;
 use super::response::{Next, Response, Service, StreamConfig, StreamError};
 use crate::cache::{Snapshot, Watch};
 use crate::name::{Nonce, ResourceName, TypeUrl};
+use crate::parameters::Parameters;
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
 pub(super) struct Types<O> {
     pub(super) watch: Arc<Watch>,
     pub(super) config: StreamConfig,
+    /// Derived from the node of the stream (T46); none until it is known.
+    pub(super) parameters: Parameters,
     service: Service,
     states: Vec<TypeState<O>>,
     last_nonce: u64,
@@ -34,7 +37,7 @@ pub(super) trait Owed: Default {
 
 impl<O: Owed> Types<O> {
     pub(super) fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self { watch, config, service, states: Vec::new(), last_nonce: 0 }
+        Self { watch, config, parameters: Parameters::new(), service, states: Vec::new(), last_nonce: 0 }
     }
 
     /// The place of the type a request is about (S12, G2, G3), and whether it is new on this stream.
@@ -56,7 +59,7 @@ impl<O: Owed> Types<O> {
         &mut self.states[at]
     }
 
-    /// The state of the endpoints, if the stream asks for them and this machine has to care.
+    /// The state of the endpoints, if the stream ever asked for them.
     pub(super) fn endpoints(&mut self) -> Option<&mut TypeState<O>> {
         let eds = xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
         self.states.iter_mut().find(|state| state.progress.type_url.as_str() == eds)
@@ -70,26 +73,39 @@ impl<O: Owed> Types<O> {
         mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
         let mut until = None;
-        // G13: before the first sync nothing is known, so nothing can be answered.
-        if snapshot.is_synced() {
-            for at in 0..self.states.len() {
-                let mut gate = self.due(at, now, snapshot);
-                while gate == Gate::Open {
-                    match respond(self, at) {
-                        Ok(Some(response)) => return Next::Send(response),
-                        Ok(None) => gate = self.due(at, now, snapshot),
-                        Err(error) => return Next::Close(error),
-                    }
+        for at in 0..self.states.len() {
+            if let Some(membership) = &mut self.states[at].progress.membership {
+                // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
+                if !snapshot.is_synced() {
+                    continue;
                 }
-                until = gate.earlier(until);
+                membership.refresh(snapshot);
             }
+            let mut gate = self.due(at, now, snapshot);
+            while gate == Gate::Open {
+                match respond(self, at) {
+                    Ok(Some(response)) => return Next::Send(response),
+                    Ok(None) => gate = self.due(at, now, snapshot),
+                    Err(error) => return Next::Close(error),
+                }
+            }
+            until = gate.earlier(until);
         }
         Next::Wait { until }
     }
 
-    /// Whether the removals that a type holds may be sent.
-    pub(super) fn releases_removals(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
-        self.removals(at, now, snapshot) == Gate::Open
+    /// Lets go the held removals of a type that may be; their names.
+    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceName> {
+        let release = self.removals(at, snapshot);
+        self.states[at].progress.release(release, self.config.removal_grace, now)
+    }
+
+    /// Whether an answer must leave out what else is new, because that waits for other types (S33).
+    pub(super) fn is_held_back(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
+        let progress = &self.states[at].progress;
+        progress.is_answered()
+            && progress.is_behind(snapshot)
+            && self.additions(at, now, snapshot) != Gate::Open
     }
 
     /// A nonce that was not used on this stream (S2, D7).
@@ -98,25 +114,27 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Refuses names that no resource can have (W2, G8), and too many of them (G9).
-    pub(super) fn check_names(
-        &self,
-        at: usize,
-        names: &[ResourceName],
-        besides: usize,
-    ) -> Result<(), StreamError> {
-        let type_url = &self.states[at].progress.type_url;
-        let is_invalid = |name: &&ResourceName| {
-            name.as_str().is_empty() || name.as_str().bytes().any(|byte| byte.is_ascii_control())
-        };
-        if let Some(name) = names.iter().find(is_invalid) {
-            return Err(StreamError::InvalidName { type_url: type_url.clone(), name: name.clone() });
+    /// Refuses names that no resource can have (W2).
+    pub(super) fn check_names(&self, at: usize, names: &[ResourceName]) -> Result<(), StreamError> {
+        let is_invalid =
+            |name: &&ResourceName| name.as_str().is_empty() || name.as_str().bytes().any(|byte| byte < b' ');
+        match names.iter().find(is_invalid) {
+            None => Ok(()),
+            Some(name) => {
+                let type_url = self.states[at].progress.type_url.clone();
+                Err(StreamError::InvalidName { type_url, name: name.clone() })
+            }
         }
-        let (found, limit) = (names.len() + besides, self.config.names_limit);
-        if found > limit {
-            return Err(StreamError::TooManyNames { type_url: type_url.clone(), found, limit });
+    }
+
+    /// Refuses a subscription to too many names (G9).
+    pub(super) fn check_limit(&self, at: usize) -> Result<(), StreamError> {
+        let progress = &self.states[at].progress;
+        let (found, limit) = (progress.subscription.names().len(), self.config.names_limit);
+        if found <= limit {
+            return Ok(());
         }
-        Ok(())
+        Err(StreamError::TooManyNames { type_url: progress.type_url.clone(), found, limit })
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
@@ -140,15 +158,18 @@ impl<O: Owed> Types<O> {
             return answer;
         }
         let is_behind = progress.is_behind(snapshot);
-        let push =
-            if is_behind { self.additions(at, now, snapshot) } else { self.removals(at, now, snapshot) };
+        let push = if is_behind {
+            self.additions(at, now, snapshot)
+        } else {
+            let release_at = progress.release_at(self.removals(at, snapshot), self.config.removal_grace);
+            release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
+        };
         let progress = &mut self.states[at].progress;
         let push = match progress.waits_for_ack(now, &self.config) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };
-        let is_waiting = is_behind && push != Gate::Open;
-        progress.waiting_since = if is_waiting { progress.waiting_since.or(Some(now)) } else { None };
+        progress.waiting_since = is_behind.then(|| progress.waiting_since.unwrap_or(now));
         match answer.earlier(push.earlier(None)) {
             _ if push == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),
@@ -161,9 +182,9 @@ impl<O: Owed> Types<O> {
         order::additions(progress, now, &self.config, snapshot, self.others(progress.known.waits_for))
     }
 
-    fn removals(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
+    fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
         let progress = &self.states[at].progress;
-        order::removals(progress, now, &self.config, snapshot, self.others(progress.known.referrers))
+        order::removals(progress, snapshot, self.others(progress.known.referrers))
     }
 
     /// The progress of these types, as far as they are on this stream.

@@ -294,6 +294,56 @@ fn d9_endpoints_are_sent_though_equal_when_their_cluster_was_v29() {
     let (a, b) = (version("EDS", "a", "1"), version("EDS", "b", "1"));
     client.ask_with("EDS", "a b", "", &[("a", &a), ("b", &b)]);
     assert_eq!(client.sent(), "n2 EDS a=1");
+    // The same when both requests came before the first answer.
+    let mut client = back(&cache, "CDS", "", &[("a", "1"), ("b", "1")]);
+    client.ask_with("EDS", "a b", "", &[("a", &a), ("b", &b)]);
+    assert_eq!(client.sent(), "n1 CDS a=2; n2 EDS a=1");
+}
+
+#[test]
+fn s34_endpoints_that_do_not_exist_are_not_told_again_with_their_cluster() {
+    let cache = cache("CDS a=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("EDS", "a");
+    assert_eq!(client.sent(), "n1 CDS a=1; n2 EDS -a");
+    client.ack("CDS", "1");
+    client.ack("EDS", "2");
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n3 CDS a=2");
+}
+
+#[test]
+fn d3_a_wildcard_in_both_lists_ends_subscribed_and_is_answered() {
+    let cache = cache("LDS a=1");
+    let mut client = settled(&cache, "LDS", "");
+    client.ask("LDS", "* -*");
+    assert_eq!(client.sent(), "n2 LDS a=1");
+}
+
+#[test]
+fn s21_a_request_for_nothing_is_answered_even_before_the_first_commit() {
+    let cache = Cache::new();
+    let mut client = Delta::new(&cache);
+    client.ask("VHDS", "");
+    assert_eq!(client.sent(), "n1 VHDS");
+}
+
+#[test]
+fn a_stream_that_missed_nothing_is_not_ended_by_removals_of_others() {
+    let cache = cache("EDS a=1; CDS a=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("EDS", "a");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("EDS", "2");
+    for number in 0..10_000 {
+        commit(&cache, &format!("EDS x{number}=1"));
+        commit(&cache, &format!("EDS -x{number}"));
+    }
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n3 CDS a=2; n4 EDS a=1");
 }
 
 #[test]

@@ -221,6 +221,9 @@ fn s33_a_cluster_gone_while_the_client_was_away_waits_for_its_routes() {
     client.ask("RDS", "r");
     assert_eq!(client.sent(), "n1 RDS r=old");
     client.ack("RDS", "1");
+    // That these routes did not change says nothing of others that are still to come on the new stream.
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
+    client.pass(Duration::from_secs(5));
     assert_eq!(client.sent(), "n2 CDS -gone");
 }
 
@@ -245,6 +248,77 @@ fn s35_endpoints_never_wait_for_the_ack_of_their_cluster() {
     assert_eq!(client.sent(), "");
     commit(&cache, "EDS new=1 old=2");
     assert_eq!(client.sent(), "n6 EDS new=1 old=2");
+}
+
+#[test]
+fn s33_an_answer_does_not_take_along_what_waits_for_the_clusters() {
+    for is_delta in [false, true] {
+        let cache = cache();
+        commit(&cache, "RDS r2=old");
+        let (mut sotw, mut delta) = (sotw(&cache, ""), delta(&cache));
+        commit(&cache, "CDS new=1; RDS r=new");
+        if is_delta {
+            assert_eq!(delta.sent(), "n5 CDS new=1");
+            delta.ask("RDS", "r2");
+            assert_eq!(delta.sent(), "n6 RDS r2=old");
+            delta.ack("RDS", "6");
+            delta.ack("CDS", "5");
+            assert_eq!(delta.sent(), "n7 RDS r=new");
+        } else {
+            assert_eq!(sotw.sent(), "n5 CDS new=1 old=1");
+            sotw.ask("RDS", "r r2", "4");
+            assert_eq!(sotw.sent(), "n6 RDS r2=old");
+            let part = sotw.last.version_info.clone();
+            sotw.ack("RDS", "6");
+            sotw.ack("CDS", "5");
+            assert_eq!(sotw.sent(), "n7 RDS r=new");
+            assert_ne!(sotw.last.version_info, part);
+        }
+    }
+}
+
+#[test]
+fn s33_the_grace_of_a_removal_does_not_start_again_with_the_next() {
+    let cache = cache();
+    commit(&cache, "CDS a=1 b=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -a");
+    assert_eq!(client.sent(), "");
+    client.pass(Duration::from_secs(4));
+    commit(&cache, "CDS -b");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.sent(), "n2 CDS -a");
+    client.ack("CDS", "2");
+    assert_eq!(client.waits_until(), Some(9000));
+}
+
+#[test]
+fn s33_a_client_that_rejects_its_routes_for_ever_collects_a_limited_number_of_clusters() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=bad");
+    client.sent();
+    client.nack("RDS", "5");
+    let names: Vec<_> = (0..1001).map(|number| format!("x{number}")).collect();
+    commit(&cache, &format!("CDS {}=1", names.join("=1 ")));
+    client.sent();
+    client.ack("CDS", "6");
+    commit(&cache, &format!("CDS -{}", names.join(" -")));
+    assert_eq!(client.sent().split(" -").count(), 1002);
+}
+
+#[test]
+fn s17_a_removed_name_that_was_never_sent_is_not_held() {
+    let cache = cache();
+    commit(&cache, "CDS b=1");
+    let mut client = sotw(&cache, "old");
+    commit(&cache, "CDS old=2 -b");
+    client.ask("CDS", "b old", "1");
+    assert_eq!(client.sent(), "n5 CDS old=2; n6 EDS old=1");
 }
 
 #[test]

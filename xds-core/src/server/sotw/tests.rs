@@ -525,7 +525,8 @@ fn a_large_payload_is_sent_as_the_very_bytes_of_the_cache() {
     commit(&cache, &format!("EDS small=1 large={content}"));
     let client = settled(&cache, "EDS", "small large");
     let snapshot = cache.snapshot();
-    let stored = snapshot.get(&type_url("EDS"), &"large".into()).unwrap().resolve().payload().clone();
+    let stored =
+        snapshot.get(&type_url("EDS"), &"large".into()).unwrap().iter().next().unwrap().payload().clone();
     let chunks = client.last_bodies[0].chunks();
     assert!(chunks.iter().any(|chunk| chunk.as_ptr() == stored.as_ptr()));
 }
