@@ -1,22 +1,237 @@
 //! Constraints: the part of a resource's identity that says whom it is for (T1).
 
-/// The constraints of one variant, as identity.
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
+
+use crate::parameters::Parameters;
+use draft::{Draft, DraftError};
+use when::WhenError;
+
+pub use error::{ConstraintError, ConstraintPath};
+pub use formula::Formula;
+
+mod canon;
+pub mod draft;
+mod error;
+mod formula;
+mod limits;
+#[cfg(test)]
+mod properties;
+mod proto;
+#[cfg(test)]
+mod tests;
+pub mod when;
+mod wire;
+#[cfg(test)]
+mod world;
+
+/// Whom one variant is for: a condition on parameters, as it was received or written.
 ///
-/// So far the only constraints are none at all: such a variant is for everyone.
-#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Constraints(());
+/// Two are equal when their canonical forms (T21) and the keys written in them (T12) are: the order of operands and
+/// nesting play no part, and neither do the bytes received. Order and hash go by the same. Clones are shared, and no
+/// constraints at all are no memory.
+#[derive(Default, Clone)]
+pub struct Constraints(Option<Arc<Condition>>);
+
+/// Everything about constraints that are not simply none.
+struct Condition {
+    formula: Formula,
+    /// What goes on the wire: the received bytes, else the encoding of the formula (T23).
+    wire: Bytes,
+    canon: Box<[u8]>,
+    keys: Box<[Arc<str>]>,
+}
 
 impl Constraints {
     /// Matches every parameter set.
-    pub const NONE: Self = Self(());
-}
+    pub const NONE: Self = Self(None);
 
-impl Constraints {
-    pub(crate) fn matches(&self, _: &crate::parameters::Parameters) -> bool {
-        true
+    /// How many operators may stand inside one another (T11).
+    pub const DEPTH_LIMIT: usize = 32;
+
+    /// How many conditions on a key and empty lists there may be (T11).
+    pub const LEAF_LIMIT: usize = 1024;
+
+    /// Reads an encoded `DynamicParameterConstraints` and keeps a copy of its bytes for sending on (T23).
+    ///
+    /// No bytes are no constraints (T7). Of fields given twice the last wins, lists are merged (T9). Unknown fields
+    /// beside a known type are kept and not looked at.
+    ///
+    /// # Errors
+    /// See [`ConstraintError`]: above all a type that is unset, also because it is from the future (T8, T9).
+    pub fn from_wire(raw: &[u8]) -> Result<Self, ConstraintError> {
+        if raw.is_empty() {
+            return Ok(Self::NONE);
+        }
+        let formula = proto::formula(&wire::read(raw)?)?;
+        Ok(Self::new(formula, Bytes::copy_from_slice(raw)))
     }
 
-    pub(crate) fn keys(&self) -> &[std::sync::Arc<str>] {
-        &[]
+    /// Takes a decoded message; an unset type is no constraints (T7).
+    ///
+    /// Decoding has dropped unknown fields: what a peer sent is better read by [`Self::from_wire`], which neither
+    /// takes a condition from the future for none (T9) nor loses it on the way on (T23).
+    ///
+    /// # Errors
+    /// See [`ConstraintError`].
+    pub fn from_proto(message: &DynamicParameterConstraints) -> Result<Self, ConstraintError> {
+        if message.r#type.is_none() {
+            return Ok(Self::NONE);
+        }
+        let formula = proto::formula(message)?;
+        Ok(Self::new(formula, message.encode_to_vec().into()))
+    }
+
+    /// Takes a condition written here.
+    ///
+    /// # Errors
+    /// [`ConstraintError::TooDeep`], [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`].
+    pub fn from_formula(formula: Formula) -> Result<Self, ConstraintError> {
+        limits::check(&formula)?;
+        Ok(Self::authored(formula))
+    }
+
+    /// Takes the draft form of TP2 (W6).
+    ///
+    /// # Errors
+    /// See [`DraftError`].
+    pub fn from_draft(draft: &Draft) -> Result<Self, DraftError> {
+        Ok(Self::from_formula(draft.to_formula()?)?)
+    }
+
+    /// Matches exactly the parameter sets that agree with these on the keys: how a server tells one locator that a name
+    /// has no variant for it (T35).
+    ///
+    /// # Errors
+    /// [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`], by the keys.
+    pub fn agreeing_with(parameters: &Parameters, keys: &[Arc<str>]) -> Result<Self, ConstraintError> {
+        let mut sorted: Vec<_> = keys.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let literal = |key: Arc<str>| match parameters.get(&key) {
+            Some(value) => Formula::Equals { key, value: value.clone() },
+            None => Formula::Not(Box::new(Formula::Exists { key })),
+        };
+        Self::from_formula(Formula::All(sorted.into_iter().map(literal).collect()))
+    }
+
+    /// Whether the parameters satisfy them (T3).
+    #[must_use]
+    pub fn matches(&self, parameters: &Parameters) -> bool {
+        self.0.as_ref().is_none_or(|condition| condition.formula.matches(parameters))
+    }
+
+    /// Whether they are the same as none: they match everyone and name no key.
+    ///
+    /// A condition that happens to hold always, such as `a || !a`, is not none.
+    #[must_use]
+    pub fn is_unconstrained(&self) -> bool {
+        self.canon().is_empty() && self.keys().is_empty()
+    }
+
+    /// The condition as it was written.
+    #[must_use]
+    pub fn formula(&self) -> &Formula {
+        self.0.as_ref().map_or(&ALWAYS, |condition| &condition.formula)
+    }
+
+    /// Every key written anywhere in them, in order, also where it makes no difference (T12).
+    #[must_use]
+    pub fn keys(&self) -> &[Arc<str>] {
+        self.0.as_ref().map_or(&[], |condition| &condition.keys)
+    }
+
+    /// The encoded `DynamicParameterConstraints` to send, byte for byte as received (T23). When it is empty, the field
+    /// is left unset.
+    #[must_use]
+    pub fn wire(&self) -> &Bytes {
+        self.0.as_ref().map_or(&UNSET, |condition| &condition.wire)
+    }
+
+    /// The canonical form, encoded (T21): equal for all ways to nest and order the same operands.
+    #[must_use]
+    pub fn canon(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |condition| &condition.canon)
+    }
+
+    /// Of a formula that is known to keep the limits.
+    fn authored(formula: Formula) -> Self {
+        if formula == ALWAYS {
+            return Self::NONE;
+        }
+        let wire = DynamicParameterConstraints::from(&formula).encode_to_vec();
+        Self::new(formula, wire.into())
+    }
+
+    fn new(formula: Formula, wire: Bytes) -> Self {
+        let canon = canon::encode(&formula).into();
+        let keys = formula.keys().into_iter().cloned().collect();
+        Self(Some(Arc::new(Condition { formula, wire, canon, keys })))
     }
 }
+
+impl PartialEq for Constraints {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.0, &other.0) {
+            (Some(this), Some(that)) => Arc::ptr_eq(this, that),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        same || (self.canon() == other.canon() && self.keys() == other.keys())
+    }
+}
+
+impl Eq for Constraints {}
+
+impl Ord for Constraints {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.canon().cmp(other.canon()).then_with(|| self.keys().cmp(other.keys()))
+    }
+}
+
+impl PartialOrd for Constraints {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Constraints {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.canon().hash(state);
+        self.keys().hash(state);
+    }
+}
+
+/// Reads the `when:` syntax; see [`when`].
+impl FromStr for Constraints {
+    type Err = WhenError;
+
+    fn from_str(text: &str) -> Result<Self, WhenError> {
+        // The parser keeps the limits.
+        text.parse().map(Self::authored)
+    }
+}
+
+/// Prints the `when:` syntax; what is printed reads back as equal constraints.
+impl fmt::Display for Constraints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.formula(), f)
+    }
+}
+
+impl fmt::Debug for Constraints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Constraints({self})")
+    }
+}
+
+static ALWAYS: Formula = Formula::All(Vec::new());
+
+static UNSET: Bytes = Bytes::new();

@@ -35,11 +35,13 @@
 //! | [`subscription`] | what a stream asks for of one type |
 //! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
 //! | `known_type` | what the protocol says of each type, as data |
-//! | `name`, `constraint` | the words: type URL, name, version, nonce, constraints |
+//! | `constraint`, `parameters` | whom a variant is for, and what a subscription says about its client |
+//! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
+//! | `name` | the words: type URL, name, version, nonce |
 #![forbid(unsafe_code)]
 
 pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch};
-pub use constraint::Constraints;
+pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;

@@ -1,0 +1,167 @@
+//! The canonical form (T21): one encoding for all ways to write the same operands.
+//!
+//! Negations go to the leaves, nested equal operators become one, constants are folded, operands are sorted by their
+//! encoding and stand once, lists of one are unwrapped. True is the empty message, false an empty OR. Formulas that
+//! only mean the same, such as `a` and `a || a,b`, keep different forms: that is what makes it linear (T22).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use prost::encoding::encode_varint;
+
+use super::Formula;
+
+impl Formula {
+    /// Every key written anywhere in it, also where it makes no difference (T12).
+    #[must_use]
+    pub fn keys(&self) -> BTreeSet<&Arc<str>> {
+        let mut keys = BTreeSet::new();
+        self.collect_keys(&mut keys);
+        keys
+    }
+
+    fn collect_keys<'a>(&'a self, keys: &mut BTreeSet<&'a Arc<str>>) {
+        match self {
+            Self::Equals { key, .. } | Self::Exists { key } => {
+                keys.insert(key);
+            }
+            Self::All(parts) | Self::Any(parts) => parts.iter().for_each(|part| part.collect_keys(keys)),
+            Self::Not(part) => part.collect_keys(keys),
+        }
+    }
+}
+
+/// The canonical form as an encoded `DynamicParameterConstraints`.
+pub(super) fn encode(formula: &Formula) -> Vec<u8> {
+    Canon::of(formula, Sign::Positive).encode()
+}
+
+/// A canonical form that may become an operand of another.
+enum Canon {
+    Constant(bool),
+    /// A condition or its negation, encoded.
+    Literal(Vec<u8>),
+    /// Two or more encoded operands, sorted, each once, none of them a list of the same operator.
+    List(Operator, Vec<Vec<u8>>),
+}
+
+impl Canon {
+    fn of(formula: &Formula, sign: Sign) -> Self {
+        match (formula, sign) {
+            (Formula::Equals { key, value }, _) => Self::literal(key, VALUE, value.as_bytes(), sign),
+            (Formula::Exists { key }, _) => Self::literal(key, EXISTS, &[], sign),
+            (Formula::Not(part), Sign::Positive) => Self::of(part, Sign::Negative),
+            (Formula::Not(part), Sign::Negative) => Self::of(part, Sign::Positive),
+            // De Morgan: a negated list is the other list of its negated parts.
+            (Formula::All(parts), Sign::Positive) | (Formula::Any(parts), Sign::Negative) => {
+                Self::list(Operator::And, parts, sign)
+            }
+            (Formula::Any(parts), Sign::Positive) | (Formula::All(parts), Sign::Negative) => {
+                Self::list(Operator::Or, parts, sign)
+            }
+        }
+    }
+
+    fn literal(key: &str, test: u8, content: &[u8], sign: Sign) -> Self {
+        let mut single = Vec::with_capacity(key.len() + content.len() + 12);
+        // As every encoder does with an empty string outside a oneof.
+        if !key.is_empty() {
+            append_field(&mut single, KEY, key.as_bytes());
+        }
+        append_field(&mut single, test, content);
+        let condition = field(CONSTRAINT, &single);
+        Self::Literal(match sign {
+            Sign::Positive => condition,
+            Sign::Negative => field(NOT, &condition),
+        })
+    }
+
+    fn list(operator: Operator, parts: &[Formula], sign: Sign) -> Self {
+        let mut operands = Vec::with_capacity(parts.len());
+        let mut last = None;
+        for part in parts {
+            match Self::of(part, sign) {
+                Self::Constant(value) if value == operator.of_nothing() => {}
+                Self::Constant(value) => return Self::Constant(value),
+                Self::List(inner, list) if inner == operator => operands.extend(list),
+                other => {
+                    operands.push(other.encode());
+                    last = Some(other);
+                }
+            }
+        }
+        operands.sort_unstable();
+        operands.dedup();
+        match (operands.len(), last) {
+            (0, _) => Self::Constant(operator.of_nothing()),
+            // A flattened list brings two different operands, so this one came alone.
+            (1, Some(only)) => only,
+            _ => Self::List(operator, operands),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Constant(true) => Vec::new(),
+            Self::Constant(false) => field(OR, &[]),
+            Self::Literal(encoded) => encoded.clone(),
+            Self::List(operator, operands) => {
+                let size = operands.iter().map(|operand| operand.len() + 6).sum();
+                let mut list = Vec::with_capacity(size);
+                operands.iter().for_each(|operand| append_field(&mut list, CONSTRAINTS, operand));
+                field(operator.number(), &list)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Sign {
+    Positive,
+    Negative,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    And,
+    Or,
+}
+
+impl Operator {
+    /// What a list of no operands is (T7): an operand with this value changes nothing.
+    fn of_nothing(self) -> bool {
+        self == Self::And
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Self::And => AND,
+            Self::Or => OR,
+        }
+    }
+}
+
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(content.len() + 6);
+    append_field(&mut encoded, number, content);
+    encoded
+}
+
+fn append_field(encoded: &mut Vec<u8>, number: u8, content: &[u8]) {
+    const LENGTH_DELIMITED: u8 = 2;
+    encoded.push(number << 3 | LENGTH_DELIMITED);
+    encode_varint(content.len() as u64, encoded);
+    encoded.extend_from_slice(content);
+}
+
+// Field numbers of DynamicParameterConstraints,
+const CONSTRAINT: u8 = 1;
+const OR: u8 = 2;
+const AND: u8 = 3;
+const NOT: u8 = 4;
+// of its ConstraintList,
+const CONSTRAINTS: u8 = 1;
+// and of its SingleConstraint.
+const KEY: u8 = 1;
+const VALUE: u8 = 2;
+const EXISTS: u8 = 3;

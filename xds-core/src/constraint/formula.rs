@@ -1,0 +1,42 @@
+//! The boolean tree of constraints and what it matches (T6-T8).
+
+use std::sync::Arc;
+
+use crate::parameters::Parameters;
+
+/// A condition on parameters, as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Formula {
+    /// The key is there and has exactly this value (T6, T10).
+    Equals {
+        /// The key.
+        key: Arc<str>,
+        /// The value; the empty one is a value like any other.
+        value: Arc<str>,
+    },
+    /// The key is there, with any value (T6).
+    Exists {
+        /// The key.
+        key: Arc<str>,
+    },
+    /// Every one holds; of none, true (T7).
+    All(Vec<Self>),
+    /// At least one holds; of none, false (T7).
+    Any(Vec<Self>),
+    /// It does not hold.
+    Not(Box<Self>),
+}
+
+impl Formula {
+    /// Whether the parameters satisfy it. Keys it does not name never matter (T5).
+    #[must_use]
+    pub fn matches(&self, parameters: &Parameters) -> bool {
+        match self {
+            Self::Equals { key, value } => parameters.get(key) == Some(value),
+            Self::Exists { key } => parameters.get(key).is_some(),
+            Self::All(parts) => parts.iter().all(|part| part.matches(parameters)),
+            Self::Any(parts) => parts.iter().any(|part| part.matches(parameters)),
+            Self::Not(part) => !part.matches(parameters),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The limits every tree keeps, wherever it comes from (T11, W2).
+
+use std::sync::Arc;
+
+use super::error::{ConstraintError, Step, Trail};
+use super::{Constraints, Formula};
+
+/// Checks a whole tree. Stops at the first operator too deep, so any depth may be given.
+pub(super) fn check(formula: &Formula) -> Result<(), ConstraintError> {
+    Limits::default().formula(formula, &Trail::TOP)
+}
+
+/// Counts while a tree is walked.
+#[derive(Default)]
+pub(super) struct Limits {
+    leaves: usize,
+}
+
+impl Limits {
+    /// A condition, which is a leaf.
+    pub(super) fn condition(&mut self, key: &Arc<str>, trail: &Trail<'_>) -> Result<(), ConstraintError> {
+        // W2: a draft-encoded message shows itself by control characters in what decodes as a key.
+        if let Some(at) = key.find(|c| c < ' ') {
+            let (path, key) = (trail.down(Step::Key).path(), key.clone());
+            return Err(ConstraintError::ControlCharacter { path, key, at });
+        }
+        self.leaf(trail)
+    }
+
+    /// A list; without operands it is a leaf, or a long list of empty lists would have no size.
+    pub(super) fn list(&mut self, operands: usize, trail: &Trail<'_>) -> Result<(), ConstraintError> {
+        operator(trail)?;
+        if operands == 0 { self.leaf(trail) } else { Ok(()) }
+    }
+
+    fn leaf(&mut self, trail: &Trail<'_>) -> Result<(), ConstraintError> {
+        self.leaves += 1;
+        if self.leaves > Constraints::LEAF_LIMIT {
+            return Err(ConstraintError::TooManyLeaves {
+                path: trail.path(),
+                limit: Constraints::LEAF_LIMIT,
+            });
+        }
+        Ok(())
+    }
+
+    fn formula(&mut self, formula: &Formula, trail: &Trail<'_>) -> Result<(), ConstraintError> {
+        match formula {
+            Formula::Equals { key, .. } | Formula::Exists { key } => self.condition(key, trail),
+            Formula::All(parts) => {
+                self.list(parts.len(), trail)?;
+                let mut parts = parts.iter().enumerate();
+                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(Step::And(index))))
+            }
+            Formula::Any(parts) => {
+                self.list(parts.len(), trail)?;
+                let mut parts = parts.iter().enumerate();
+                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(Step::Or(index))))
+            }
+            Formula::Not(part) => {
+                operator(trail)?;
+                self.formula(part, &trail.down(Step::Not))
+            }
+        }
+    }
+}
+
+/// An operator stands here.
+pub(super) fn operator(trail: &Trail<'_>) -> Result<(), ConstraintError> {
+    if trail.depth >= Constraints::DEPTH_LIMIT {
+        return Err(ConstraintError::TooDeep { path: trail.path(), limit: Constraints::DEPTH_LIMIT });
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Prints formulas in the `when:` syntax.
+
+use std::fmt::{self, Display, Write};
+
+use super::super::Formula;
+use super::token::is_bare_word;
+
+/// Prints the `when:` syntax. What is printed reads back as a formula of the same canonical form and keys: lists of
+/// one and lists in lists of the same operator are not shown.
+impl Display for Formula {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(f, self, Place::Top)
+    }
+}
+
+/// What a formula stands in, which decides about parentheses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Nothing, parentheses, or a list joined by `||`.
+    Top,
+    /// A list joined by `,`.
+    And,
+    /// Behind `!`.
+    Not,
+}
+
+fn print(f: &mut fmt::Formatter<'_>, formula: &Formula, place: Place) -> fmt::Result {
+    match formula {
+        Formula::Equals { key, value } => {
+            Key(key).fmt(f)?;
+            f.write_char('=')?;
+            Text(value).fmt(f)
+        }
+        Formula::Exists { key } => Key(key).fmt(f),
+        Formula::Not(part) => print_not(f, part),
+        Formula::All(parts) | Formula::Any(parts) if parts.len() == 1 => print(f, &parts[0], place),
+        Formula::All(parts) if parts.is_empty() => f.write_str("true"),
+        Formula::Any(parts) if parts.is_empty() => f.write_str("false"),
+        Formula::All(parts) => print_list(f, parts, ",", Place::And, place == Place::Not),
+        Formula::Any(parts) => match values_of_one_key(parts) {
+            Some(key) => print_values(f, key, " in (", parts),
+            None => print_list(f, parts, " || ", Place::Top, place != Place::Top),
+        },
+    }
+}
+
+fn print_not(f: &mut fmt::Formatter<'_>, part: &Formula) -> fmt::Result {
+    match part {
+        Formula::All(parts) | Formula::Any(parts) if parts.len() == 1 => return print_not(f, &parts[0]),
+        Formula::Equals { key, value } => {
+            Key(key).fmt(f)?;
+            f.write_str("!=")?;
+            return Text(value).fmt(f);
+        }
+        Formula::Any(parts) => {
+            if let Some(key) = values_of_one_key(parts) {
+                return print_values(f, key, " notin (", parts);
+            }
+        }
+        // The grammar has one `!` in a row.
+        Formula::Not(inner) => {
+            f.write_str("!(")?;
+            print_not(f, inner)?;
+            return f.write_char(')');
+        }
+        Formula::Exists { .. } | Formula::All(_) => {}
+    }
+    f.write_char('!')?;
+    print(f, part, Place::Not)
+}
+
+fn print_list(
+    f: &mut fmt::Formatter<'_>,
+    parts: &[Formula],
+    separator: &str,
+    place: Place,
+    parentheses: bool,
+) -> fmt::Result {
+    if parentheses {
+        f.write_char('(')?;
+    }
+    for (at, part) in parts.iter().enumerate() {
+        if at > 0 {
+            f.write_str(separator)?;
+        }
+        print(f, part, place)?;
+    }
+    if parentheses { f.write_char(')') } else { Ok(()) }
+}
+
+/// The key, when all of several parts ask for a value of one.
+fn values_of_one_key(parts: &[Formula]) -> Option<&str> {
+    let [Formula::Equals { key: first, .. }, rest @ ..] = parts else { return None };
+    let same = |part: &Formula| matches!(part, Formula::Equals { key, .. } if key == first);
+    (!rest.is_empty() && rest.iter().all(same)).then_some(first)
+}
+
+fn print_values(f: &mut fmt::Formatter<'_>, key: &str, operator: &str, parts: &[Formula]) -> fmt::Result {
+    Key(key).fmt(f)?;
+    f.write_str(operator)?;
+    let values = parts.iter().filter_map(|part| match part {
+        Formula::Equals { value, .. } => Some(value),
+        _ => None,
+    });
+    for (at, value) in values.enumerate() {
+        if at > 0 {
+            f.write_char(',')?;
+        }
+        Text(value).fmt(f)?;
+    }
+    f.write_char(')')
+}
+
+/// A key, in quotes also when it is named as a constant.
+struct Key<'a>(&'a str);
+
+impl Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            "true" | "false" => write!(f, "\"{}\"", self.0),
+            key => Text(key).fmt(f),
+        }
+    }
+}
+
+/// A key or value, in quotes when it needs them.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_bare_word(self.0) {
+            return f.write_str(self.0);
+        }
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}"),
+                '\n' => f.write_str("\\n"),
+                '\r' => f.write_str("\\r"),
+                '\t' => f.write_str("\\t"),
+                c if c.is_control() => write!(f, "\\u{:04x}", u32::from(c)),
+                c => f.write_char(c),
+            }?;
+        }
+        f.write_char('"')
+    }
+}

@@ -1,0 +1,164 @@
+//! Reads encoded constraints strictly and within bounds.
+//!
+//! The outcome is that of a protobuf parser: the last of several types wins, messages of one type are merged (T9). But
+//! it stops at the limits of T11 before it allocates, and its errors say where.
+
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
+use xds_proto::envoy::service::discovery::v3::dynamic_parameter_constraints::single_constraint::{
+    ConstraintType, Exists,
+};
+use xds_proto::envoy::service::discovery::v3::dynamic_parameter_constraints::{
+    ConstraintList, SingleConstraint, Type,
+};
+
+use super::error::{ConstraintError, Step, Trail};
+use super::{Constraints, limits};
+
+#[cfg(test)]
+mod tests;
+
+/// The message these bytes encode, not yet checked for types that are missing.
+pub(super) fn read(raw: &[u8]) -> Result<DynamicParameterConstraints, ConstraintError> {
+    let mut message = DynamicParameterConstraints::default();
+    Reader { operands: 0 }.constraints(raw, &mut message, &Trail::TOP)?;
+    Ok(message)
+}
+
+struct Reader {
+    /// Elements of lists read so far, also of lists that a later field replaced.
+    operands: usize,
+}
+
+impl Reader {
+    fn constraints(
+        &mut self,
+        mut raw: &[u8],
+        message: &mut DynamicParameterConstraints,
+        trail: &Trail<'_>,
+    ) -> Result<(), ConstraintError> {
+        while let Some(field) = next_field(&mut raw, 1..=4).ok_or_else(|| malformed(trail))? {
+            let before = message.r#type.take();
+            message.r#type = match (field, before) {
+                (Field::Known(1, content), before) => {
+                    let mut single = match before {
+                        Some(Type::Constraint(single)) => single,
+                        _ => SingleConstraint::default(),
+                    };
+                    read_single(content, &mut single, trail)?;
+                    Some(Type::Constraint(single))
+                }
+                (Field::Known(2, content), before) => {
+                    let mut list = match before {
+                        Some(Type::OrConstraints(list)) => list,
+                        _ => ConstraintList::default(),
+                    };
+                    self.list(content, &mut list, Step::Or, trail)?;
+                    Some(Type::OrConstraints(list))
+                }
+                (Field::Known(3, content), before) => {
+                    let mut list = match before {
+                        Some(Type::AndConstraints(list)) => list,
+                        _ => ConstraintList::default(),
+                    };
+                    self.list(content, &mut list, Step::And, trail)?;
+                    Some(Type::AndConstraints(list))
+                }
+                (Field::Known(_, content), before) => {
+                    let mut negated = match before {
+                        Some(Type::NotConstraints(negated)) => negated,
+                        _ => Box::default(),
+                    };
+                    limits::operator(trail)?;
+                    self.constraints(content, &mut negated, &trail.down(Step::Not))?;
+                    Some(Type::NotConstraints(negated))
+                }
+                (Field::Unknown, before) => before,
+            };
+        }
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        mut raw: &[u8],
+        list: &mut ConstraintList,
+        step: fn(usize) -> Step,
+        trail: &Trail<'_>,
+    ) -> Result<(), ConstraintError> {
+        limits::operator(trail)?;
+        while let Some(field) = next_field(&mut raw, 1..=1).ok_or_else(|| malformed(trail))? {
+            let Field::Known(_, content) = field else { continue };
+            let trail = trail.down(step(list.constraints.len()));
+            self.operands += 1;
+            if self.operands > OPERAND_LIMIT {
+                return Err(ConstraintError::TooManyLeaves {
+                    path: trail.path(),
+                    limit: Constraints::LEAF_LIMIT,
+                });
+            }
+            let mut message = DynamicParameterConstraints::default();
+            self.constraints(content, &mut message, &trail)?;
+            list.constraints.push(message);
+        }
+        Ok(())
+    }
+}
+
+fn read_single(
+    mut raw: &[u8],
+    single: &mut SingleConstraint,
+    trail: &Trail<'_>,
+) -> Result<(), ConstraintError> {
+    while let Some(field) = next_field(&mut raw, 1..=3).ok_or_else(|| malformed(trail))? {
+        match field {
+            Field::Known(1, content) => single.key = text(content, Step::Key, trail)?,
+            Field::Known(2, content) => {
+                single.constraint_type = Some(ConstraintType::Value(text(content, Step::Value, trail)?));
+            }
+            Field::Known(_, mut content) => {
+                while next_field(&mut content, 0..=0).ok_or_else(|| malformed(trail))?.is_some() {}
+                single.constraint_type = Some(ConstraintType::Exists(Exists {}));
+            }
+            Field::Unknown => {}
+        }
+    }
+    Ok(())
+}
+
+fn text(content: &[u8], step: Step, trail: &Trail<'_>) -> Result<String, ConstraintError> {
+    let text = std::str::from_utf8(content).map_err(|_| malformed(&trail.down(step)))?;
+    Ok(text.to_owned())
+}
+
+fn malformed(trail: &Trail<'_>) -> ConstraintError {
+    ConstraintError::Malformed { path: trail.path() }
+}
+
+/// One field of a message whose known fields all have a length and content.
+enum Field<'a> {
+    Known(u32, &'a [u8]),
+    Unknown,
+}
+
+/// Takes the next field off; `Some(None)` at the end, `None` for what is no field or has another wire type.
+fn next_field<'a>(raw: &mut &'a [u8], known: std::ops::RangeInclusive<u32>) -> Option<Option<Field<'a>>> {
+    if raw.is_empty() {
+        return Some(None);
+    }
+    let (number, wire_type) = decode_key(raw).ok()?;
+    if !known.contains(&number) {
+        skip_field(wire_type, number, raw, DecodeContext::default()).ok()?;
+        return Some(Some(Field::Unknown));
+    }
+    if wire_type != WireType::LengthDelimited {
+        return None;
+    }
+    let length = usize::try_from(decode_varint(raw).ok()?).ok()?;
+    let (content, rest) = raw.split_at_checked(length)?;
+    *raw = rest;
+    Some(Some(Field::Known(number, content)))
+}
+
+/// More elements no acceptable tree has: a path of that many lists above each leaf.
+const OPERAND_LIMIT: usize = Constraints::DEPTH_LIMIT * Constraints::LEAF_LIMIT;
