@@ -72,7 +72,7 @@ impl Cache {
             return Err(CommitError::Superseded { required, actual: current.revision() });
         }
         let mut next = Snapshot::clone(&current);
-        let changed = apply(changes, &mut next, current.revision().next());
+        let changed = apply(changes, &mut next, current.revision().next())?;
         if changed.is_empty() && current.is_synced() {
             return Ok(Commit { revision: current.revision(), changed: 0 });
         }
@@ -86,6 +86,12 @@ impl Cache {
     #[must_use]
     pub fn watch(self: &Arc<Self>) -> Arc<Watch> {
         Watch::new(Arc::clone(self))
+    }
+
+    /// How many classes its streams form.
+    #[cfg(test)]
+    pub(crate) fn classes(&self) -> usize {
+        lock(&self.interest).classes()
     }
 
     /// Marks, swaps and wakes. A stream that registers meanwhile does so wholly before or wholly after.
@@ -132,7 +138,11 @@ impl Writer {
 type ChangedNames = BTreeMap<TypeUrl, BTreeSet<ResourceName>>;
 
 /// Edits the snapshot; what changed.
-fn apply(changes: BTreeMap<VariantId, Change>, next: &mut Snapshot, revision: Revision) -> ChangedNames {
+fn apply(
+    changes: BTreeMap<VariantId, Change>,
+    next: &mut Snapshot,
+    revision: Revision,
+) -> Result<ChangedNames, CommitError> {
     let types = next.edit(revision);
     let mut changed = ChangedNames::new();
     let mut changes = changes.into_iter().peekable();
@@ -147,11 +157,12 @@ fn apply(changes: BTreeMap<VariantId, Change>, next: &mut Snapshot, revision: Re
             None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,
             None => types.entry(type_url.clone()).or_default(),
         };
-        if resources.edit(&name, of_name, revision) {
+        let is_changed = resources.edit(&name, of_name, revision);
+        if is_changed.map_err(|error| CommitError::of_set(&type_url, error))? {
             changed.entry(type_url).or_default().insert(name);
         }
     }
-    changed
+    Ok(changed)
 }
 
 /// No code panics while it holds one of our locks, so what a poisoned lock guards is whole.

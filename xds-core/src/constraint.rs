@@ -42,7 +42,7 @@ pub struct Constraints(Option<Arc<Condition>>);
 
 /// Everything about constraints that are not simply none.
 struct Condition {
-    formula: Formula,
+    formula: Arc<Formula>,
     /// What goes on the wire: the received bytes, else the encoding of the formula (T23).
     wire: Bytes,
     canon: Box<[u8]>,
@@ -142,6 +142,10 @@ impl Constraints {
         self.0.as_ref().map_or(&ALWAYS, |condition| &condition.formula)
     }
 
+    pub(crate) fn shared_formula(&self) -> Arc<Formula> {
+        self.0.as_ref().map_or_else(|| Arc::new(ALWAYS.clone()), |condition| Arc::clone(&condition.formula))
+    }
+
     /// Every key written anywhere in them, in order, also where it makes no difference (T12).
     #[must_use]
     pub fn keys(&self) -> &[Arc<str>] {
@@ -173,7 +177,7 @@ impl Constraints {
     fn new(formula: Formula, wire: Bytes) -> Self {
         let canon = canon::encode(&formula).into();
         let keys = formula.keys().into_iter().cloned().collect();
-        Self(Some(Arc::new(Condition { formula, wire, canon, keys })))
+        Self(Some(Arc::new(Condition { formula: Arc::new(formula), wire, canon, keys })))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a subscription says about its client (T2).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
@@ -47,6 +48,19 @@ impl Parameters {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// As `key=value`, comma separated, values quoted; no parameters are `{}`.
+impl fmt::Display for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("{}");
+        }
+        for (at, (key, value)) in self.iter().enumerate() {
+            write!(f, "{}{key}={value:?}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
     }
 }
 

@@ -95,6 +95,13 @@ impl Resource {
         Self::new(type_url, name, payload)
     }
 
+    /// The same for those whose parameters the constraints match: one of several variants of its name.
+    #[must_use]
+    pub fn with_constraints(mut self, constraints: Constraints) -> Self {
+        self.id.constraints = constraints;
+        self
+    }
+
     /// What it is known by.
     #[must_use]
     pub fn id(&self) -> &VariantId {

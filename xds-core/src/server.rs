@@ -19,3 +19,5 @@ mod progress;
 mod response;
 mod sotw;
 mod types;
+#[cfg(test)]
+mod variants_tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::constraint::Constraints;
+use crate::matching::{KeySetRule, MatchSet, SetError};
 use crate::name::{ResourceName, Revision, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::Resource;
@@ -67,38 +68,41 @@ impl Variant {
 }
 
 /// The variants of one name: whatever the parameters of a subscription, at most one matches.
-#[derive(Debug, Clone)]
-pub struct VariantSet(Variants);
-
-#[derive(Debug, Clone)]
-enum Variants {
-    /// By far the most names have one variant.
-    One(Arc<Variant>),
-    Several(Arc<[Arc<Variant>]>),
-}
+#[derive(Debug, Default, Clone)]
+pub struct VariantSet(MatchSet<Arc<Variant>>);
 
 impl VariantSet {
-    /// The set of these; `None` when there are none.
-    pub(crate) fn of(variants: Vec<Arc<Variant>>) -> Option<Self> {
-        match <[_; 1]>::try_from(variants) {
-            Ok([variant]) => Some(Self(Variants::One(variant))),
-            Err(none) if none.is_empty() => None,
-            Err(several) => Some(Self(Variants::Several(several.into()))),
+    /// The set without some of its variants and with others; `None` when nothing is left.
+    ///
+    /// # Errors
+    /// See [`SetError`]; judged is what comes out (T16).
+    pub(crate) fn edit(
+        &self,
+        removals: &[Arc<Variant>],
+        insertions: &[Arc<Variant>],
+    ) -> Result<Option<Self>, SetError<Arc<Variant>>> {
+        if let [only] = insertions
+            && only.constraints == Constraints::NONE
+            && self.0.len() == removals.len()
+        {
+            return Ok(Some(Self(MatchSet::everyone(Arc::clone(only)))));
         }
+        let removed = removals.iter().map(|variant| variant.constraints.formula());
+        let inserted =
+            insertions.iter().map(|variant| (variant.constraints.shared_formula(), Arc::clone(variant)));
+        let set = self.0.edit(removed, inserted, KeySetRule::Equal)?;
+        Ok((!set.is_empty()).then_some(Self(set)))
     }
 
     /// The variant that a subscription with these parameters gets (T3); `None` when none is for it (T4).
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
-        self.iter().find(|variant| variant.constraints.matches(parameters))
+        self.0.resolve(parameters)
     }
 
-    /// All variants, in the order of their constraints.
-    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Variant>> {
-        match &self.0 {
-            Variants::One(variant) => std::slice::from_ref(variant).iter(),
-            Variants::Several(variants) => variants.iter(),
-        }
+    /// All variants, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Variant>> {
+        self.0.iter().map(|(_, variant)| variant)
     }
 
     /// The variant with exactly these constraints.

@@ -8,11 +8,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig, StreamError, Verdict};
+use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamError, Verdict};
 use xds_core::{Cache, Watch};
 
 use crate::frame::Outbound;
-use crate::skim::{NodeId, Skimmer};
+use crate::service::ServerConfig;
+use crate::skim::{Client, Skimmer};
 
 /// A stream with its machine.
 #[derive(Debug)]
@@ -41,18 +42,20 @@ impl Driver {
         cache: &Arc<Cache>,
         service: Service,
         protocol: Protocol,
-        config: StreamConfig,
+        config: &ServerConfig,
     ) -> Self {
         let watch = cache.watch();
         let type_url = match &service {
             Service::Aggregated => String::new(),
             Service::Single(type_url) => type_url.as_str().to_owned(),
         };
+        let stream = config.stream.clone();
         let machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, config)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, config)),
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, stream)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, stream)),
         };
-        Self { machine, skimmer: Skimmer::new(type_url), watch, start: Instant::now() }
+        let skimmer = Skimmer::new(type_url, Arc::clone(&config.parameters));
+        Self { machine, skimmer, watch, start: Instant::now() }
     }
 
     /// Runs until the client or the server ends the stream.
@@ -63,8 +66,8 @@ impl Driver {
         mut stopping: watch::Receiver<bool>,
     ) {
         let status = self.drive(&mut inbound, &outbound, &mut stopping).await;
-        let node = self.node();
-        debug!(node = node.id, cluster = node.cluster, code = ?status.code(), "stream ended");
+        let client = self.client();
+        debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
         // A client that no longer reads must not keep its place in the cache's index.
         drop((self, inbound));
         // Fails when the client is gone, and then nobody needs it.
@@ -125,20 +128,26 @@ impl Driver {
 
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
-        let is_new = self.skimmer.node.is_none();
+        let is_new = self.skimmer.client.is_none();
         let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
         let verdict = match &mut self.machine {
             Machine::Sotw(stream) => {
                 let request = self.skimmer.sotw(frame).map_err(malformed)?;
+                if is_new && let Some(client) = &self.skimmer.client {
+                    stream.on_node(client.parameters.clone());
+                }
                 stream.on_request(now, request)
             }
             Machine::Delta(stream) => {
                 let request = self.skimmer.delta(frame).map_err(malformed)?;
+                if is_new && let Some(client) = &self.skimmer.client {
+                    stream.on_node(client.parameters.clone());
+                }
                 stream.on_request(request)
             }
         };
-        if is_new && let Some(node) = &self.skimmer.node {
-            debug!(node = node.id, cluster = node.cluster, "stream opened");
+        if is_new && let Some(Client { id, cluster, parameters }) = &self.skimmer.client {
+            debug!(node = id, cluster, %parameters, "stream opened");
         }
         let verdict = verdict.map_err(|error| close_status(&error))?;
         if let Some(verdict) = verdict {
@@ -158,23 +167,22 @@ impl Driver {
     }
 
     fn log(&self, verdict: &Verdict) {
-        let node = self.node();
+        let Client { id, cluster, .. } = self.client();
         match verdict {
             Verdict::Acked { type_url, nonce } => {
-                debug!(node = node.id, r#type = type_url.message_name(), %nonce, "ACK");
+                debug!(node = id, r#type = type_url.message_name(), %nonce, "ACK");
             }
             // G15: the words of the client are for people, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
                 let detail = shortened(detail);
-                let NodeId { id, cluster } = node;
                 let r#type = type_url.message_name();
                 warn!(node = id, cluster, r#type, %nonce, detail, "NACK: the client rejected configuration");
             }
         }
     }
 
-    fn node(&self) -> NodeId {
-        self.skimmer.node.clone().unwrap_or_default()
+    fn client(&self) -> Client {
+        self.skimmer.client.clone().unwrap_or_default()
     }
 
     fn now(&self) -> Duration {

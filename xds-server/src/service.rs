@@ -14,8 +14,8 @@ use tonic::codec::{DecodeBuf, Decoder};
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Status, Streaming};
-use xds_core::Cache;
 use xds_core::server::{Service, StreamConfig};
+use xds_core::{Cache, ParameterMapping};
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
 
 use crate::driver::{Driver, Protocol};
@@ -33,6 +33,9 @@ pub struct Server {
 pub struct ServerConfig {
     /// Limits and waits of each stream.
     pub stream: StreamConfig,
+    /// How clients that ask by name get parameters: from their node (T46). Default: the strings and bools at the top
+    /// level of its metadata.
+    pub parameters: Arc<ParameterMapping>,
     /// The largest request (G9). Default 16 MiB: 100,000 names with their versions, as a delta client brings them
     /// back after a restart, take 6 MiB. A larger one ends its stream.
     pub request_limit_bytes: usize,
@@ -47,6 +50,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             stream: StreamConfig::default(),
+            parameters: Arc::default(),
             request_limit_bytes: 16 << 20,
             keepalive: Duration::from_secs(30),
             drain: Duration::from_secs(5),
@@ -184,8 +188,7 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
         let (sender, outbound) = mpsc::channel(1);
-        let driver =
-            Driver::new(&self.cache, self.service.clone(), self.protocol, self.config.stream.clone());
+        let driver = Driver::new(&self.cache, self.service.clone(), self.protocol, &self.config);
         tokio::spawn(driver.run(inbound, sender, self.stopping.clone()));
         let body = tonic::body::Body::new(ResponseBody::new(outbound));
         let mut response = Response::new(body);

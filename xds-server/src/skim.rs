@@ -5,29 +5,33 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 
 use ahash::RandomState;
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
-use xds_core::{Nonce, ResourceName};
+use xds_core::{Nonce, ParameterMapping, Parameters, ResourceName};
 
 /// Who is at the other end of a stream, in its own words.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct NodeId {
+pub(crate) struct Client {
     pub(crate) id: String,
     pub(crate) cluster: String,
+    /// Derived from its node (T46).
+    pub(crate) parameters: Parameters,
 }
 
 /// Reads the requests of one stream.
 #[derive(Debug)]
 pub(crate) struct Skimmer {
     /// Of the first request that has one (S11); later ones are not looked at (G7).
-    pub(crate) node: Option<NodeId>,
+    pub(crate) client: Option<Client>,
     /// Per type, a hash of the names of its last SotW request. A client that finds a collision fools itself alone.
     names: BTreeMap<String, u64>,
     hasher: RandomState,
     default_type: String,
+    mapping: Arc<ParameterMapping>,
 }
 
 /// Why a frame is no request. Only the sender can mend it, so the stream ends (G1).
@@ -41,8 +45,9 @@ pub(crate) enum SkimError {
 
 impl Skimmer {
     /// For a stream on which an empty type URL means this one (S12).
-    pub(crate) fn new(default_type: String) -> Self {
-        Self { node: None, names: BTreeMap::new(), hasher: RandomState::new(), default_type }
+    pub(crate) fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
+        let (names, hasher) = (BTreeMap::new(), RandomState::new());
+        Self { client: None, names, hasher, default_type, mapping }
     }
 
     /// Reads a `DiscoveryRequest`.
@@ -102,9 +107,10 @@ impl Skimmer {
     }
 
     fn read_node(&mut self, bytes: &[u8]) -> Result<(), SkimError> {
-        if self.node.is_none() {
+        if self.client.is_none() {
             let (id, cluster) = text_pair(bytes)?;
-            self.node = Some(NodeId { id: id.to_owned(), cluster: cluster.to_owned() });
+            let parameters = self.mapping.derive(bytes)?;
+            self.client = Some(Client { id: id.to_owned(), cluster: cluster.to_owned(), parameters });
         }
         Ok(())
     }
@@ -194,6 +200,10 @@ mod tests {
 
     use super::*;
 
+    fn skimmer() -> Skimmer {
+        Skimmer::new(String::new(), Arc::default())
+    }
+
     fn names(list: &[&str]) -> Vec<ResourceName> {
         list.iter().map(|name| ResourceName::new(*name)).collect()
     }
@@ -212,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_sotw_request_is_read_as_it_was_written() {
-        let mut skimmer = Skimmer::new(String::new());
+        let mut skimmer = skimmer();
         let read = skimmer.sotw(&request(&["a", "b"]).encode_to_vec()).unwrap();
         let expected = SotwRequest {
             type_url: "t".into(),
@@ -221,16 +231,17 @@ mod tests {
             error_detail: Some("bad".into()),
             names: Some(names(&["a", "b"])),
         };
-        assert_eq!((read, skimmer.node), (expected, Some(NodeId { id: "n".into(), cluster: "c".into() })));
+        let client = Client { id: "n".into(), cluster: "c".into(), parameters: Parameters::new() };
+        assert_eq!((read, skimmer.client), (expected, Some(client)));
     }
 
     #[test]
     fn s11_g7_the_node_is_that_of_the_first_request_which_has_one() {
-        let mut skimmer = Skimmer::new(String::new());
+        let mut skimmer = skimmer();
         let mut read = |node: Option<&str>| {
             let node = node.map(|id| Node { id: id.into(), ..Node::default() });
             skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
-            skimmer.node.clone().map(|node| node.id)
+            skimmer.client.clone().map(|client| client.id)
         };
         assert_eq!(read(None), None);
         assert_eq!(read(Some("first")).as_deref(), Some("first"));
@@ -240,7 +251,7 @@ mod tests {
 
     #[test]
     fn s7_names_that_did_not_change_are_not_read_again() {
-        let mut skimmer = Skimmer::new(String::new());
+        let mut skimmer = skimmer();
         let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().names;
         assert_eq!(read(&["ab", "c"]), Some(names(&["ab", "c"])));
         assert_eq!(read(&["ab", "c"]), None);
@@ -270,23 +281,20 @@ mod tests {
             response_nonce: Nonce::parse("7"),
             error_detail: None,
         };
-        assert_eq!(Skimmer::new(String::new()).delta(&message.encode_to_vec()), Ok(expected));
+        assert_eq!(skimmer().delta(&message.encode_to_vec()), Ok(expected));
     }
 
     #[test]
     fn g1_a_truncated_frame_is_an_error_and_never_a_panic() {
         let frame = request(&["a", "b"]).encode_to_vec();
-        assert!(matches!(
-            Skimmer::new(String::new()).sotw(&frame[..frame.len() - 1]),
-            Err(SkimError::Malformed(_))
-        ));
-        assert_eq!(Skimmer::new(String::new()).sotw(&[0x1a, 1, 0xff]), Err(SkimError::NotUtf8 { field: 3 }));
+        assert!(matches!(skimmer().sotw(&frame[..frame.len() - 1]), Err(SkimError::Malformed(_))));
+        assert_eq!(skimmer().sotw(&[0x1a, 1, 0xff]), Err(SkimError::NotUtf8 { field: 3 }));
     }
 
     #[test]
     fn any_bytes_are_read_or_refused_as_prost_does() {
         fn agrees(bytes: Vec<u8>) -> bool {
-            let ours = Skimmer::new(String::new()).sotw(&bytes);
+            let ours = skimmer().sotw(&bytes);
             match DiscoveryRequest::decode(bytes.as_slice()) {
                 Ok(message) => ours.is_ok_and(|read| read.type_url == message.type_url),
                 // The node is read for its id alone, so what prost refuses deeper inside passes here.

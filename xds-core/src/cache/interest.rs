@@ -341,6 +341,11 @@ impl Interest {
         woken.into_values().collect()
     }
 
+    #[cfg(test)]
+    pub(super) fn classes(&self) -> usize {
+        self.types.values().map(|interest| interest.classes.len()).sum()
+    }
+
     /// Whether any stream asks for the type.
     pub(super) fn has_streams(&self, type_url: &TypeUrl) -> bool {
         self.types.contains_key(type_url)

@@ -8,6 +8,7 @@ use rpds::HashTrieMapSync;
 
 use super::transaction::Change;
 use crate::constraint::Constraints;
+use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::variants::{Variant, VariantSet};
@@ -147,84 +148,80 @@ impl TypeSnapshot {
         self.sum
     }
 
-    /// Replaces and removes variants of one name. Whether anything changed.
+    /// Replaces and removes variants of one name, judged together. Whether anything changed.
+    ///
+    /// # Errors
+    /// When what comes out may not be (T15, T17); nothing is changed then.
     pub(super) fn edit(
         &mut self,
         name: &ResourceName,
         changes: Vec<VariantChange>,
         revision: Revision,
-    ) -> bool {
-        let old: Vec<_> = self.get(name).into_iter().flat_map(VariantSet::iter).cloned().collect();
-        let mut variants = old.clone();
+    ) -> Result<bool, SetError<Arc<Variant>>> {
+        let nothing = VariantSet::default();
+        let set = self.get(name).unwrap_or(&nothing);
+        let (mut removed, mut inserted) = (Vec::new(), Vec::new());
         for (constraints, change) in changes {
-            let at = variants.iter().position(|variant| *variant.constraints() == constraints);
-            match (at, change) {
-                (Some(at), Change::Put(resource)) if variants[at].version() == resource.version() => {}
-                (Some(at), Change::Put(resource)) => {
-                    variants[at] = Arc::new(Variant::new(resource, revision, variants[at].born_at));
+            let before = set.get(&constraints);
+            match change {
+                Change::Put(resource) => {
+                    if before.is_some_and(|before| before.version() == resource.version()) {
+                        continue;
+                    }
+                    let born_at = before.map(|before| before.born_at);
+                    let born_at = born_at.or_else(|| self.remembered_birth(name, &constraints));
+                    inserted.push(Arc::new(Variant::new(resource, revision, born_at.unwrap_or(revision))));
+                    removed.extend(before.cloned());
                 }
-                (None, Change::Put(resource)) => {
-                    let born_at = self.remembered_birth(name, &constraints).unwrap_or(revision);
-                    variants.push(Arc::new(Variant::new(resource, revision, born_at)));
-                }
-                (Some(at), Change::Remove) => _ = variants.remove(at),
-                (None, Change::Remove) => {}
+                Change::Remove => removed.extend(before.cloned()),
             }
         }
-        variants.sort_by(|a, b| a.constraints().cmp(b.constraints()));
-        let is_same =
-            old.len() == variants.len() && old.iter().zip(&variants).all(|(a, b)| Arc::ptr_eq(a, b));
-        if !is_same {
-            self.replace(name, &old, variants, revision);
+        if removed.is_empty() && inserted.is_empty() {
+            return Ok(false);
         }
-        !is_same
-    }
-
-    fn replace(
-        &mut self,
-        name: &ResourceName,
-        old: &[Arc<Variant>],
-        new: Vec<Arc<Variant>>,
-        revision: Revision,
-    ) {
+        match set.edit(&removed, &inserted)? {
+            Some(set) => self.present.insert_mut(name.clone(), set),
+            None => _ = self.present.remove_mut(name),
+        }
         let sum = |variants: &[Arc<Variant>]| {
             variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity()))
         };
-        self.sum = self.sum.wrapping_sub(sum(old)).wrapping_add(sum(&new));
-        self.count_keys(old, &new, revision);
-        let is_in = |variants: &[Arc<Variant>], variant: &Variant| {
-            variants.iter().any(|other| other.constraints() == variant.constraints())
-        };
+        self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
+        self.count_keys(&removed, &inserted, revision);
+        self.remember(name, &removed, &inserted, revision);
+        Ok(true)
+    }
+
+    /// Remembers what is gone, and that what came back is not.
+    fn remember(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>], at: Revision) {
+        let came = |variant: &Variant| came.iter().any(|other| other.constraints() == variant.constraints());
         let mut removed = self.removed.get(name).cloned().unwrap_or_default();
         self.removals -= weight(&removed);
-        removed.retain(|removed| !is_in(&new, &removed.variant));
-        let gone = old.iter().filter(|variant| !is_in(&new, variant));
-        removed.extend(gone.map(|variant| Removed { variant: Arc::clone(variant), at: revision }));
+        removed.retain(|removed| !came(&removed.variant));
+        let gone = gone.iter().filter(|variant| !came(variant));
+        removed.extend(gone.map(|variant| Removed { variant: Arc::clone(variant), at }));
         self.removals += weight(&removed);
         match removed.is_empty() {
             true => _ = self.removed.remove_mut(name),
             false => self.removed.insert_mut(name.clone(), removed),
         }
-        match VariantSet::of(new) {
-            Some(variants) => self.present.insert_mut(name.clone(), variants),
-            None => _ = self.present.remove_mut(name),
-        }
     }
 
-    fn count_keys(&mut self, old: &[Arc<Variant>], new: &[Arc<Variant>], revision: Revision) {
+    /// Counts the keys that variants name.
+    fn count_keys(&mut self, gone: &[Arc<Variant>], came: &[Arc<Variant>], revision: Revision) {
         let named = |variants: &[Arc<Variant>]| {
             variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
         };
-        let (old, new) = (named(old), named(new));
-        if old == new {
+        let (gone, came) = (named(gone), named(came));
+        if gone == came {
             return;
         }
         let keys = Arc::make_mut(&mut self.keys);
         let before: Vec<_> = keys.uses.keys().cloned().collect();
-        for key in new {
+        for key in came {
             *keys.uses.entry(key).or_default() += 1;
         }
-        for key in old {
+        for key in gone {
             let uses = keys.uses.get_mut(&key).expect("a key that a variant names is counted");
             *uses -= 1;
             if *uses == 0 {

@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::*;
-use crate::server::fixture::{Delta, Sotw, commit, payload, type_url};
+use crate::server::fixture::{Delta, Sotw, commit, parameters, payload, try_commit, type_url};
 use crate::server::{Next, StreamError};
 use crate::{Parameters, Resource, ResourceName, VariantId};
 
@@ -167,4 +167,63 @@ fn a_stream_that_missed_more_removals_than_are_remembered_is_ended() {
     let next = stuck.stream.next(stuck.now, &cache.snapshot());
     let Next::Close(error) = next else { panic!("{next:?}") };
     assert_eq!(error, StreamError::FellBehind { type_url: type_url("LDS") });
+}
+
+/// What a commit to these variants is refused with.
+fn refused(before: &str, text: &str) -> String {
+    let cache = Cache::new();
+    commit(&cache, before);
+    let (revision, counts) = (cache.snapshot().revision(), cache.snapshot().counts().count());
+    let error = try_commit(&cache, text).unwrap_err();
+    assert_eq!((cache.snapshot().revision(), cache.snapshot().counts().count()), (revision, counts));
+    error.to_string()
+}
+
+#[test]
+fn t15_overlapping_variants_are_refused_with_parameters_that_prove_it_v24() {
+    let message = refused("EDS a[env=prod]=1", "LDS new=1; EDS a[env!=test]=2");
+    assert_eq!(
+        message,
+        r#"envoy.config.endpoint.v3.ClusterLoadAssignment "a": [env=prod] and [env!=test] both match env="prod""#
+    );
+    assert!(refused("EDS a=1", "EDS a[env]=1").contains("both match env="));
+}
+
+#[test]
+fn t12_variants_that_name_different_keys_are_refused() {
+    let message = refused("EDS a[env=prod]=1", "EDS a[env=test,version]=2");
+    assert!(
+        message.ends_with(r#"must name the same keys; only the first has [], only the second ["version"]"#),
+        "{message}"
+    );
+}
+
+#[test]
+fn t16_only_what_results_is_judged_so_one_transaction_may_replace_variants() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a[env=prod]=1");
+    let split = "EDS a[env=prod,version=v1]=1 a[env=prod,version=v2]=2";
+    assert!(try_commit(&cache, split).is_err());
+    commit(&cache, &format!("{split} -a[env=prod]"));
+    let content = |text: &str| {
+        let snapshot = cache.snapshot();
+        let variant =
+            snapshot.get(&type_url("EDS"), &"a".into()).unwrap().resolve(&parameters(text)).cloned();
+        variant.map(|variant| variant.payload().clone())
+    };
+    assert_eq!(content("env=prod version=v2"), Some(payload("EDS", "a", "2")));
+    assert_eq!(content("env=prod"), None);
+}
+
+#[test]
+fn t17_a_variant_that_nothing_matches_is_refused() {
+    assert!(refused("EDS a[env=prod]=1", "EDS b[env=prod,!env]=2").contains("no parameters can match"));
+}
+
+#[test]
+fn t22_the_same_operands_in_another_order_are_the_same_variant() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a[env=prod,version=v1]=1");
+    assert_eq!(commit(&cache, "EDS a[version=v1,env=prod]=1").changed, 0);
+    assert_eq!(commit(&cache, "EDS -a[version=v1,env=prod]").changed, 1);
 }

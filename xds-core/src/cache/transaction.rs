@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
-use crate::name::Revision;
+use crate::matching::SetError;
+use crate::name::{Revision, TypeUrl};
+use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
+use crate::variants::Variant;
 
 /// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not matter.
 #[derive(Debug, Default)]
@@ -60,6 +64,40 @@ pub enum CommitError {
         /// The variant.
         id: VariantId,
     },
+    /// T15: both variants match the witness, so a client could get either.
+    #[error("{} {:?}: [{}] and [{}] both match {witness}", first.type_url.message_name(), first.name.as_str(), first.constraints, second.constraints)]
+    Ambiguous {
+        /// One variant; one that was there before, if it is one.
+        first: VariantId,
+        /// Another one.
+        second: VariantId,
+        /// Parameters that both match; keys that neither names are left out.
+        witness: Parameters,
+    },
+    /// T12: the variants of a name must name the same keys.
+    #[error("{} {:?}: [{}] and [{}] must name the same keys; only the first has {only_first:?}, only the second {only_second:?}", first.type_url.message_name(), first.name.as_str(), first.constraints, second.constraints)]
+    KeySets {
+        /// One variant.
+        first: VariantId,
+        /// Another one.
+        second: VariantId,
+        /// Keys that only the first names. To name a key without restricting it, write `(k || !k)`.
+        only_first: Box<[Arc<str>]>,
+        /// Keys that only the second names.
+        only_second: Box<[Arc<str>]>,
+    },
+    /// T17: no parameters can match the variant, which is always a mistake.
+    #[error("{} {:?}: no parameters can match [{}]", id.type_url.message_name(), id.name.as_str(), id.constraints)]
+    Unsatisfiable {
+        /// The variant.
+        id: VariantId,
+    },
+    /// Whether the variant overlaps others takes more work than allowed to find out. Simpler constraints help.
+    #[error("{} {:?}: [{}] is too complex to be judged", id.type_url.message_name(), id.name.as_str(), id.constraints)]
+    TooComplex {
+        /// The variant.
+        id: VariantId,
+    },
     /// The condition of [`Transaction::require`] does not hold. Read the new state and try again.
     #[error("the cache is at revision {actual}, not at {required}")]
     Superseded {
@@ -68,6 +106,28 @@ pub enum CommitError {
         /// The revision of the cache.
         actual: Revision,
     },
+}
+
+impl CommitError {
+    /// The error of the variants of one name.
+    pub(super) fn of_set(type_url: &TypeUrl, error: SetError<Arc<Variant>>) -> Self {
+        let id = |variant: Arc<Variant>| VariantId {
+            type_url: type_url.clone(),
+            name: variant.name().clone(),
+            constraints: variant.constraints().clone(),
+        };
+        match error {
+            SetError::Overlap { first, second, witness } => {
+                Self::Ambiguous { first: id(first), second: id(second), witness }
+            }
+            SetError::KeySets { first, second, only_first, only_second } => {
+                let (only_first, only_second) = (only_first.into(), only_second.into());
+                Self::KeySets { first: id(first), second: id(second), only_first, only_second }
+            }
+            SetError::Unsatisfiable { variant } => Self::Unsatisfiable { id: id(variant) },
+            SetError::TooComplex { variant, .. } => Self::TooComplex { id: id(variant) },
+        }
+    }
 }
 
 /// What a commit did.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
-use crate::{Cache, Commit, Transaction};
+use crate::{Cache, Commit, CommitError, Constraints, Parameters, Transaction};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -46,26 +46,45 @@ pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
     Version::of_payload(&payload(type_name, name, content)).to_string()
 }
 
-/// Commits lines of `TYPE name=content -name ..`.
+/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`.
 pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
+    try_commit(cache, text).unwrap()
+}
+
+pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitError> {
     let mut transaction = Transaction::new();
     for line in text.split(';') {
         let mut words = line.split_whitespace();
         let Some(type_name) = words.next() else { continue };
         for word in words {
-            match (word.strip_prefix('-'), word.split_once('=')) {
-                (Some(name), _) => {
-                    transaction.remove(VariantId::unconstrained(type_url(type_name), name.into()));
-                }
-                (None, Some((name, content))) => {
-                    let payload = payload(type_name, name, content);
-                    transaction.put(Resource::new(type_url(type_name), name.into(), payload).unwrap());
-                }
-                (None, None) => panic!("{word} is neither name=content nor -name"),
+            let type_url = type_url(type_name);
+            if let Some(word) = word.strip_prefix('-') {
+                let (name, constraints, _) = variant(word);
+                transaction.remove(VariantId { type_url, name: name.into(), constraints });
+            } else {
+                let (name, constraints, content) = variant(word);
+                let content = content.strip_prefix('=').expect("name=content or -name");
+                let resource =
+                    Resource::new(type_url, name.into(), payload(type_name, name, content)).unwrap();
+                transaction.put(resource.with_constraints(constraints));
             }
         }
     }
-    cache.commit(transaction).unwrap()
+    cache.commit(transaction)
+}
+
+/// Splits `name[when]rest`.
+fn variant(word: &str) -> (&str, Constraints, &str) {
+    let (name, rest) = word.split_at(word.find(['[', '=']).unwrap_or(word.len()));
+    match rest.strip_prefix('[').map(|rest| rest.split_once(']').expect("a closing bracket")) {
+        Some((when, rest)) => (name, when.parse().unwrap(), rest),
+        None => (name, Constraints::NONE, rest),
+    }
+}
+
+/// `key=value` pairs, separated by spaces.
+pub(crate) fn parameters(text: &str) -> Parameters {
+    text.split_whitespace().map(|pair| pair.split_once('=').expect("key=value")).collect()
 }
 
 fn names(text: &str) -> Vec<ResourceName> {
@@ -151,6 +170,12 @@ impl Sotw {
             self.last_bodies = response.bodies;
         }
         lines.join("; ")
+    }
+
+    /// The version of what is sent now.
+    pub(crate) fn sent_version(mut self) -> String {
+        self.sent();
+        self.last.version_info
     }
 
     pub(crate) fn pass(&mut self, time: Duration) {

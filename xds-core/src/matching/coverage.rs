@@ -1,0 +1,277 @@
+//! What the variants of a name do not cover.
+//!
+//! Variants are disjoint, so they cover everything exactly when their shares add up to the whole; no search is needed to
+//! know that. Where the sum is short, a gap is found key by key, by going where it is short.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::count::Count;
+use super::cube::{concrete, named};
+use super::diagram::{FALSE, NodeId, Store, TRUE};
+use super::normal::{NODE_BUDGET, TooComplex};
+use super::value_set::{Outcome, ValueSet};
+use super::{Inner, MatchSet};
+use crate::constraint::Formula;
+use crate::parameters::Parameters;
+
+/// What a key can be in practice; a key that is not listed can be anything.
+pub type Domains = BTreeMap<Arc<str>, ValueSet<Arc<str>>>;
+
+/// How well a set covers some parameters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage<'a, V> {
+    /// Parameters that no variant matches; empty when all are covered.
+    pub gaps: Vec<Gap>,
+    /// Variants that none of the parameters match.
+    pub dead: Vec<&'a V>,
+    /// Keys that are written down and yet decide nothing.
+    pub idle_keys: Vec<Arc<str>>,
+}
+
+/// Parameters that no variant matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// An example.
+    pub witness: Parameters,
+    /// Keys that could be anything, or at least anything of their domain, and it would still be a gap.
+    pub free: Vec<Arc<str>>,
+}
+
+impl<V> MatchSet<V> {
+    /// Whether each of the parameters that match `within`, with keys as in `domains`, has a variant.
+    ///
+    /// At most `limit` gaps are listed, and at least one if there is any. With the constraints of a referrer as
+    /// `within` the gaps are those parameters for which the reference leads nowhere.
+    ///
+    /// # Errors
+    /// When `within`, or a variant within it, takes too long to judge.
+    pub fn coverage(
+        &self,
+        domains: &Domains,
+        within: &Formula,
+        limit: usize,
+    ) -> Result<Coverage<'_, V>, TooComplex> {
+        let mut named = named(self.iter().map(|(formula, _)| formula).chain([within]));
+        let mut limits = vec![within.clone()];
+        for (key, set) in domains {
+            if let Some(values) = named.get_mut(key) {
+                values.extend_from_slice(set.values());
+                values.sort_unstable();
+                values.dedup();
+                limits.push(condition(key, set));
+            }
+        }
+        let mut store = Store::new(named, NODE_BUDGET);
+        let target = store.formula(&Formula::All(limits))?;
+        let roots = self.iter().map(|(formula, _)| store.formula(formula)).collect::<Result<Vec<_>, _>>()?;
+        let idle_keys = store.idle_keys(&roots, self.written_keys());
+        let shares = roots.into_iter().map(|root| store.both(root, target)).collect::<Result<Vec<_>, _>>()?;
+        let dead =
+            self.iter().zip(&shares).filter(|(_, share)| **share == FALSE).map(|((_, value), _)| value);
+        let dead = dead.collect();
+
+        let mut search =
+            Search { counts: store.counts(), store: &store, path: Vec::new(), limit, gaps: Vec::new() };
+        let live: Vec<_> = shares.into_iter().filter(|share| *share != FALSE).collect();
+        let mut covered = Count::default();
+        live.iter().for_each(|share| covered.add(&search.count(*share, 0)));
+        if covered != search.count(target, 0) {
+            search.search(0, target, &live);
+        }
+        Ok(Coverage { gaps: search.gaps, dead, idle_keys })
+    }
+
+    fn written_keys(&self) -> Vec<Arc<str>> {
+        let Inner::Table(table) = &self.0 else { return Vec::new() };
+        let mut keys: Vec<_> = table.keys.keys().flat_map(|keys| keys.iter().cloned()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+}
+
+/// That a key is in a set, as a formula.
+fn condition(key: &Arc<str>, set: &ValueSet<Arc<str>>) -> Formula {
+    let exists = || Formula::Exists { key: Arc::clone(key) };
+    let equals = |value: &Arc<str>| Formula::Equals { key: Arc::clone(key), value: Arc::clone(value) };
+    let mut either: Vec<_> = set.values().iter().map(equals).collect();
+    if set.has_other() {
+        let but = Formula::Not(Box::new(Formula::Any(either)));
+        either = vec![Formula::All(vec![exists(), but])];
+    }
+    if set.has_absent() {
+        either.push(Formula::Not(Box::new(exists())));
+    }
+    Formula::Any(either)
+}
+
+struct Search<'a> {
+    store: &'a Store,
+    /// How many combinations of a node's key and all later ones match, for every node.
+    counts: Vec<Count>,
+    /// The outcomes chosen so far, and whether the key matters.
+    path: Vec<(Outcome<u32>, Choice)>,
+    limit: usize,
+    gaps: Vec<Gap>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Decided,
+    Free,
+}
+
+impl Search<'_> {
+    /// How many combinations of the keys from `level` on match.
+    fn count(&self, node: NodeId, level: usize) -> Count {
+        self.store.scaled(self.counts[node as usize].clone(), level, node)
+    }
+
+    /// Lists gaps: the target has more combinations from here on than the nodes, which are disjoint parts of it.
+    fn search(&mut self, level: usize, target: NodeId, nodes: &[NodeId]) {
+        let levels = self.store.keys().len();
+        if level == levels || target == TRUE && nodes.is_empty() {
+            self.path.resize(levels, (Outcome::Absent, Choice::Free));
+            self.report();
+            self.path.truncate(level);
+            return;
+        }
+        let key = level as u32;
+        if self.store.key(target) != key && nodes.iter().all(|node| self.store.key(*node) != key) {
+            self.path.push((Outcome::Absent, Choice::Free));
+            self.search(level + 1, target, nodes);
+            self.path.pop();
+            return;
+        }
+        let short = self.short_outcomes(key, target, nodes);
+        for outcome in short {
+            if self.gaps.len() >= self.limit.max(1) {
+                return;
+            }
+            let target = self.store.step(target, key, outcome);
+            let nodes = nodes.iter().map(|node| self.store.step(*node, key, outcome));
+            let nodes: Vec<_> = nodes.filter(|node| *node != FALSE).collect();
+            self.path.push((outcome, Choice::Decided));
+            self.search(level + 1, target, &nodes);
+            self.path.pop();
+        }
+    }
+
+    /// The outcomes of a key with which the nodes fall short of the target: named values first.
+    fn short_outcomes(&self, key: u32, target: NodeId, nodes: &[NodeId]) -> Vec<Outcome<u32>> {
+        let store = self.store;
+        let below = key as usize + 1;
+        let values = store.values(key).len();
+        // What nodes add with a value they name, and with one they do not; subtracted where they do name it.
+        let (mut named, mut instead) = (vec![Count::default(); values], vec![Count::default(); values]);
+        let (mut other, mut absent) = (Count::default(), Count::default());
+        for &node in nodes {
+            let beyond = self.count(store.step(node, key, Outcome::Other), below);
+            absent.add(&self.count(store.step(node, key, Outcome::Absent), below));
+            if store.key(node) == key {
+                for (value, child) in store.edges(node) {
+                    named[*value as usize].add(&self.count(*child, below));
+                    instead[*value as usize].add(&beyond);
+                }
+            }
+            other.add(&beyond);
+        }
+        let wanted = |outcome| self.count(store.step(target, key, outcome), below);
+        let mut short = Vec::new();
+        for (value, (mut covered, mut wrong)) in (0..).zip(named.into_iter().zip(instead)) {
+            // covered + other - wrong < wanted, without negative numbers.
+            covered.add(&other);
+            wrong.add(&wanted(Outcome::Value(value)));
+            if covered != wrong {
+                short.push(Outcome::Value(value));
+            }
+        }
+        if absent != wanted(Outcome::Absent) {
+            short.push(Outcome::Absent);
+        }
+        if other != wanted(Outcome::Other) {
+            short.push(Outcome::Other);
+        }
+        short
+    }
+
+    fn report(&mut self) {
+        let (mut witness, mut free) = (Vec::new(), Vec::new());
+        for (key, (outcome, choice)) in (0..).zip(&self.path) {
+            let (name, named) = (&self.store.keys()[key as usize], self.store.values(key));
+            if *choice == Choice::Free {
+                free.push(Arc::clone(name));
+            }
+            let outcome = match outcome {
+                Outcome::Absent => Outcome::Absent,
+                Outcome::Value(value) => Outcome::Value(Arc::clone(&named[*value as usize])),
+                Outcome::Other => Outcome::Other,
+            };
+            witness.extend(concrete(outcome, &[named]).map(|value| (Arc::clone(name), value)));
+        }
+        self.gaps.push(Gap { witness: witness.into_iter().collect(), free });
+    }
+}
+
+impl Store {
+    /// Where an outcome of a key leads.
+    fn step(&self, node: NodeId, key: u32, outcome: Outcome<u32>) -> NodeId {
+        if self.key(node) != key {
+            return node;
+        }
+        match outcome {
+            Outcome::Absent => self.absent(node),
+            Outcome::Other => self.other(node),
+            Outcome::Value(value) => {
+                let edges = self.edges(node);
+                let found = edges.binary_search_by_key(&value, |edge| edge.0);
+                found.map_or_else(|_| self.other(node), |at| edges[at].1)
+            }
+        }
+    }
+
+    /// How many outcomes of a key there are: its named values, any other, and absent.
+    fn outcomes(&self, key: usize) -> u64 {
+        self.values(key as u32).len() as u64 + 2
+    }
+
+    /// A count below a node as one from `level` on: the keys between are free.
+    fn scaled(&self, count: Count, level: usize, node: NodeId) -> Count {
+        let depth = (self.key(node) as usize).min(self.keys().len());
+        (level..depth).fold(count, |count, key| count.times(self.outcomes(key)))
+    }
+
+    /// For each node, how many combinations of its key and all later ones match.
+    fn counts(&self) -> Vec<Count> {
+        let mut counts = vec![Count::default(), Count::one()];
+        for node in 2..self.len() as NodeId {
+            let key = self.key(node) as usize;
+            let below = |child: NodeId| self.scaled(counts[child as usize].clone(), key + 1, child);
+            let edges = self.edges(node);
+            let mut count = below(self.other(node)).times(self.outcomes(key) - 1 - edges.len() as u64);
+            count.add(&below(self.absent(node)));
+            edges.iter().for_each(|(_, child)| count.add(&below(*child)));
+            counts.push(count);
+        }
+        counts
+    }
+
+    /// Those of the keys on which none of the roots depends.
+    fn idle_keys(&self, roots: &[NodeId], keys: Vec<Arc<str>>) -> Vec<Arc<str>> {
+        let mut marked = vec![false; self.len()];
+        roots.iter().for_each(|root| marked[*root as usize] = true);
+        let mut asked = vec![false; self.keys().len()];
+        // Children are older than their parents.
+        for node in (2..self.len() as NodeId).rev() {
+            if marked[node as usize] {
+                asked[self.key(node) as usize] = true;
+                marked[self.absent(node) as usize] = true;
+                marked[self.other(node) as usize] = true;
+                self.edges(node).iter().for_each(|edge| marked[edge.1 as usize] = true);
+            }
+        }
+        let is_idle = |name: &Arc<str>| self.keys().binary_search(name).is_ok_and(|key| !asked[key]);
+        keys.into_iter().filter(is_idle).collect()
+    }
+}

@@ -1,0 +1,206 @@
+//! A conjunction of conditions on single keys.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::value_set::{Outcome, ValueSet};
+use crate::constraint::Formula;
+use crate::parameters::Parameters;
+
+/// One allowed set per key; all must hold. Keys that do not matter are left out, so equal meaning is equal value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Cube {
+    /// Sorted by key; no set is empty or full.
+    tests: Vec<(Arc<str>, ValueSet<Arc<str>>)>,
+}
+
+/// A formula, or a part of one, as far as a single cube can say it.
+pub(super) enum Simple {
+    /// It never holds.
+    Never,
+    /// It holds where the cube does.
+    Cube(Cube),
+}
+
+impl Cube {
+    /// Sets by key, sorted; `None` when one of them is empty.
+    pub(super) fn new(tests: Vec<(Arc<str>, ValueSet<Arc<str>>)>) -> Option<Self> {
+        let mut tests = tests;
+        tests.retain(|(_, set)| !set.is_full());
+        (!tests.iter().any(|(_, set)| set.is_empty())).then_some(Self { tests })
+    }
+
+    pub(super) fn tests(&self) -> &[(Arc<str>, ValueSet<Arc<str>>)] {
+        &self.tests
+    }
+
+    pub(super) fn set(&self, key: &str) -> Option<&ValueSet<Arc<str>>> {
+        let at = self.tests.binary_search_by(|(other, _)| (**other).cmp(key)).ok()?;
+        Some(&self.tests[at].1)
+    }
+
+    /// Parameters in this cube.
+    pub(super) fn sample(&self) -> Parameters {
+        self.meet(&Self::default()).expect("no set of a cube is empty")
+    }
+
+    /// Parameters in both cubes, with no key that neither names; `None` if there are none (T13).
+    pub(super) fn meet(&self, other: &Self) -> Option<Parameters> {
+        let mut chosen = Vec::new();
+        for (key, set) in &self.tests {
+            let (outcome, theirs) = match other.set(key) {
+                Some(theirs) => (set.meet(theirs)?, theirs.values()),
+                None => (set.any()?, &[][..]),
+            };
+            chosen.extend(concrete(outcome, &[set.values(), theirs]).map(|value| (Arc::clone(key), value)));
+        }
+        for (key, set) in &other.tests {
+            if self.set(key).is_none() {
+                chosen.extend(concrete(set.any()?, &[set.values()]).map(|value| (Arc::clone(key), value)));
+            }
+        }
+        Some(chosen.into_iter().collect())
+    }
+
+    fn and(mut self, other: Self) -> Simple {
+        if self.tests.is_empty() {
+            return Simple::Cube(other);
+        }
+        for (key, set) in other.tests {
+            match self.tests.binary_search_by(|(mine, _)| mine.cmp(&key)) {
+                Ok(at) => {
+                    let both = self.tests[at].1.and(&set);
+                    if both.is_empty() {
+                        return Simple::Never;
+                    }
+                    self.tests[at].1 = both;
+                }
+                Err(at) => self.tests.insert(at, (key, set)),
+            }
+        }
+        Simple::Cube(self)
+    }
+}
+
+impl Simple {
+    /// The formula, or its negation, when one cube says it; found without any diagram, in linear time per level.
+    pub(super) fn of(formula: &Formula, negated: bool) -> Option<Self> {
+        let one = |key: &Arc<str>, set: ValueSet<Arc<str>>| {
+            let set = if negated { set.complement() } else { set };
+            Some(Self::Cube(Cube { tests: vec![(Arc::clone(key), set)] }))
+        };
+        match formula {
+            Formula::Equals { key, value } => one(key, ValueSet::only(Arc::clone(value))),
+            Formula::Exists { key } => one(key, ValueSet::present()),
+            Formula::Not(part) => Self::of(part, !negated),
+            Formula::All(parts) if !negated => Self::conjunction(parts, negated),
+            Formula::Any(parts) if negated => Self::conjunction(parts, negated),
+            Formula::All(parts) | Formula::Any(parts) => Self::disjunction(parts, negated),
+        }
+    }
+
+    fn conjunction(parts: &[Formula], negated: bool) -> Option<Self> {
+        let mut whole = Cube::default();
+        let mut never = false;
+        for part in parts {
+            match Self::of(part, negated)? {
+                Self::Never => never = true,
+                Self::Cube(_) if never => {}
+                Self::Cube(cube) => match whole.and(cube) {
+                    Self::Cube(both) => whole = both,
+                    Self::Never => (never, whole) = (true, Cube::default()),
+                },
+            }
+        }
+        Some(if never { Self::Never } else { Self::Cube(whole) })
+    }
+
+    /// Only alternatives about one and the same key are one cube again.
+    fn disjunction(parts: &[Formula], negated: bool) -> Option<Self> {
+        let mut cubes = Vec::new();
+        for part in parts {
+            match Self::of(part, negated)? {
+                Self::Never => {}
+                Self::Cube(cube) if cube.tests.is_empty() => return Some(Self::Cube(cube)),
+                Self::Cube(cube) => cubes.push(cube),
+            }
+        }
+        cubes.dedup();
+        if cubes.len() < 2 {
+            return Some(cubes.pop().map_or(Self::Never, Self::Cube));
+        }
+        let key = Arc::clone(&cubes[0].tests[0].0);
+        if cubes.iter().any(|cube| cube.tests.len() != 1 || cube.tests[0].0 != key) {
+            return None;
+        }
+        let set = cubes.into_iter().flat_map(|cube| cube.tests).map(|(_, set)| set);
+        let set = either(set.collect());
+        let tests = if set.is_full() { Vec::new() } else { vec![(key, set)] };
+        Some(Self::Cube(Cube { tests }))
+    }
+}
+
+/// The union of sets, halved again and again so that a long list of values costs no square.
+fn either(mut sets: Vec<ValueSet<Arc<str>>>) -> ValueSet<Arc<str>> {
+    match sets.len() {
+        0 => ValueSet::none(),
+        1 => sets.swap_remove(0),
+        count => {
+            let rest = sets.split_off(count / 2);
+            either(sets).or(either(rest))
+        }
+    }
+}
+
+/// The string that stands for an outcome, in the sight of those who name `named`; `None` for absent.
+pub(super) fn concrete(outcome: Outcome<Arc<str>>, named: &[&[Arc<str>]]) -> Option<Arc<str>> {
+    match outcome {
+        Outcome::Absent => None,
+        Outcome::Value(value) => Some(value),
+        Outcome::Other => {
+            Some(fresh(|text| named.iter().any(|values| values.iter().any(|value| **value == *text))))
+        }
+    }
+}
+
+/// A value that is not taken: `other`, or `other-2` and so on.
+pub(super) fn fresh(is_taken: impl Fn(&str) -> bool) -> Arc<str> {
+    let mut text = "other".to_owned();
+    let mut number = 1;
+    while is_taken(&text) {
+        number += 1;
+        text = format!("other-{number}");
+    }
+    text.into()
+}
+
+/// Every key and value that the formulas name, in the order of their bytes.
+pub(super) fn named<'a>(
+    formulas: impl IntoIterator<Item = &'a Formula>,
+) -> BTreeMap<Arc<str>, Vec<Arc<str>>> {
+    let mut named = BTreeMap::new();
+    for formula in formulas {
+        collect(formula, &mut named);
+    }
+    for values in named.values_mut() {
+        values.sort_unstable();
+        values.dedup();
+    }
+    named
+}
+
+fn collect(formula: &Formula, named: &mut BTreeMap<Arc<str>, Vec<Arc<str>>>) {
+    match formula {
+        Formula::Equals { key, value } => match named.get_mut(key) {
+            Some(values) => values.push(Arc::clone(value)),
+            None => drop(named.insert(Arc::clone(key), vec![Arc::clone(value)])),
+        },
+        Formula::Exists { key } => {
+            if !named.contains_key(key) {
+                named.insert(Arc::clone(key), Vec::new());
+            }
+        }
+        Formula::All(parts) | Formula::Any(parts) => parts.iter().for_each(|part| collect(part, named)),
+        Formula::Not(part) => collect(part, named),
+    }
+}

@@ -1,0 +1,252 @@
+//! Changes a set, judged by what comes out of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::error::SetError;
+use super::hash::FixedState;
+use super::index::Slot;
+use super::normal::Normal;
+use super::part::{KeySet, Member, Part};
+use super::{Inner, MatchSet, Table};
+use crate::constraint::Formula;
+
+/// Whether the variants of a name must write down the same keys (T12, T15).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum KeySetRule {
+    /// They must.
+    #[default]
+    Equal,
+    /// They need not, as long as no two of them overlap.
+    Free,
+}
+
+impl<V: Clone> MatchSet<V> {
+    /// The set without the removed and with the inserted variants.
+    ///
+    /// Only the outcome is judged, so the order of removals and insertions does not matter, and a variant may give its
+    /// place to others in one edit (T16). A removal takes the variant whose constraints mean the same as the given
+    /// ones; without such a variant it changes nothing. A variant that is removed and inserted again with the same
+    /// meaning costs nothing but the exchange of its value.
+    ///
+    /// # Errors
+    /// When a variant can never match (T17), two overlap (T13), their keys differ under [`KeySetRule::Equal`] (T12),
+    /// or it takes too long to find out. The first of these, in this order of checks, is reported.
+    pub fn edit<'f>(
+        &self,
+        removals: impl IntoIterator<Item = &'f Formula>,
+        insertions: impl IntoIterator<Item = (Arc<Formula>, V)>,
+        rule: KeySetRule,
+    ) -> Result<Self, SetError<V>> {
+        let mut draft = Draft::of(self);
+        for formula in removals {
+            draft.remove(formula);
+        }
+        for (formula, value) in insertions {
+            draft.insert(formula, value)?;
+        }
+        draft.finish(rule)
+    }
+}
+
+/// Which of the two parts of a table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Base,
+    Delta,
+}
+
+struct Draft<V> {
+    table: Table<V>,
+    /// The places that removals made free, by what was there.
+    vacant: HashMap<[u8; 16], (Side, Slot), FixedState>,
+    fresh: Vec<Arc<Member<V>>>,
+}
+
+impl<V: Clone> Draft<V> {
+    fn of(set: &MatchSet<V>) -> Self {
+        let table = match &set.0 {
+            Inner::Empty => Table::default(),
+            Inner::Everyone(value) => {
+                let formula = Arc::new(super::EVERYONE.clone());
+                let normal = Normal::of(&formula).expect("it is a constant");
+                let keys = KeySet::default();
+                let base = Part::new(vec![Arc::new(Member::new(
+                    value.clone(),
+                    formula,
+                    Arc::clone(&keys),
+                    &normal,
+                ))]);
+                Table { base, delta: Part::default(), keys: BTreeMap::from([(keys, 1)]) }
+            }
+            Inner::Table(table) => Table::clone(table),
+        };
+        Self { table, vacant: HashMap::default(), fresh: Vec::new() }
+    }
+
+    fn part(&mut self, side: Side) -> &mut Part<V> {
+        match side {
+            Side::Base => &mut self.table.base,
+            Side::Delta => &mut self.table.delta,
+        }
+    }
+
+    fn remove(&mut self, formula: &Formula) {
+        // What cannot be judged or matched was never accepted.
+        let Ok(normal) = Normal::of(formula) else { return };
+        let Some(sample) = normal.sample() else { return };
+        for side in [Side::Base, Side::Delta] {
+            let part = self.part(side);
+            let found = part.find(&sample).and_then(|slot| Some((slot, Arc::clone(part.get(slot)?))));
+            if let Some((slot, member)) = found.filter(|(_, member)| member.normal() == normal) {
+                part.set(slot, None);
+                self.vacant.insert(normal.digest().0, (side, slot));
+                self.count_out(&member.keys);
+            }
+        }
+    }
+
+    fn insert(&mut self, formula: Arc<Formula>, value: V) -> Result<(), SetError<V>> {
+        let normal = match Normal::of(&formula) {
+            Ok(normal) => normal,
+            Err(reason) => return Err(SetError::TooComplex { variant: value, reason }),
+        };
+        if normal.is_unsatisfiable() {
+            return Err(SetError::Unsatisfiable { variant: value });
+        }
+        let keys = self.count_in(written_keys(&formula));
+        let member = Arc::new(Member::new(value, formula, keys, &normal));
+        let vacant = if self.vacant.is_empty() { None } else { self.vacant.remove(&normal.digest().0) };
+        match vacant {
+            Some((side, slot)) => self.part(side).set(slot, Some(member)),
+            None => self.fresh.push(member),
+        }
+        Ok(())
+    }
+
+    fn count_in(&mut self, keys: Vec<Arc<str>>) -> KeySet {
+        if let Some((known, _)) = self.table.keys.get_key_value(&*keys) {
+            let known = Arc::clone(known);
+            *self.table.keys.entry(Arc::clone(&known)).or_default() += 1;
+            return known;
+        }
+        let keys = KeySet::from(keys);
+        self.table.keys.insert(Arc::clone(&keys), 1);
+        keys
+    }
+
+    fn count_out(&mut self, keys: &KeySet) {
+        let count = self.table.keys.get_mut(keys).expect("the keys of every member are counted");
+        *count -= 1;
+        if *count == 0 {
+            self.table.keys.remove(keys);
+        }
+    }
+
+    fn finish(mut self, rule: KeySetRule) -> Result<MatchSet<V>, SetError<V>> {
+        let fresh = std::mem::take(&mut self.fresh);
+        let (base, delta) = (&self.table.base, &self.table.delta);
+        let total = base.live + delta.live + fresh.len();
+        let removed = base.built_from() - base.live;
+        let is_due = if total <= ALWAYS_REBUILT {
+            !fresh.is_empty() || removed > 0
+        } else {
+            let pending = delta.live + fresh.len();
+            pending > DELTA_LIMIT.min(total / MERGE_SHARE) || removed > total / MERGE_SHARE
+        };
+        let mut new = None;
+        if is_due {
+            let members = base.members().chain(delta.members()).chain(&fresh).cloned().collect();
+            self.table.base = Part::new(members);
+            self.table.delta = Part::default();
+            new = Some((Side::Base, total - fresh.len()));
+        } else if !fresh.is_empty() {
+            let members: Vec<_> = delta.members().chain(&fresh).cloned().collect();
+            new = Some((Side::Delta, members.len() - fresh.len()));
+            self.table.delta = Part::new(members);
+        }
+        if let Some((side, first)) = new {
+            for (slot, member) in (first as Slot..).zip(&fresh) {
+                self.check(side, slot, member)?;
+            }
+        }
+        if rule == KeySetRule::Equal && self.table.keys.len() > 1 {
+            return Err(self.key_sets());
+        }
+        if total == 0 {
+            return Ok(MatchSet::new());
+        }
+        let mut without_keys = self.table.members().filter(|member| member.keys.is_empty());
+        if total == 1
+            && let Some(member) = without_keys.next()
+        {
+            return Ok(MatchSet::everyone(member.value.clone()));
+        }
+        drop(without_keys);
+        Ok(MatchSet(Inner::Table(Arc::new(self.table))))
+    }
+
+    /// Proves that a new member overlaps no other one.
+    fn check(&self, own_side: Side, own_slot: Slot, member: &Arc<Member<V>>) -> Result<(), SetError<V>> {
+        let normal = member.normal();
+        for (side, part) in [(Side::Base, &self.table.base), (Side::Delta, &self.table.delta)] {
+            let mut overlap = None;
+            let judged = part.each_meeting(&normal, &mut |slot, other, witness| {
+                if side == own_side && slot == own_slot {
+                    return ControlFlow::Continue(());
+                }
+                let is_later = side == own_side && slot > own_slot;
+                let (first, second) = if is_later { (member, other) } else { (other, member) };
+                let (first, second) = (first.value.clone(), second.value.clone());
+                overlap = Some(SetError::Overlap { first, second, witness });
+                ControlFlow::Break(())
+            });
+            if let Err(reason) = judged {
+                return Err(SetError::TooComplex { variant: member.value.clone(), reason });
+            }
+            if let Some(overlap) = overlap {
+                return Err(overlap);
+            }
+        }
+        Ok(())
+    }
+
+    /// Two members of a table with more than one key set.
+    fn key_sets(&self) -> SetError<V> {
+        let first = self.table.members().next().expect("a key set has a member");
+        let differs = |member: &&Arc<Member<V>>| member.keys != first.keys;
+        let second = self.table.members().find(differs).expect("another key set has another member");
+        let missing =
+            |from: &KeySet, than: &KeySet| from.iter().filter(|key| !than.contains(key)).cloned().collect();
+        SetError::KeySets {
+            first: first.value.clone(),
+            second: second.value.clone(),
+            only_first: missing(&first.keys, &second.keys),
+            only_second: missing(&second.keys, &first.keys),
+        }
+    }
+}
+
+/// T12: every key that is written down anywhere, sorted.
+fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
+    fn collect(formula: &Formula, keys: &mut Vec<Arc<str>>) {
+        match formula {
+            Formula::Equals { key, .. } | Formula::Exists { key } => keys.push(Arc::clone(key)),
+            Formula::All(parts) | Formula::Any(parts) => parts.iter().for_each(|part| collect(part, keys)),
+            Formula::Not(part) => collect(part, keys),
+        }
+    }
+    let mut keys = Vec::new();
+    collect(formula, &mut keys);
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// Up to so many variants a change builds the tree anew: well below a millisecond.
+const ALWAYS_REBUILT: usize = 1_024;
+/// A large set keeps at most so many variants aside, which every change copies.
+const DELTA_LIMIT: usize = 1_024;
+/// One in so many variants may be aside or gone before the parts of a large set are merged.
+const MERGE_SHARE: usize = 20;

@@ -1,0 +1,24 @@
+//! The hasher of our tables.
+
+use std::hash::BuildHasher;
+
+use ahash::{AHasher, RandomState};
+
+/// ahash with constant seeds, since this crate has no entropy. Whoever writes constraints fills the tables; clients only
+/// look up, so they cannot make keys collide.
+#[derive(Debug, Clone)]
+pub(super) struct FixedState(RandomState);
+
+impl Default for FixedState {
+    fn default() -> Self {
+        Self(RandomState::with_seeds(0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344))
+    }
+}
+
+impl BuildHasher for FixedState {
+    type Hasher = AHasher;
+
+    fn build_hasher(&self) -> AHasher {
+        self.0.build_hasher()
+    }
+}

@@ -1,0 +1,281 @@
+//! The frozen tree that finds the variant of some parameters.
+//!
+//! A node asks for the key that tells most of its variants apart, so different branches ask in different orders. It has
+//! an edge per value, a child for any other value, one for absent, and a `wild` child for variants that this key does
+//! not sort. On tables the tree is a decision diagram; on sets made to be nasty it decays to a list, and never grows
+//! beyond a fixed multiple of what went in.
+
+mod build;
+mod probe;
+
+use std::collections::HashMap;
+
+use super::diagram::{FALSE, NodeId, TRUE};
+use super::hash::FixedState;
+use super::symbols::{OutcomeId, Symbols};
+use super::value_set::ValueSet;
+pub(super) use probe::Probe;
+
+/// The place of a variant in the list that the tree was built from.
+pub(super) type Slot = u32;
+
+/// The tree, in a few flat arrays.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub(super) symbols: Symbols,
+    root: Link,
+    nodes: Vec<Node>,
+    /// Of each node with few edges a sorted range; of one with many a hash table, a power of two long.
+    edges: Vec<Edge>,
+    /// Where the entries of each list begin; one more at the end.
+    lists: Vec<u32>,
+    entries: Vec<Entry>,
+    tests: Vec<Test>,
+    sets: Vec<ValueSet<u32>>,
+    residuals: Vec<Residual>,
+}
+
+/// Where a branch leads, in 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Link(u32);
+
+/// A link, unpacked.
+enum Target {
+    Nothing,
+    /// Everything on the path is decided: this variant.
+    Slot(Slot),
+    Node(u32),
+    /// Some variants, with what is still to be tested.
+    List(u32),
+}
+
+#[derive(Debug)]
+struct Node {
+    key: u32,
+    absent: Link,
+    other: Link,
+    wild: Link,
+    first: u32,
+    /// Places in the range of edges, empty ones included.
+    edges: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Edge {
+    value: u32,
+    child: Link,
+}
+
+/// A variant of a list; its tests end where those of the next entry begin.
+#[derive(Debug)]
+struct Entry {
+    slot: Slot,
+    tests: u32,
+}
+
+/// One condition: the top two bits of `key` are the kind.
+#[derive(Debug, Clone, Copy)]
+struct Test {
+    key: u32,
+    rule: u32,
+}
+
+/// What a test asks.
+enum Rule<'a> {
+    Is { key: u32, outcome: OutcomeId },
+    In { key: u32, set: &'a ValueSet<u32> },
+    Holds(&'a Residual),
+}
+
+/// The diagram of a variant in the numbers of the index.
+#[derive(Debug)]
+struct Residual {
+    root: NodeId,
+    nodes: HashMap<NodeId, Question, FixedState>,
+}
+
+#[derive(Debug)]
+struct Question {
+    key: u32,
+    absent: NodeId,
+    other: NodeId,
+    /// Sorted by value.
+    edges: Vec<(u32, NodeId)>,
+}
+
+impl Index {
+    /// The variant that matches; `outcome` says what a key is.
+    pub(super) fn find(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
+        self.find_below(self.root, outcome)
+    }
+
+    fn find_below(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
+        loop {
+            match at.target() {
+                Target::Nothing => return None,
+                Target::Slot(slot) => return Some(slot),
+                Target::List(list) => {
+                    let mut entries = self.entries(list);
+                    return entries
+                        .find(|at| self.tests(*at).all(|rule| rule.holds(outcome)))
+                        .map(|at| self.slot(at));
+                }
+                Target::Node(node) => {
+                    let node = &self.nodes[node as usize];
+                    let child = self.child(node, outcome(node.key));
+                    if node.wild == Link::NOTHING {
+                        at = child;
+                    } else {
+                        let found = self.find_below(child, outcome);
+                        if found.is_some() {
+                            return found;
+                        }
+                        at = node.wild;
+                    }
+                }
+            }
+        }
+    }
+
+    fn child(&self, node: &Node, outcome: OutcomeId) -> Link {
+        if outcome == super::symbols::ABSENT {
+            return node.absent;
+        }
+        let edges = self.edges(node);
+        if edges.len() <= LINEAR_EDGES {
+            return edges.iter().find(|edge| edge.value == outcome).map_or(node.other, |edge| edge.child);
+        }
+        let mask = edges.len() - 1;
+        let mut at = place(outcome, mask);
+        loop {
+            let edge = edges[at];
+            if edge.value == outcome {
+                return edge.child;
+            }
+            if edge.value == NO_VALUE {
+                return node.other;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// All places for edges of a node; the empty ones have [`NO_VALUE`].
+    fn edges(&self, node: &Node) -> &[Edge] {
+        &self.edges[node.first as usize..(node.first + node.edges) as usize]
+    }
+
+    fn entries(&self, list: u32) -> std::ops::Range<usize> {
+        self.lists[list as usize] as usize..self.lists[list as usize + 1] as usize
+    }
+
+    fn slot(&self, entry: usize) -> Slot {
+        self.entries[entry].slot
+    }
+
+    fn tests(&self, entry: usize) -> impl Iterator<Item = Rule<'_>> {
+        let end = self.entries.get(entry + 1).map_or(self.tests.len(), |next| next.tests as usize);
+        self.tests[self.entries[entry].tests as usize..end].iter().map(|test| self.rule(*test))
+    }
+
+    fn rule(&self, test: Test) -> Rule<'_> {
+        let key = test.key & (u32::MAX >> 2);
+        match test.key >> 30 {
+            Test::IS => Rule::Is { key, outcome: test.rule },
+            Test::IN => Rule::In { key, set: &self.sets[test.rule as usize] },
+            _ => Rule::Holds(&self.residuals[test.rule as usize]),
+        }
+    }
+
+    /// The bytes of the tree, without the strings of its keys and values.
+    pub(super) fn tree_bytes(&self) -> usize {
+        let sets = self.sets.iter().map(|set| size_of_val(set) + size_of_val(set.values())).sum::<usize>();
+        let questions = self.residuals.iter().flat_map(|residual| residual.nodes.values());
+        let residuals = questions.map(|question| 2 * size_of::<Question>() + size_of_val(&*question.edges));
+        size_of_val(&*self.nodes)
+            + size_of_val(&*self.edges)
+            + size_of_val(&*self.lists)
+            + size_of_val(&*self.entries)
+            + size_of_val(&*self.tests)
+            + sets
+            + residuals.sum::<usize>()
+    }
+
+    /// How many nodes have variants that their key does not sort: what makes a search branch.
+    pub(super) fn wild_nodes(&self) -> usize {
+        self.nodes.iter().filter(|node| node.wild != Link::NOTHING).count()
+    }
+}
+
+impl Link {
+    const NOTHING: Self = Self(u32::MAX);
+    const NODE: u32 = 0;
+    const SLOT: u32 = 1;
+    const LIST: u32 = 2;
+
+    fn new(kind: u32, at: usize) -> Self {
+        assert!(at < 1 << 30, "an index holds at most a thousand million of anything");
+        Self(kind << 30 | at as u32)
+    }
+
+    fn target(self) -> Target {
+        let at = self.0 & (u32::MAX >> 2);
+        match self.0 >> 30 {
+            Self::NODE => Target::Node(at),
+            Self::SLOT => Target::Slot(at),
+            Self::LIST => Target::List(at),
+            _ => Target::Nothing,
+        }
+    }
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self::NOTHING
+    }
+}
+
+impl Test {
+    const IS: u32 = 0;
+    const IN: u32 = 1;
+    const HOLDS: u32 = 2;
+
+    fn new(kind: u32, key: u32, rule: u32) -> Self {
+        Self { key: kind << 30 | key, rule }
+    }
+}
+
+impl Rule<'_> {
+    fn holds(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> bool {
+        match self {
+            Rule::Is { key, outcome: wanted } => outcome(*key) == *wanted,
+            Rule::In { key, set } => set.has_id(outcome(*key)),
+            Rule::Holds(residual) => residual.holds(outcome),
+        }
+    }
+}
+
+impl Residual {
+    fn holds(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> bool {
+        let mut at = self.root;
+        while at != TRUE && at != FALSE {
+            let question = &self.nodes[&at];
+            let is = outcome(question.key);
+            at = match question.edges.binary_search_by_key(&is, |edge| edge.0) {
+                Ok(edge) => question.edges[edge].1,
+                Err(_) if is == super::symbols::ABSENT => question.absent,
+                Err(_) => question.other,
+            };
+        }
+        at == TRUE
+    }
+}
+
+/// The first place to look for a value in a table: the numbers are dense, so one multiplication spreads them.
+fn place(value: u32, mask: usize) -> usize {
+    (u64::from(value).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask
+}
+
+/// No value has this number.
+const NO_VALUE: u32 = u32::MAX;
+/// Up to so many edges are searched one by one; with more, the branches cost more than the multiplication.
+const LINEAR_EDGES: usize = 2;

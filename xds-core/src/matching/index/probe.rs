@@ -1,0 +1,117 @@
+//! Which variants of an index a cube meets.
+
+use std::ops::ControlFlow;
+
+use super::{Index, Link, NO_VALUE, Rule, Slot, Target};
+use crate::matching::cube::Cube;
+use crate::matching::symbols::{ABSENT, OTHER, OutcomeId};
+use crate::matching::value_set::ValueSet;
+
+/// A cube in the numbers of an index that need not know all its strings.
+pub(in crate::matching) struct Probe(Vec<(u32, Range)>);
+
+/// What the cube allows of one key, as the index sees it.
+struct Range {
+    set: ValueSet<u32>,
+    /// Whether a value that the index does not name is in it.
+    other: bool,
+}
+
+impl Probe {
+    /// The cube; keys that the index does not name play no part.
+    pub(in crate::matching) fn new(cube: &Cube, index: &Index) -> Self {
+        let symbols = &index.symbols;
+        let ranges = cube.tests().iter().filter_map(|(name, set)| {
+            let key = symbols.key(name)?;
+            let outcomes = set.values().iter().map(|value| symbols.outcome(key, Some(value)));
+            let known: Vec<_> = outcomes.filter(|outcome| *outcome != OTHER).collect();
+            let other = set.has_other() || known.len() < set.values().len();
+            Some((key, Range { set: ValueSet::of(known, set.has_other(), set.has_absent()), other }))
+        });
+        Self(ranges.collect())
+    }
+
+    fn range(&self, key: u32) -> Option<&Range> {
+        self.0.iter().find(|(mine, _)| *mine == key).map(|(_, range)| range)
+    }
+}
+
+impl Range {
+    fn has(&self, outcome: OutcomeId) -> bool {
+        if outcome == OTHER { self.other } else { self.set.has_id(outcome) }
+    }
+
+    fn meets(&self, set: &ValueSet<u32>) -> bool {
+        self.other && set.has_other() || self.set.meet(set).is_some()
+    }
+}
+
+impl Index {
+    /// Calls `visit` for each variant that the cube meets; for one with a residual, that it may meet.
+    pub(in crate::matching) fn walk(
+        &self,
+        probe: &Probe,
+        visit: &mut impl FnMut(Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.walk_below(self.root, probe, visit)
+    }
+
+    fn walk_below(
+        &self,
+        at: Link,
+        probe: &Probe,
+        visit: &mut impl FnMut(Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let node = match at.target() {
+            Target::Nothing => return ControlFlow::Continue(()),
+            Target::Slot(slot) => return visit(slot),
+            Target::List(list) => {
+                for entry in self.entries(list) {
+                    if self.tests(entry).all(|rule| rule.may_meet(probe)) {
+                        visit(self.slot(entry))?;
+                    }
+                }
+                return ControlFlow::Continue(());
+            }
+            Target::Node(node) => &self.nodes[node as usize],
+        };
+        self.walk_below(node.wild, probe, visit)?;
+        if let Some(Range { set, other: false }) = probe.range(node.key)
+            && let ([value], false, false) = (set.values(), set.has_other(), set.has_absent())
+        {
+            return self.walk_below(self.child(node, *value), probe, visit);
+        }
+        // Siblings share children; each is walked once, so the walk is linear in the nodes it meets.
+        let mut children = Vec::new();
+        match probe.range(node.key) {
+            Some(range) if !range.set.has_other() => {
+                children.extend(range.set.values().iter().map(|value| self.child(node, *value)));
+                children.extend(range.other.then_some(node.other));
+                children.extend(range.set.has_absent().then_some(node.absent));
+            }
+            range => {
+                let has = |outcome| range.is_none_or(|range| range.has(outcome));
+                let edges = self.edges(node).iter().filter(|edge| edge.value != NO_VALUE && has(edge.value));
+                children.extend(edges.map(|edge| edge.child));
+                children.push(node.other);
+                children.extend(has(ABSENT).then_some(node.absent));
+            }
+        }
+        children.sort_unstable();
+        children.dedup();
+        for child in children {
+            self.walk_below(child, probe, visit)?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Rule<'_> {
+    fn may_meet(&self, probe: &Probe) -> bool {
+        match self {
+            Rule::Is { key, outcome } => probe.range(*key).is_none_or(|range| range.has(*outcome)),
+            Rule::In { key, set } => probe.range(*key).is_none_or(|range| range.meets(set)),
+            Rule::Holds(_) => true,
+        }
+    }
+}

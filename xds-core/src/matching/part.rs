@@ -1,0 +1,167 @@
+//! Some variants of a name with one tree over them.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::hash::FixedState;
+use super::index::{Index, Probe, Slot};
+use super::normal::{Normal, Tangled, TooComplex};
+use super::symbols::OutcomeId;
+use crate::constraint::Formula;
+use crate::parameters::Parameters;
+
+/// The keys that a formula writes down, sorted (T12).
+pub(super) type KeySet = Arc<[Arc<str>]>;
+
+/// A variant with its constraints.
+#[derive(Debug)]
+pub(super) struct Member<V> {
+    pub(super) value: V,
+    pub(super) formula: Arc<Formula>,
+    pub(super) keys: KeySet,
+    /// The normal form, unless it is so simple that it is made again when needed.
+    tangled: Option<Arc<Tangled>>,
+}
+
+impl<V> Member<V> {
+    pub(super) fn new(value: V, formula: Arc<Formula>, keys: KeySet, normal: &Normal) -> Self {
+        Self { value, formula, keys, tangled: normal.tangled().cloned() }
+    }
+
+    pub(super) fn normal(&self) -> Normal {
+        match &self.tangled {
+            Some(tangled) => Normal::of_tangled(tangled),
+            None => Normal::of(&self.formula).expect("a single cube needs no budget"),
+        }
+    }
+}
+
+/// A frozen tree, with a list of its variants in which one can be replaced or taken out.
+#[derive(Debug)]
+pub(super) struct Part<V> {
+    pub(super) index: Arc<Index>,
+    slots: Slots<V>,
+    /// How many slots are taken.
+    pub(super) live: usize,
+}
+
+/// Lists of lists, so that a change copies little.
+type Slots<V> = Arc<Vec<Arc<Vec<Option<Arc<Member<V>>>>>>>;
+
+impl<V> Part<V> {
+    pub(super) fn new(members: Vec<Arc<Member<V>>>) -> Self {
+        let live = members.len();
+        let index = Index::build((0..).zip(members.iter().map(|member| member.normal())));
+        let chunks = members.chunks(CHUNK).map(|chunk| Arc::new(chunk.iter().cloned().map(Some).collect()));
+        Self { index: Arc::new(index), slots: Arc::new(chunks.collect()), live }
+    }
+
+    /// How many variants the tree was built from.
+    pub(super) fn built_from(&self) -> usize {
+        self.slots.last().map_or(0, |last| (self.slots.len() - 1) * CHUNK + last.len())
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> Option<&Arc<Member<V>>> {
+        self.slots[slot as usize / CHUNK][slot as usize % CHUNK].as_ref()
+    }
+
+    /// Puts a member of the same meaning in the place of another, or takes one out.
+    pub(super) fn set(&mut self, slot: Slot, member: Option<Arc<Member<V>>>) {
+        let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.slots)[slot as usize / CHUNK]);
+        let place = &mut chunk[slot as usize % CHUNK];
+        self.live = self.live - usize::from(place.is_some()) + usize::from(member.is_some());
+        *place = member;
+    }
+
+    pub(super) fn members(&self) -> impl Iterator<Item = &Arc<Member<V>>> {
+        self.slots.iter().flat_map(|chunk| chunk.iter()).flatten()
+    }
+
+    /// The slot that these parameters reach; its member may be gone.
+    pub(super) fn find(&self, parameters: &Parameters) -> Option<Slot> {
+        let symbols = &self.index.symbols;
+        let mut asked = [UNASKED; REMEMBERED_KEYS];
+        self.index.find(&mut |key| {
+            let look_up = || symbols.outcome(key, parameters.get(symbols.name(key)));
+            match asked.get_mut(key as usize) {
+                Some(outcome) => {
+                    if *outcome == UNASKED {
+                        *outcome = look_up();
+                    }
+                    *outcome
+                }
+                None => look_up(),
+            }
+        })
+    }
+
+    pub(super) fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Member<V>>> {
+        self.get(self.find(parameters)?)
+    }
+
+    /// What each key is, in the numbers of the tree.
+    pub(super) fn outcomes(&self, parameters: &Parameters) -> Vec<OutcomeId> {
+        let symbols = &self.index.symbols;
+        let keys = 0..symbols.len() as u32;
+        keys.map(|key| symbols.outcome(key, parameters.get(symbols.name(key)))).collect()
+    }
+
+    pub(super) fn resolve_outcomes(&self, outcomes: &[OutcomeId]) -> Option<&Arc<Member<V>>> {
+        self.get(self.index.find(&mut |key| outcomes[key as usize])?)
+    }
+
+    /// Calls `visit` with each member that has parameters in common with the formula, and with such parameters; a
+    /// member may come more than once.
+    pub(super) fn each_meeting(
+        &self,
+        normal: &Normal,
+        visit: &mut impl FnMut(Slot, &Arc<Member<V>>, Parameters) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TooComplex> {
+        // The cubes of a tangled formula can lead to one slot again and again; the exact answer is worked out once.
+        let is_tangled = normal.tangled().is_some();
+        let mut judged = std::collections::HashSet::<Slot, FixedState>::default();
+        for cube in normal.cubes() {
+            let mut too_complex = None;
+            let flow = self.index.walk(&Probe::new(cube, &self.index), &mut |slot| {
+                let Some(member) = self.get(slot) else { return ControlFlow::Continue(()) };
+                if is_tangled && !judged.insert(slot) {
+                    return ControlFlow::Continue(());
+                }
+                match normal.meet(&member.normal()) {
+                    Ok(Some(witness)) => visit(slot, member, witness),
+                    Ok(None) => ControlFlow::Continue(()),
+                    Err(reason) => {
+                        too_complex = Some(reason);
+                        ControlFlow::Break(())
+                    }
+                }
+            });
+            if let Some(reason) = too_complex {
+                return Err(reason);
+            }
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl<V> Clone for Part<V> {
+    fn clone(&self) -> Self {
+        Self { index: Arc::clone(&self.index), slots: Arc::clone(&self.slots), live: self.live }
+    }
+}
+
+impl<V> Default for Part<V> {
+    fn default() -> Self {
+        Self { index: Arc::default(), slots: Arc::default(), live: 0 }
+    }
+}
+
+/// A change copies one chunk, and the list of chunks.
+const CHUNK: usize = 256;
+/// No outcome has this number.
+const UNASKED: OutcomeId = u32::MAX - 2;
+/// Of so many keys a search looks each up only once.
+const REMEMBERED_KEYS: usize = 32;

@@ -1,0 +1,88 @@
+//! The keys and values that the variants of a set name, as numbers.
+//!
+//! Only constraints add to them. What a client sends is looked up, so a client cannot make them grow.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::hash::FixedState;
+use super::value_set::ValueSet;
+
+/// The number that stands for a value, or one of the two below.
+pub(super) type OutcomeId = u32;
+/// The key is absent.
+pub(super) const ABSENT: OutcomeId = u32::MAX;
+/// The key has a value that no constraint names.
+pub(super) const OTHER: OutcomeId = u32::MAX - 1;
+
+#[derive(Debug, Default)]
+pub(super) struct Symbols {
+    ids: HashMap<Arc<str>, u32, FixedState>,
+    keys: Vec<Key>,
+}
+
+#[derive(Debug)]
+struct Key {
+    name: Arc<str>,
+    values: HashMap<Arc<str>, u32, FixedState>,
+}
+
+impl Symbols {
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(super) fn name(&self, key: u32) -> &Arc<str> {
+        &self.keys[key as usize].name
+    }
+
+    /// How many values of the key are named.
+    pub(super) fn values(&self, key: u32) -> usize {
+        self.keys[key as usize].values.len()
+    }
+
+    pub(super) fn key(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// What the value of a key is to the constraints.
+    pub(super) fn outcome(&self, key: u32, value: Option<&Arc<str>>) -> OutcomeId {
+        value.map_or(ABSENT, |value| self.keys[key as usize].values.get(value).copied().unwrap_or(OTHER))
+    }
+
+    pub(super) fn add_key(&mut self, name: &Arc<str>) -> u32 {
+        if let Some(&key) = self.ids.get(name) {
+            return key;
+        }
+        let key = self.keys.len() as u32;
+        self.ids.insert(Arc::clone(name), key);
+        self.keys.push(Key { name: Arc::clone(name), values: HashMap::default() });
+        key
+    }
+
+    pub(super) fn add_value(&mut self, key: u32, value: &Arc<str>) -> u32 {
+        let values = &mut self.keys[key as usize].values;
+        if let Some(&id) = values.get(value) {
+            return id;
+        }
+        let id = values.len() as u32;
+        values.insert(Arc::clone(value), id);
+        id
+    }
+
+    /// The set in numbers, adding what is not known yet.
+    pub(super) fn add_set(&mut self, key: u32, set: &ValueSet<Arc<str>>) -> ValueSet<u32> {
+        let values = set.values().iter().map(|value| self.add_value(key, value)).collect();
+        ValueSet::of(values, set.has_other(), set.has_absent())
+    }
+}
+
+impl ValueSet<u32> {
+    pub(super) fn has_id(&self, outcome: OutcomeId) -> bool {
+        match outcome {
+            ABSENT => self.has_absent(),
+            OTHER => self.has_other(),
+            value => self.has_value(&value),
+        }
+    }
+}

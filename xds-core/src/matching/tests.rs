@@ -1,0 +1,6 @@
+mod coverage;
+mod large;
+mod normal;
+mod set;
+mod vectors;
+mod world;

@@ -1,0 +1,166 @@
+//! What one key may be: a set of outcomes, with its algebra.
+//!
+//! For a key only these outcomes can be told apart: absent, each value that somebody names, and any other value. So a
+//! list of values with two flags says everything about one key, and equal sets are equal values.
+
+use std::cmp::Ordering;
+
+/// What a key turned out to be, or a choice from a [`ValueSet`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome<T> {
+    /// The parameters do not have the key.
+    Absent,
+    /// The key has this value.
+    Value(T),
+    /// The key has a value that nobody names.
+    Other,
+}
+
+/// The outcomes of one key that a condition allows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ValueSet<T> {
+    /// Sorted, each once.
+    values: Vec<T>,
+    /// Whether `values` are those that are not allowed.
+    inverted: bool,
+    absent: bool,
+}
+
+impl<T: Ord + Clone> ValueSet<T> {
+    /// Exactly this value (T6).
+    pub fn only(value: T) -> Self {
+        Self { values: vec![value], inverted: false, absent: false }
+    }
+
+    /// Every value, and not absent (T6).
+    #[must_use]
+    pub fn present() -> Self {
+        Self { values: Vec::new(), inverted: true, absent: false }
+    }
+
+    /// Nothing.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { values: Vec::new(), inverted: false, absent: false }
+    }
+
+    /// These values; all but these when `inverted`; and absent if so said. The values need not be sorted.
+    pub fn of(mut values: Vec<T>, inverted: bool, absent: bool) -> Self {
+        values.sort_unstable();
+        values.dedup();
+        Self { values, inverted, absent }
+    }
+
+    /// The values named: those allowed, or those not allowed when the set [holds any other](Self::has_other).
+    #[must_use]
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// Whether a value that the set does not name is in it.
+    #[must_use]
+    pub fn has_other(&self) -> bool {
+        self.inverted
+    }
+
+    /// Whether the key may be absent.
+    #[must_use]
+    pub fn has_absent(&self) -> bool {
+        self.absent
+    }
+
+    /// Whether this value is in the set.
+    pub fn has_value(&self, value: &T) -> bool {
+        self.values.binary_search(value).is_ok() != self.inverted
+    }
+
+    /// Whether the outcome is in the set; [`Outcome::Other`] is one that the set does not name.
+    pub fn has(&self, outcome: &Outcome<T>) -> bool {
+        match outcome {
+            Outcome::Absent => self.absent,
+            Outcome::Value(value) => self.has_value(value),
+            Outcome::Other => self.inverted,
+        }
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty() && !self.inverted && !self.absent
+    }
+
+    /// Whether everything is in it, so that the key does not matter.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.values.is_empty() && self.inverted && self.absent
+    }
+
+    /// What is not in this set.
+    #[must_use]
+    pub fn complement(mut self) -> Self {
+        self.inverted = !self.inverted;
+        self.absent = !self.absent;
+        self
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let absent = self.absent && other.absent;
+        let (values, inverted) = match (self.inverted, other.inverted) {
+            (false, _) => {
+                (self.values.iter().filter(|value| other.has_value(value)).cloned().collect(), false)
+            }
+            (true, false) => {
+                (other.values.iter().filter(|value| self.has_value(value)).cloned().collect(), false)
+            }
+            (true, true) => (union(&self.values, &other.values), true),
+        };
+        Self { values, inverted, absent }
+    }
+
+    /// What is in at least one of the two.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        self.complement().and(&other.complement()).complement()
+    }
+
+    /// An outcome that is in both, if there is one: absent, else the least value, else one that neither names.
+    pub fn meet(&self, other: &Self) -> Option<Outcome<T>> {
+        if self.absent && other.absent {
+            return Some(Outcome::Absent);
+        }
+        let value = match (self.inverted, other.inverted) {
+            (false, _) => self.values.iter().find(|value| other.has_value(value)),
+            (true, false) => other.values.iter().find(|value| self.has_value(value)),
+            (true, true) => return Some(Outcome::Other),
+        };
+        value.cloned().map(Outcome::Value)
+    }
+
+    /// An outcome of the set, if it has any.
+    pub fn any(&self) -> Option<Outcome<T>> {
+        if self.absent {
+            Some(Outcome::Absent)
+        } else if self.inverted {
+            Some(Outcome::Other)
+        } else {
+            self.values.first().cloned().map(Outcome::Value)
+        }
+    }
+}
+
+/// Both sorted lists as one.
+fn union<T: Ord + Clone>(left: &[T], right: &[T]) -> Vec<T> {
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut at, mut with) = (0, 0);
+    while let (Some(mine), Some(theirs)) = (left.get(at), right.get(with)) {
+        let order = mine.cmp(theirs);
+        merged.push(if order == Ordering::Greater { theirs.clone() } else { mine.clone() });
+        at += usize::from(order != Ordering::Greater);
+        with += usize::from(order != Ordering::Less);
+    }
+    merged.extend_from_slice(&left[at..]);
+    merged.extend_from_slice(&right[with..]);
+    merged
+}

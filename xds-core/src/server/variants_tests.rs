@@ -1,0 +1,169 @@
+//! Clients that ask by name get the variant that their parameters select, in both protocols.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fixture::{Delta, Sotw, commit, parameters, version};
+use crate::Cache;
+
+/// TP2's worked example: four variants instead of nine resources.
+const FOUR: &str = "RDS r[env=prod,version=v1]=A r[env=prod,version!=v1]=B r[env!=prod,version=v1]=C \
+                    r[env!=prod,version!=v1]=D";
+
+fn cache(text: &str) -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, text);
+    cache
+}
+
+fn sotw(cache: &Arc<Cache>, node: &str, type_name: &str, list: &str) -> Sotw {
+    let mut client = Sotw::new(cache);
+    client.stream.on_node(parameters(node));
+    client.ask(type_name, list, "");
+    client
+}
+
+fn delta(cache: &Arc<Cache>, node: &str, type_name: &str, list: &str) -> Delta {
+    let mut client = Delta::new(cache);
+    client.stream.on_node(parameters(node));
+    client.ask(type_name, list);
+    client
+}
+
+#[test]
+fn t3_t46_each_client_gets_the_variant_of_its_parameters_v4() {
+    let cache = cache(FOUR);
+    let of = |node: &str| {
+        let sent = delta(&cache, node, "RDS", "r").sent();
+        assert_eq!(sotw(&cache, node, "RDS", "r").sent(), sent);
+        sent
+    };
+    assert_eq!(of("env=prod version=v1 pod=x1"), "n1 RDS r=A");
+    assert_eq!(of("env=prod version=v2 pod=x2"), "n1 RDS r=B");
+    assert_eq!(of("env=test version=v1"), "n1 RDS r=C");
+    assert_eq!(of(""), "n1 RDS r=D");
+}
+
+#[test]
+fn t4_without_a_match_the_resource_does_not_exist() {
+    let cache = cache("RDS r[env=prod]=A r[env=test]=B");
+    assert_eq!(delta(&cache, "env=qa", "RDS", "r").sent(), "n1 RDS -r");
+    let mut client = sotw(&cache, "env=qa", "RDS", "r");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "RDS r[env=qa]=C");
+    assert_eq!(client.sent(), "n1 RDS r=C");
+}
+
+#[test]
+fn t32_a_variant_switch_is_an_ordinary_update_for_who_asks_by_name_v17() {
+    let cache = cache("RDS r[env=prod]=A");
+    let mut clients =
+        [delta(&cache, "env=prod version=v1", "RDS", "r"), delta(&cache, "env=prod", "RDS", "r")];
+    for client in &mut clients {
+        assert_eq!(client.sent(), "n1 RDS r=A");
+        client.ack("RDS", "1");
+    }
+    commit(&cache, "RDS -r[env=prod] r[env=prod,version=v1]=B r[env=prod,version=v2]=C");
+    assert_eq!(clients[0].sent(), "n2 RDS r=B");
+    // Nothing is for it any more; told after the grace, since it may be in use.
+    assert_eq!((clients[1].sent().as_str(), clients[1].waits_until()), ("", Some(5000)));
+    clients[1].pass(Duration::from_secs(5));
+    assert_eq!(clients[1].sent(), "n2 RDS -r");
+}
+
+#[test]
+fn v29_a_key_migration_that_leaves_the_payload_sends_nothing() {
+    let cache = cache("RDS r[env=prod]=A r[env=test]=B");
+    let mut stays = delta(&cache, "env=prod", "RDS", "r");
+    let mut moves = sotw(&cache, "env=prod version=v1", "RDS", "r");
+    assert_eq!((stays.sent().as_str(), moves.sent().as_str()), ("n1 RDS r=A", "n1 RDS r=A"));
+    stays.ack("RDS", "1");
+    moves.ack("RDS", "1");
+    commit(
+        &cache,
+        "RDS -r[env=prod] -r[env=test] r[env=prod,!version]=A r[env=prod,version]=A2 r[env=test,(version||!version)]=B",
+    );
+    assert_eq!((stays.sent().as_str(), stays.waits_until()), ("", None));
+    assert_eq!(moves.sent(), "n2 RDS r=A2");
+    // What stayed is followed under its new constraints.
+    commit(&cache, "RDS r[env=prod,!version]=A3");
+    assert_eq!(stays.sent(), "n2 RDS r=A3");
+}
+
+#[test]
+fn t19_t48_a_new_key_on_the_server_first_needs_a_default_for_clients_without_it() {
+    let cache = cache("RDS r[env=prod]=A");
+    let mut old = delta(&cache, "env=prod", "RDS", "r");
+    old.sent();
+    old.ack("RDS", "1");
+    commit(&cache, "RDS -r[env=prod] r[env=prod,!version]=A r[env=prod,version=v2]=B");
+    assert_eq!((old.sent().as_str(), old.waits_until()), ("", None));
+    assert_eq!(delta(&cache, "env=prod version=v2", "RDS", "r").sent(), "n1 RDS r=B");
+}
+
+#[test]
+fn d21_v22_a_client_that_comes_back_is_compared_with_the_variant_it_gets_now() {
+    let cache = cache("LDS l[env=prod]=A l[env=test]=B");
+    let back = |node: &str| {
+        let mut client = Delta::new(&cache);
+        client.stream.on_node(parameters(node));
+        client.ask_with("LDS", "", "", &[("l", &version("LDS", "l", "A"))]);
+        client.sent()
+    };
+    assert_eq!(back("env=prod"), "");
+    assert_eq!(back("env=test"), "n1 LDS l=B");
+    assert_eq!(back("env=qa"), "n1 LDS -l");
+}
+
+#[test]
+fn t28_a_wildcard_selects_of_each_name_the_variant_for_its_client() {
+    let cache = cache("CDS a[env=prod]=static a[env!=prod]=other b=static c[env=test]=static");
+    let mut client = sotw(&cache, "env=prod", "CDS", "");
+    assert_eq!(client.sent(), "n1 CDS a=static b=static");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS a[env!=prod]=changed");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS c[env=prod]=static");
+    assert_eq!(client.sent(), "n2 CDS a=static b=static c=static");
+    let fresh = sotw(&cache, "env=prod more=keys", "CDS", "").sent_version();
+    assert_eq!(client.last.version_info, fresh);
+}
+
+#[test]
+fn clients_with_entries_of_their_own_share_the_classes_of_their_variants() {
+    let cache = cache("RDS r[variant=v0]=A0 r[variant=v1]=A1");
+    let mut clients: Vec<_> = (0..1000)
+        .map(|number| {
+            let node = format!("variant=v{} pod=pod-{number} ip=10.0.0.{number}", number % 2);
+            let mut client = delta(&cache, &node, "RDS", "r");
+            client.sent();
+            client.ack("RDS", "1");
+            client
+        })
+        .collect();
+    assert_eq!(cache.classes(), 2);
+    commit(&cache, "RDS r[variant=v1]=A2");
+    let bodies: Vec<_> = clients
+        .iter_mut()
+        .map(|client| {
+            client.sent();
+            Arc::as_ptr(&client.last_bodies[0])
+        })
+        .collect::<std::collections::BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    // The first of each class answered its client before there was anyone to share with.
+    assert!(bodies.len() <= 4, "{}", bodies.len());
+    // A key that counts from now on tells them apart, and only them whom it concerns.
+    commit(
+        &cache,
+        "RDS -r[variant=v1] r[variant=v1,(pod=pod-1||!pod)]=A2 -r[variant=v0] r[variant=v0,(pod||!pod)]=A0",
+    );
+    assert_eq!(clients[0].sent(), "");
+    assert_eq!(clients[1].sent(), "");
+    clients[3].pass(Duration::from_secs(1));
+    clients[3].ack("RDS", "2");
+    clients[3].sent();
+    clients[3].pass(Duration::from_secs(10));
+    assert_eq!(clients[3].sent(), "n3 RDS -r");
+}
