@@ -244,7 +244,7 @@ fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
     keys
 }
 
-/// Up to so many variants a change builds the tree anew: well below a millisecond.
+/// Up to so many variants a change builds the tree anew: one millisecond for tables, a few for alternatives.
 const ALWAYS_REBUILT: usize = 1_024;
 /// A large set keeps at most so many variants aside, which every change copies.
 const DELTA_LIMIT: usize = 1_024;

@@ -8,7 +8,7 @@ use super::value_set::{Outcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// How much work one formula may cost, in diagram nodes: some 50 ms and 16 MB at most.
+/// How much work one formula may cost, in diagram nodes; meant to stay below 50 ms and 16 MB.
 pub const NODE_BUDGET: usize = 65_536;
 
 /// A formula is too entangled to be judged; it is refused rather than guessed at.

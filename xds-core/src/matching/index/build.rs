@@ -349,7 +349,7 @@ impl Builder {
     }
 }
 
-/// A tree may hold so many copies of each cube, on average; more cost memory and gain no speed.
+/// A tree may hold so many copies of each cube, on average; three make a set of 3-term alternatives a tenth faster and 60 % larger.
 const COPIES_PER_CUBE: usize = 1;
 /// What a small tree may copy besides.
 const SPARE_COPIES: usize = 64;
