@@ -140,6 +140,12 @@ What a folder may hold:
     - one wrapper:              \"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource
                                 name: web
                                 resource: { \"@type\": .. }
+  Beside \"@type\" may stand whom the resource is for, so that one name has several variants. Each client gets the one
+  that its parameters select (see `xds serve --help`); variants that overlap are refused.
+    - \"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
+      name: web
+      when: env=prod,!version      # also: env in (a,b), env!=prod, key (is there), ||, parentheses
+
   A YAML file may hold several, separated by `---`. A .pb file is a binary DiscoveryResponse.
 
   The folder is one transaction: everything in it parses and validates, or the last good state stays. Changes are

@@ -162,11 +162,14 @@ impl Folder {
             return Err(FolderErrors::sorted(errors));
         }
         let Plan { transaction, files } = self.index.plan(changes);
-        let commit = cache.commit(transaction).map_err(|error| {
-            // Which files it is about is not known any more.
-            self.is_scanned = false;
-            FolderErrors(vec![FolderError::new("", Problem::Commit(error))])
-        })?;
+        let commit = match cache.commit(transaction) {
+            Ok(commit) => commit,
+            Err(error) => {
+                // The files are looked through again the next time.
+                self.is_scanned = false;
+                return Err(FolderErrors(vec![self.index.refused(&files, error)]));
+            }
+        };
         self.index.settle(files);
         self.pending.clear();
         Ok(Loaded { files: self.index.files(), resources: self.index.resources(), files_read, commit })

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub use xds_core::{
-    Cache, Commit, CommitError, Resource, ResourceError, ResourceName, Revision, Snapshot, Transaction,
-    TypeUrl, VariantId, Version,
+    Cache, Commit, CommitError, Constraints, MetadataKeys, NamedPath, ParameterMapping, Parameters, Resource,
+    ResourceError, ResourceName, Revision, Snapshot, Transaction, TypeUrl, VariantId, VariantSet, Version,
 };
 pub use xds_proto::type_url;
 pub use xds_server::{ServeError, Server, ServerConfig};

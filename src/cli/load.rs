@@ -34,8 +34,12 @@ pub(super) fn summary(source: &Source, loaded: &Loaded, cache: &Cache) -> Vec<St
     let Loaded { files, resources, .. } = loaded;
     let mut lines = vec![format!("{}: {resources} resources in {files} files", source.folder.display())];
     let snapshot = cache.snapshot();
-    let counts = snapshot.counts().filter(|(_, count)| *count > 0);
-    lines.extend(counts.map(|(type_url, count)| format!("{count:>9} {}", type_url.message_name())));
+    for (type_url, names) in snapshot.counts().filter(|(_, names)| *names > 0) {
+        let resources = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
+        let variants: usize = resources.map(|(_, variants)| variants.len()).sum();
+        let names_of = if variants > names { format!(" of {names} names") } else { String::new() };
+        lines.push(format!("{variants:>9} {}{names_of}", type_url.message_name()));
+    }
     lines
 }
 

@@ -1,5 +1,6 @@
 //! `xds serve`: a folder to clients.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 use xds::folder::Folder;
-use xds::{Cache, Server};
+use xds::{Cache, MetadataKeys, NamedPath, ParameterMapping, Server, ServerConfig};
 
 use super::{Failure, Source, load};
 
@@ -24,6 +25,16 @@ pub(super) struct Serve {
     /// Address and port to listen on; port 0 lets the system choose
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000")]
     listen: SocketAddr,
+    /// Take a parameter from a place of the client's node, such as zone=node.locality.zone
+    ///
+    /// Resources with `when:` go to the clients whose parameters match. Clients that ask by name, which is all of them
+    /// so far, get theirs from their node: every string and bool at the top level of node.metadata, and what this
+    /// option adds. PATH is node.id, node.cluster, node.locality.{region,zone,sub_zone} or node.metadata.KEY.KEY..
+    #[arg(long, value_name = "NAME=PATH")]
+    param: Vec<NamedPath>,
+    /// Take parameters from these keys of node.metadata only; `none` for no key
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    param_metadata: Vec<String>,
     /// How to write log lines; RUST_LOG says which (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -51,6 +62,14 @@ impl Serve {
         runtime.block_on(self.serve(folder, cache))
     }
 
+    fn parameters(&self) -> ParameterMapping {
+        let keys: BTreeSet<_> = self.param_metadata.iter().filter(|key| *key != "none").cloned().collect();
+        let metadata =
+            if self.param_metadata.is_empty() { MetadataKeys::All } else { MetadataKeys::Only(keys) };
+        let mapping = ParameterMapping::default().with_metadata(metadata);
+        self.param.iter().cloned().fold(mapping, ParameterMapping::with_path)
+    }
+
     async fn serve(&self, folder: Folder, cache: Arc<Cache>) -> Result<(), Failure> {
         let address = self.listen;
         let listener =
@@ -59,7 +78,8 @@ impl Serve {
         let shutdown = shutdown().map_err(Failure::System)?;
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
-        let served = Server::new(cache).serve(listener, shutdown).await;
+        let config = ServerConfig { parameters: Arc::new(self.parameters()), ..ServerConfig::default() };
+        let served = Server::new(cache).with_config(config).serve(listener, shutdown).await;
         watch.abort();
         Ok(served?)
     }

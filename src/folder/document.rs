@@ -7,7 +7,8 @@ use std::path::Path;
 
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
-use xds_core::{Resource, ResourceError, ResourceName};
+use xds_core::when::WhenError;
+use xds_core::{Constraints, Resource, ResourceError, ResourceName};
 
 use super::convert::{self, Fault, Packed};
 use super::descriptors::Descriptors;
@@ -124,7 +125,7 @@ impl Reader<'_> {
     fn resource(&mut self, node: &Node) {
         match node.get("@type").and_then(Node::text) {
             Some(url) if message_name(url) == WRAPPER => self.wrapper(node),
-            _ => self.plain(node, None, ""),
+            _ => self.plain(node, None, "", None),
         }
     }
 
@@ -136,7 +137,7 @@ impl Reader<'_> {
             let subject = || Some(subject(WRAPPER, name));
             match entry.key.as_str() {
                 // A version is a digest of the content here, so one from elsewhere has no use.
-                "@type" | "version" => {}
+                "@type" | "version" | WHEN => {}
                 "name" if name.is_some() => {}
                 "name" => {
                     let problem = Problem::WrongValue { expected: "a string", found: entry.value.describe() };
@@ -150,20 +151,36 @@ impl Reader<'_> {
             }
         }
         match inner {
-            Some(inner) => self.plain(inner, name, "resource"),
+            Some(inner) => self.plain(inner, name, "resource", node.get(WHEN)),
             None => self.error(Some(node.at), Some(subject(WRAPPER, name)), Problem::EmptyWrapper),
         }
     }
 
-    /// A resource with `@type`, under the given name or else the one it holds.
-    fn plain(&mut self, node: &Node, name: Option<&str>, prefix: &str) {
+    /// A resource with `@type`, under the given name or else the one it holds. `when` may stand in it, or in the wrapper
+    /// around it.
+    fn plain(&mut self, node: &Node, name: Option<&str>, prefix: &str, outer_when: Option<&Node>) {
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
         let type_url = node.get("@type").and_then(Node::text);
         let subject = type_url.map(|url| subject(message_name(url), shown));
-        match convert::any(node, self.descriptors) {
+        let constraints = match node.get(WHEN).or(outer_when).map(constraints) {
+            None => Some(Constraints::NONE),
+            Some(Ok(constraints)) => Some(constraints),
+            Some(Err((at, problem))) => {
+                self.field_error(at, subject.clone(), WHEN, problem);
+                None
+            }
+        };
+        let without_when = node.get(WHEN).map(|_| node.without(WHEN));
+        match convert::any(without_when.as_ref().unwrap_or(node), self.descriptors) {
             Ok(Packed { type_url, payload }) => {
                 let made = self.make(type_url, name, payload.into());
-                self.place(made, Some(node.at), node.at.line);
+                if let Some(constraints) = constraints {
+                    self.place(
+                        made.map(|made| made.with_constraints(constraints)),
+                        Some(node.at),
+                        node.at.line,
+                    );
+                }
             }
             Err(faults) => {
                 for Fault { at, field, problem } in faults {
@@ -255,6 +272,15 @@ impl Reader<'_> {
     }
 }
 
+/// Whom a resource is for: the value of its `when`.
+fn constraints(node: &Node) -> Result<Constraints, (Position, Problem)> {
+    let Some(text) = node.text() else {
+        let expected = "a string such as \"env=prod,!version\"";
+        return Err((node.at, Problem::WrongValue { expected, found: node.describe() }));
+    };
+    text.parse().map_err(|error: WhenError| (node.at, error.into()))
+}
+
 fn subject(message: &str, name: Option<&str>) -> Box<str> {
     name.map_or_else(|| message.into(), |name| format!("{message} {name:?}").into())
 }
@@ -289,6 +315,8 @@ fn position_after(text: &[u8]) -> Position {
 }
 
 const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
+/// Beside `@type`: whom this variant is for.
+const WHEN: &str = "when";
 const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
 
 /// The fields that name a resource in messages about it, before it could be read.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-use xds_core::{CommitError, ResourceError, ResourceName, TypeUrl};
+use xds_core::when::WhenError;
+use xds_core::{CommitError, ResourceError, VariantId};
 
 /// One thing that is wrong with a folder, and where.
 ///
@@ -153,21 +154,35 @@ pub enum Problem {
     /// The cache does not take such a resource.
     #[error(transparent)]
     Resource(#[from] ResourceError),
-    /// Another place has a resource of the same type and name.
-    #[error("{} {:?} is also in {file}, line {line}", type_url.message_name(), name.as_str())]
+    /// `when` is not in the syntax of constraints.
+    #[error(transparent)]
+    When(#[from] WhenError),
+    /// Another place has a resource of the same type and name, for the same parameters.
+    #[error("{} {:?}{} is also in {file}, line {line}", id.type_url.message_name(), id.name.as_str(), bracketed(id))]
     Duplicate {
-        /// The type of both.
-        type_url: TypeUrl,
-        /// The name of both.
-        name: ResourceName,
+        /// What both are known by.
+        id: VariantId,
         /// The file of the other.
         file: Box<str>,
         /// The line of the other; in a .pb file the number of the resource.
         line: u32,
     },
-    /// The cache refused the folder as a whole.
-    #[error("the resources do not go together: {0}")]
-    Commit(CommitError),
+    /// Each resource is right, and still they do not go together.
+    #[error("{error}{}", elsewhere(other))]
+    Commit {
+        /// What the cache said; the place of this problem is that of the variant it names last.
+        error: Box<CommitError>,
+        /// File and line of the other variant, where there is one; in a .pb file the number of the resource.
+        other: Option<(Box<str>, u32)>,
+    },
+}
+
+fn bracketed(id: &VariantId) -> String {
+    if id.constraints.is_unconstrained() { String::new() } else { format!(" [{}]", id.constraints) }
+}
+
+fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
+    other.as_ref().map_or_else(String::new, |(file, line)| format!("; the first is in {file}, line {line}"))
 }
 
 fn hint(nearest: &Option<String>) -> String {
@@ -184,9 +199,10 @@ impl fmt::Display for FolderError {
             f.write_str(": ")?;
         }
         // These problems name the resource themselves.
-        if let (Some(resource), false) =
-            (&self.resource, matches!(self.problem, Problem::Resource(_) | Problem::Duplicate { .. }))
-        {
+        if let (Some(resource), false) = (
+            &self.resource,
+            matches!(self.problem, Problem::Resource(_) | Problem::Duplicate { .. } | Problem::Commit { .. }),
+        ) {
             write!(f, "{resource}: ")?;
         }
         if !self.field.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::ops::Bound;
 
-use xds_core::{Transaction, TypeUrl, VariantId};
+use xds_core::{CommitError, Transaction, TypeUrl, VariantId};
 
 use super::document::{Format, Placed};
 use super::error::{FolderError, Position, Problem};
@@ -129,6 +129,29 @@ impl Index {
         errors
     }
 
+    /// What a refused transaction means for the files it was made of.
+    pub(super) fn refused(&self, settled: &Settled, error: CommitError) -> FolderError {
+        let place = |id: &VariantId| {
+            let unchanged = self.files.iter().filter(|(file, _)| !settled.contains(file));
+            let before = || unchanged.into_iter().find_map(|(file, state)| place(file, state, id));
+            settled.place(id).or_else(before)
+        };
+        let (here, other) = match &error {
+            CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
+                (place(second), place(first))
+            }
+            CommitError::Unsatisfiable { id }
+            | CommitError::TooComplex { id }
+            | CommitError::Contradiction { id } => (place(id), None),
+            _ => (None, None),
+        };
+        let (file, line) = here.unzip();
+        let file = file.unwrap_or_default();
+        let is_text = Format::of(&file) != Some(Format::Protobuf);
+        let at = line.filter(|_| is_text).map(|line| Position { line, column: 1 });
+        FolderError { at, ..FolderError::new(&file, Problem::Commit { error: Box::new(error), other }) }
+    }
+
     /// Takes the files of a plan as the last good state.
     pub(super) fn settle(&mut self, settled: Settled) {
         if self.files.is_empty() {
@@ -187,6 +210,21 @@ impl Index {
     }
 }
 
+impl Settled {
+    /// File and line of a key, if one of these files provides it.
+    fn place(&self, id: &VariantId) -> Option<(Box<str>, u32)> {
+        self.files.iter().find_map(|(file, state)| place(file, state.as_ref()?, id))
+    }
+
+    fn contains(&self, file: &str) -> bool {
+        self.files.iter().any(|(changed, _)| **changed == *file)
+    }
+}
+
+fn place(file: &str, state: &FileState, id: &VariantId) -> Option<(Box<str>, u32)> {
+    state.keys.iter().find(|key| key.id == *id).map(|key| (file.into(), key.line))
+}
+
 fn contains(changes: &Changes, file: &str) -> bool {
     changes.binary_search_by(|(changed, _)| (**changed).cmp(file)).is_ok()
 }
@@ -200,12 +238,7 @@ fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))
 }
 
 fn duplicate(id: &VariantId, (file, line): (&str, u32), (other, other_line): (&str, u32)) -> FolderError {
-    let problem = Problem::Duplicate {
-        type_url: id.type_url.clone(),
-        name: id.name.clone(),
-        file: other.into(),
-        line: other_line,
-    };
+    let problem = Problem::Duplicate { id: id.clone(), file: other.into(), line: other_line };
     // In a .pb file the line is the number of the resource.
     let at = (Format::of(file) != Some(Format::Protobuf)).then_some(Position { line, column: 1 });
     FolderError { at, ..FolderError::new(file, problem) }

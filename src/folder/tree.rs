@@ -10,14 +10,14 @@ use serde_saphyr::Spanned;
 use super::error::{Position, Problem};
 
 /// One value and where it begins.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) at: Position,
     pub(super) tree: Tree,
 }
 
 /// What a value is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Tree {
     Null,
     Bool(bool),
@@ -30,7 +30,7 @@ pub(super) enum Tree {
 }
 
 /// One key of a map with its value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) at: Position,
     pub(super) key: String,
@@ -48,6 +48,12 @@ impl Node {
     /// The value of a key, if this is a map that has it.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         self.entries()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+    }
+
+    /// The same map without a key.
+    pub(super) fn without(&self, key: &str) -> Self {
+        let entries = self.entries().unwrap_or_default().iter().filter(|entry| entry.key != key);
+        Self { at: self.at, tree: Tree::Map(entries.cloned().collect()) }
     }
 
     pub(super) fn entries(&self) -> Option<&[Entry]> {

@@ -27,12 +27,41 @@ impl Envoy {
     /// Starts Envoy against the server at `xds_port` and waits until it is ready, which it is once it has an
     /// answer for every cluster and listener. `None` when Envoy is not installed.
     pub(crate) async fn start(scratch: &Path, mode: Mode, xds_port: u16) -> Option<Self> {
-        let text = serde_json::to_string_pretty(&bootstrap(mode, xds_port)).expect("JSON values");
-        Self::start_with(scratch, &text, "bootstrap.json").await
+        Self::start_as(scratch, mode, xds_port, &json!({})).await
+    }
+
+    /// The same for an Envoy that says `metadata` of itself.
+    pub(crate) async fn start_as(
+        scratch: &Path,
+        mode: Mode,
+        xds_port: u16,
+        metadata: &Value,
+    ) -> Option<Self> {
+        let envoy = Self::launch_as(scratch, mode, xds_port, metadata).await?;
+        envoy.until_ready().await;
+        Some(envoy)
+    }
+
+    /// The same without waiting until it is ready, for an Envoy that has reason not to be.
+    pub(crate) async fn launch_as(
+        scratch: &Path,
+        mode: Mode,
+        xds_port: u16,
+        metadata: &Value,
+    ) -> Option<Self> {
+        let bootstrap = bootstrap(mode, xds_port, metadata);
+        let text = serde_json::to_string_pretty(&bootstrap).expect("JSON values");
+        Self::launch(scratch, &text, "bootstrap.json").await
     }
 
     /// The same with the text of a bootstrap, whose format is told by the extension of `file_name`.
     pub(crate) async fn start_with(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
+        let envoy = Self::launch(scratch, text, file_name).await?;
+        envoy.until_ready().await;
+        Some(envoy)
+    }
+
+    async fn launch(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
         let binary = peers::find(peers::ENVOY)?;
         let bootstrap = scratch.join(file_name);
         fs::write(&bootstrap, text).expect("the temporary directory is writable");
@@ -55,11 +84,17 @@ impl Envoy {
         let admin = until("Envoy opens its admin page", SOON, async || {
             fs::read_to_string(&admin_file).ok()?.trim().rsplit_once(':')?.1.parse().ok()
         });
-        let envoy = Self { admin: admin.await.0, log, _child: child };
-        let ready =
-            async || http::get(envoy.admin, "/ready").await.is_ok_and(|it| it.status == 200).then_some(());
+        Some(Self { admin: admin.await.0, log, _child: child })
+    }
+
+    async fn until_ready(&self) {
+        let ready = async || self.is_ready().await.then_some(());
         until("Envoy is ready", SOON, ready).await;
-        Some(envoy)
+    }
+
+    /// Whether it has an answer for every cluster and listener, and all that these need.
+    pub(crate) async fn is_ready(&self) -> bool {
+        http::get(self.admin, "/ready").await.is_ok_and(|it| it.status == 200)
     }
 
     /// The port on which the listener `name` accepts.
@@ -109,6 +144,12 @@ impl Envoy {
         clusters.iter().map(|it| &it["cluster"]).find(|it| it["name"] == name).cloned()
     }
 
+    /// The route configurations that came over RDS.
+    pub(crate) async fn dynamic_routes(&self) -> Vec<Value> {
+        let dump = self.json("/config_dump?resource=dynamic_route_configs").await;
+        dump["configs"].as_array().cloned().unwrap_or_default()
+    }
+
     /// The text of the whole configuration, endpoints included.
     pub(crate) async fn config_dump(&self) -> String {
         http::get(self.admin, "/config_dump?include_eds").await.expect("the admin page answers").body
@@ -153,14 +194,14 @@ fn names(list: &Value) -> Vec<String> {
     items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect()
 }
 
-fn bootstrap(mode: Mode, xds_port: u16) -> Value {
+fn bootstrap(mode: Mode, xds_port: u16, metadata: &Value) -> Value {
     let local = |port: u16| json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
     let mut dynamic = json!({"cds_config": mode.config_source(), "lds_config": mode.config_source()});
     if mode.streams == Streams::Ads {
         dynamic["ads_config"] = mode.api_config_source();
     }
     json!({
-        "node": {"id": "interop", "cluster": "tests"},
+        "node": {"id": "interop", "cluster": "tests", "metadata": metadata},
         "admin": {"address": local(0)},
         "dynamic_resources": dynamic,
         "static_resources": {"clusters": [{

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use serde_json::Value;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -30,13 +31,18 @@ impl GrpcPeer {
 
     /// A client of `target` with our server at `xds_port` in its bootstrap.
     pub(crate) fn client(scratch: &Path, target: &str, xds_port: u16) -> Option<Self> {
+        Self::client_as(scratch, target, xds_port, &json!({}))
+    }
+
+    /// The same for a client that says `metadata` of itself.
+    pub(crate) fn client_as(scratch: &Path, target: &str, xds_port: u16, metadata: &Value) -> Option<Self> {
         let bootstrap = json!({
             "xds_servers": [{
                 "server_uri": format!("127.0.0.1:{xds_port}"),
                 "channel_creds": [{"type": "insecure"}],
                 "server_features": ["xds_v3"],
             }],
-            "node": {"id": "interop", "locality": {"region": "here"}},
+            "node": {"id": "interop", "locality": {"region": "here"}, "metadata": metadata},
         });
         let file = scratch.join("grpc-bootstrap.json");
         fs::write(&file, bootstrap.to_string()).expect("the temporary directory is writable");

@@ -14,6 +14,7 @@ mod peers;
 mod resources;
 mod server;
 mod upstream;
+mod variants;
 mod wait;
 mod world;
 
@@ -318,14 +319,6 @@ async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let (one, two) = (Upstream::start("one").await, Upstream::start("two").await);
     let (folder, scratch) = (Folder::new(), Folder::new());
-    // The example's ports are fixed, and may be taken on this machine.
-    let elsewhere = |text: String, ports: &[(u16, u16)]| {
-        ports.iter().fold(text, |text, (from, to)| {
-            let from = format!("port_value: {from}");
-            assert!(text.contains(&from), "the example has no {from}");
-            text.replace(&from, &format!("port_value: {to}"))
-        })
-    };
     for (name, ports) in [
         ("listener.yaml", &[(10000, 0)][..]),
         ("route.yaml", &[]),
@@ -333,11 +326,11 @@ async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
         ("endpoints.yaml", &[(8081, one.port), (8082, two.port)]),
     ] {
         let text = fs::read_to_string(examples.join("quickstart").join(name)).expect("the example is there");
-        fs::write(folder.path().join(name), elsewhere(text, ports)).expect("the folder is writable");
+        fs::write(folder.path().join(name), elsewhere(&text, ports)).expect("the folder is writable");
     }
     let server = Server::start(folder.path()).await;
     let text = fs::read_to_string(examples.join("envoy-bootstrap.yaml")).expect("the bootstrap is there");
-    let text = elsewhere(text, &[(9901, 0), (18000, server.port)]);
+    let text = elsewhere(&text, &[(9901, 0), (18000, server.port)]);
     let Some(envoy) = Envoy::start_with(scratch.path(), &text, "bootstrap.yaml").await else { return };
 
     let port = envoy.port("web").await;
@@ -346,4 +339,13 @@ async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
         let answers = async || (http::get(port, path).await.ok()?.body == upstream).then_some(());
         until(&format!("{path} is answered by {upstream}"), SOON, answers).await;
     }
+}
+
+/// The text of an example with other ports: those it has are fixed, and may be taken on this machine.
+fn elsewhere(text: &str, ports: &[(u16, u16)]) -> String {
+    ports.iter().fold(text.to_owned(), |text, (from, to)| {
+        let from = format!("port_value: {from}");
+        assert!(text.contains(&from), "the example has no {from}");
+        text.replace(&from, &format!("port_value: {to}"))
+    })
 }

@@ -65,6 +65,12 @@ pub(crate) fn endpoints(name: &str, port: u16) -> Value {
     })
 }
 
+/// The variant of `resource` for the clients that `constraints` match.
+pub(crate) fn when(constraints: &str, mut resource: Value) -> Value {
+    resource["when"] = constraints.into();
+    resource
+}
+
 fn connection_manager(mode: Mode, routes: &str) -> Value {
     let router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
     json!({

@@ -67,5 +67,12 @@ impl World {
     }
 }
 
+/// All the turns there are, for a test that starts more than one Envoy.
+pub(crate) async fn every_turn() -> SemaphorePermit<'static> {
+    TURNS.acquire_many(WORLDS_AT_ONCE).await.expect("never closed")
+}
+
 /// How many worlds run at once; more only make each other slow on a small machine.
-static TURNS: Semaphore = Semaphore::const_new(2);
+const WORLDS_AT_ONCE: u32 = 2;
+
+static TURNS: Semaphore = Semaphore::const_new(WORLDS_AT_ONCE as usize);

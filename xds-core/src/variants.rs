@@ -100,6 +100,18 @@ impl VariantSet {
         self.0.resolve(parameters)
     }
 
+    /// How many variants there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no variant.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// All variants, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.0.iter().map(|(_, variant)| variant)
