@@ -11,12 +11,14 @@ use crate::resource::VariantId;
 use interest::Interest;
 use transaction::Change;
 
+pub(crate) use class::Update;
+pub(crate) use interest::Membership;
 pub use interest::Watch;
-pub(crate) use interest::{Membership, Update};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
 
+mod class;
 mod interest;
 pub(crate) mod refs;
 mod snapshot;
