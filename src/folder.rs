@@ -9,6 +9,9 @@
 //!
 //! a YAML file may hold several, separated by `---`, and a `.pb` file is a binary `DiscoveryResponse`.
 //!
+//! `when: env=prod,!version` beside `@type` says whom a resource is for ([`xds_core::when`]), so that one name may have
+//! several variants. In a wrapper, also of a `.pb` file, `resource_name.dynamic_parameter_constraints` says the same.
+//!
 //! The folder is one transaction: all files parse and validate, or the last good state stays. All mistakes of all
 //! files are reported at once ([`FolderErrors`]).
 //!

@@ -43,6 +43,22 @@ pub(super) fn any<'a>(node: &'a Node, descriptors: &'a Descriptors) -> Result<Pa
     }
 }
 
+/// Reads a value as the given message.
+///
+/// # Errors
+/// All mistakes, in the order of the document.
+pub(super) fn message(
+    message: &MessageDescriptor,
+    node: &Node,
+    descriptors: &Descriptors,
+) -> Result<DynamicMessage, Vec<Fault>> {
+    let mut converter = Converter { descriptors, path: Vec::new(), faults: Vec::new() };
+    match converter.message(message, node) {
+        Some(message) if converter.faults.is_empty() => Ok(message),
+        _ => Err(converter.faults),
+    }
+}
+
 /// Holds the path from the resource to the value at hand. A method that answers `None` has noted a fault.
 struct Converter<'a> {
     descriptors: &'a Descriptors,

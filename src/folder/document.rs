@@ -1,19 +1,21 @@
 //! Files to resources: what a file of each kind may hold.
 //!
 //! A document is a `DiscoveryResponse` (Envoy's own file form), one resource with `@type`, or one
-//! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents.
+//! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents. `when` beside `@type` makes a
+//! resource one variant of its name, and so do the constraints in a wrapper's `resource_name`.
 
 use std::path::Path;
 
+use prost_reflect::prost::Message;
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use xds_core::when::WhenError;
-use xds_core::{Constraints, Resource, ResourceError, ResourceName};
+use xds_core::{ConstraintError, Constraints, Resource, ResourceError, ResourceName};
 
 use super::convert::{self, Fault, Packed};
 use super::descriptors::Descriptors;
 use super::error::{FolderError, Position, Problem};
-use super::tree::{self, Node, Tree};
+use super::tree::{self, Entry, Node, Tree};
 
 /// How a file is read, which its extension tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,24 +127,26 @@ impl Reader<'_> {
     fn resource(&mut self, node: &Node) {
         match node.get("@type").and_then(Node::text) {
             Some(url) if message_name(url) == WRAPPER => self.wrapper(node),
-            _ => self.plain(node, None, "", None),
+            _ => self.plain(node, Label::default(), ""),
         }
     }
 
     fn wrapper(&mut self, node: &Node) {
         let wrapper = self.descriptors.builtin(WRAPPER);
-        let name = node.get("name").and_then(Node::text);
+        let mut label = Label { name: node.get("name").and_then(Node::text), ..Label::default() };
         let mut inner = None;
         for entry in node.entries().unwrap_or_default() {
-            let subject = || Some(subject(WRAPPER, name));
+            let subject = || Some(subject(WRAPPER, label.name));
             match entry.key.as_str() {
                 // A version is a digest of the content here, so one from elsewhere has no use.
-                "@type" | "version" | WHEN => {}
-                "name" if name.is_some() => {}
+                "@type" | "version" => {}
+                WHEN => label.whens.push(entry),
+                "name" if label.name.is_some() => {}
                 "name" => {
                     let problem = Problem::WrongValue { expected: "a string", found: entry.value.describe() };
                     self.field_error(entry.value.at, subject(), "name", problem);
                 }
+                "resource_name" | "resourceName" => self.resource_name(entry, &mut label),
                 "resource" => inner = Some(&entry.value),
                 key if field(&wrapper, key).is_some() => {
                     self.error(Some(entry.at), subject(), Problem::Unsupported { field: key.into() });
@@ -151,47 +155,72 @@ impl Reader<'_> {
             }
         }
         match inner {
-            Some(inner) => self.plain(inner, name, "resource", node.get(WHEN)),
-            None => self.error(Some(node.at), Some(subject(WRAPPER, name)), Problem::EmptyWrapper),
+            Some(inner) => self.plain(inner, label, "resource"),
+            None => self.error(Some(node.at), Some(subject(WRAPPER, label.name)), Problem::EmptyWrapper),
         }
     }
 
-    /// A resource with `@type`, under the given name or else the one it holds. `when` may stand in it, or in the wrapper
-    /// around it.
-    fn plain(&mut self, node: &Node, name: Option<&str>, prefix: &str, outer_when: Option<&Node>) {
+    /// Takes the name and the constraints from a wrapper's `resource_name`.
+    fn resource_name<'n>(&mut self, entry: &'n Entry, label: &mut Label<'n>) {
+        let name = entry.value.get("name");
+        let subject = Some(subject(WRAPPER, label.name.or_else(|| name?.text())));
+        if let (Some(again), Some(_)) = (name, label.name) {
+            self.field_error(again.at, subject.clone(), "resource_name.name", Problem::GivenTwice);
+        }
+        label.name = label.name.or_else(|| name?.text());
+        let message = self.descriptors.builtin(RESOURCE_NAME);
+        match convert::message(&message, &entry.value, self.descriptors) {
+            Ok(message) => match constraints_of(&message) {
+                Ok(constraints) => label.constraints = constraints,
+                Err(error) => {
+                    let inner = entry.value.get(CONSTRAINTS).or_else(|| entry.value.get(CONSTRAINTS_CAMEL));
+                    let at = inner.map_or(entry.value.at, |node| node.at);
+                    let field = format!("resource_name.{CONSTRAINTS}");
+                    self.field_error(at, subject, &field, error.into());
+                }
+            },
+            Err(faults) => self.faults(faults, &subject, "resource_name"),
+        }
+    }
+
+    /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may stand in it, or in
+    /// the wrapper around it, which `prefix` is the field of.
+    fn plain(&mut self, node: &Node, label: Label<'_>, prefix: &str) {
+        let Label { name, mut whens, constraints } = label;
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
         let type_url = node.get("@type").and_then(Node::text);
         let subject = type_url.map(|url| subject(message_name(url), shown));
-        let constraints = match node.get(WHEN).or(outer_when).map(constraints) {
-            None => Some(Constraints::NONE),
-            Some(Ok(constraints)) => Some(constraints),
-            Some(Err((at, problem))) => {
-                self.field_error(at, subject.clone(), WHEN, problem);
-                None
-            }
+        whens.extend(node.entries().unwrap_or_default().iter().filter(|entry| entry.key == WHEN));
+        let constraints = match *whens {
+            [] => Ok(constraints),
+            [entry] if constraints.is_unconstrained() => parse_when(&entry.value),
+            [again] | [_, again, ..] => Err((again.at, Problem::GivenTwice)),
         };
+        // With an error the file is refused, whatever the constraints are.
+        let constraints = constraints.unwrap_or_else(|(at, problem)| {
+            self.field_error(at, subject.clone(), WHEN, problem);
+            Constraints::NONE
+        });
         let without_when = node.get(WHEN).map(|_| node.without(WHEN));
         match convert::any(without_when.as_ref().unwrap_or(node), self.descriptors) {
             Ok(Packed { type_url, payload }) => {
                 let made = self.make(type_url, name, payload.into());
-                if let Some(constraints) = constraints {
-                    self.place(
-                        made.map(|made| made.with_constraints(constraints)),
-                        Some(node.at),
-                        node.at.line,
-                    );
-                }
+                let made = made.map(|made| made.with_constraints(constraints));
+                self.place(made, Some(node.at), node.at.line);
             }
-            Err(faults) => {
-                for Fault { at, field, problem } in faults {
-                    let field = match (prefix.is_empty(), field.is_empty()) {
-                        (true, _) => field,
-                        (false, true) => prefix.into(),
-                        (false, false) => format!("{prefix}.{field}").into(),
-                    };
-                    self.field_error(at, subject.clone(), &field, problem);
-                }
-            }
+            Err(faults) => self.faults(faults, &subject, prefix),
+        }
+    }
+
+    /// Notes the mistakes of a message that is the given field of another; of a whole resource without a field.
+    fn faults(&mut self, faults: Vec<Fault>, subject: &Option<Box<str>>, prefix: &str) {
+        for Fault { at, field, problem } in faults {
+            let field = match (prefix.is_empty(), field.is_empty()) {
+                (true, _) => field,
+                (false, true) => prefix.into(),
+                (false, false) => format!("{prefix}.{field}").into(),
+            };
+            self.field_error(at, subject.clone(), &field, problem);
         }
     }
 
@@ -208,12 +237,16 @@ impl Reader<'_> {
         for (number, item) in (1..).zip(items.iter().filter_map(|item| item.as_message())) {
             let (mut type_url, mut payload) = unpack(item);
             let mut name = None;
+            let mut constraints = Ok(Constraints::NONE);
             if message_name(&type_url) == WRAPPER {
                 match DynamicMessage::decode(self.descriptors.builtin(WRAPPER), payload) {
                     Ok(wrapper) => {
-                        name = wrapper
-                            .get_field_by_name("name")
-                            .and_then(|name| name.as_str().map(String::from));
+                        name = text_field(&wrapper, "name");
+                        let naming = wrapper.get_field_by_name("resource_name");
+                        if let Some(naming) = naming.as_deref().and_then(|naming| naming.as_message()) {
+                            name = name.or_else(|| text_field(naming, "name"));
+                            constraints = constraints_of(naming);
+                        }
                         let inner = wrapper.get_field_by_name("resource");
                         (type_url, payload) =
                             inner.as_deref().and_then(|any| any.as_message()).map(unpack).unwrap_or_default();
@@ -228,8 +261,17 @@ impl Reader<'_> {
                     }
                 }
             }
+            let name = name.as_deref();
+            let constraints = constraints.unwrap_or_else(|error| {
+                let subject = subject(message_name(&type_url), name);
+                self.errors.push(FolderError {
+                    resource: Some(subject),
+                    field: format!("resource_name.{CONSTRAINTS}").into(),
+                    ..FolderError::new(self.file, error.into())
+                });
+                Constraints::NONE
+            });
             // The bytes are served as they are, so look now whether a client could read them.
-            let name = name.as_deref().filter(|name| !name.is_empty());
             if let Some(message) = self.descriptors.message(&type_url)
                 && let Err(error) = DynamicMessage::decode(message, payload.clone())
             {
@@ -238,7 +280,7 @@ impl Reader<'_> {
                 continue;
             }
             let made = self.make(&type_url, name, payload);
-            self.place(made, None, number);
+            self.place(made.map(|made| made.with_constraints(constraints)), None, number);
         }
     }
 
@@ -272,13 +314,36 @@ impl Reader<'_> {
     }
 }
 
+/// What a wrapper says of the resource in it.
+#[derive(Default)]
+struct Label<'a> {
+    name: Option<&'a str>,
+    whens: Vec<&'a Entry>,
+    /// Those of `resource_name`.
+    constraints: Constraints,
+}
+
 /// Whom a resource is for: the value of its `when`.
-fn constraints(node: &Node) -> Result<Constraints, (Position, Problem)> {
+fn parse_when(node: &Node) -> Result<Constraints, (Position, Problem)> {
     let Some(text) = node.text() else {
         let expected = "a string such as \"env=prod,!version\"";
         return Err((node.at, Problem::WrongValue { expected, found: node.describe() }));
     };
     text.parse().map_err(|error: WhenError| (node.at, error.into()))
+}
+
+/// The constraints in an `envoy.service.discovery.v3.ResourceName`.
+fn constraints_of(resource_name: &DynamicMessage) -> Result<Constraints, ConstraintError> {
+    let constraints = resource_name.get_field_by_name(CONSTRAINTS);
+    // Its unknown fields are written too, so a condition from the future is refused (T9).
+    let wire = constraints.as_deref().and_then(|value| value.as_message()).map(Message::encode_to_vec);
+    Constraints::from_wire(&wire.unwrap_or_default())
+}
+
+/// The text of a field, unless it is empty.
+fn text_field(message: &DynamicMessage, name: &str) -> Option<String> {
+    let value = message.get_field_by_name(name)?;
+    value.as_str().filter(|text| !text.is_empty()).map(String::from)
 }
 
 fn subject(message: &str, name: Option<&str>) -> Box<str> {
@@ -318,6 +383,9 @@ const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
 /// Beside `@type`: whom this variant is for.
 const WHEN: &str = "when";
 const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
+const RESOURCE_NAME: &str = "envoy.service.discovery.v3.ResourceName";
+const CONSTRAINTS: &str = "dynamic_parameter_constraints";
+const CONSTRAINTS_CAMEL: &str = "dynamicParameterConstraints";
 
 /// The fields that name a resource in messages about it, before it could be read.
 const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use xds_core::when::WhenError;
-use xds_core::{CommitError, ResourceError, VariantId};
+use xds_core::{CommitError, ConstraintError, Constraints, Formula, ResourceError, VariantId};
 
 /// One thing that is wrong with a folder, and where.
 ///
@@ -157,6 +158,9 @@ pub enum Problem {
     /// `when` is not in the syntax of constraints.
     #[error(transparent)]
     When(#[from] WhenError),
+    /// The constraints of a wrapper's `resource_name` are not valid.
+    #[error(transparent)]
+    Constraints(#[from] ConstraintError),
     /// Another place has a resource of the same type and name, for the same parameters.
     #[error("{} {:?}{} is also in {file}, line {line}", id.type_url.message_name(), id.name.as_str(), bracketed(id))]
     Duplicate {
@@ -168,11 +172,11 @@ pub enum Problem {
         line: u32,
     },
     /// Each resource is right, and still they do not go together.
-    #[error("{error}{}", elsewhere(other))]
+    #[error("{error}{}{}", elsewhere(other), remedy(error))]
     Commit {
         /// What the cache said; the place of this problem is that of the variant it names last.
         error: Box<CommitError>,
-        /// File and line of the other variant, where there is one; in a .pb file the number of the resource.
+        /// File and line of the variant it names first, where there are two; in a .pb file the number of the resource.
         other: Option<(Box<str>, u32)>,
     },
 }
@@ -183,6 +187,40 @@ fn bracketed(id: &VariantId) -> String {
 
 fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
     other.as_ref().map_or_else(String::new, |(file, line)| format!("; the first is in {file}, line {line}"))
+}
+
+/// How to give the variants of a name the same keys (T12).
+fn remedy(error: &CommitError) -> String {
+    let CommitError::KeySets { first, second, only_first, only_second } = error else {
+        return String::new();
+    };
+    // One without `when` is meant for all the others.
+    let negated = |constraints: &Constraints| Formula::Not(Box::new(constraints.formula().clone()));
+    let default = |which: &str, other: &VariantId| {
+        format!("; for all other clients give the {which} `when: '{}'`", negated(&other.constraints))
+    };
+    if first.constraints.is_unconstrained() {
+        return default("first", second);
+    }
+    if second.constraints.is_unconstrained() {
+        return default("second", first);
+    }
+    [("first", only_second), ("second", only_first)]
+        .into_iter()
+        .filter(|(_, missing)| !missing.is_empty())
+        .map(|(which, missing)| {
+            format!("; add `,{}` to the {which} to name what it lacks", unrestricted(missing))
+        })
+        .collect()
+}
+
+/// A condition that names the keys and always holds.
+fn unrestricted(keys: &[Arc<str>]) -> String {
+    let either = |key: &Arc<str>| {
+        let exists = Formula::Exists { key: key.clone() };
+        format!("({})", Formula::Any(vec![exists.clone(), Formula::Not(Box::new(exists))]))
+    };
+    keys.iter().map(either).collect::<Vec<_>>().join(",")
 }
 
 fn hint(nearest: &Option<String>) -> String {

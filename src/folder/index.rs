@@ -51,7 +51,7 @@ pub(super) struct Plan {
     pub(super) files: Settled,
 }
 
-/// The file states that hold once the transaction is committed.
+/// The file states that hold once the transaction is committed, in order.
 #[derive(Debug)]
 pub(super) struct Settled {
     files: Vec<(Box<str>, Option<FileState>)>,
@@ -138,7 +138,11 @@ impl Index {
         };
         let (here, other) = match &error {
             CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
-                (place(second), place(first))
+                match (place(second), place(first)) {
+                    // Another source of the same cache has the second one.
+                    (None, here) => (here, None),
+                    places => places,
+                }
             }
             CommitError::Unsatisfiable { id }
             | CommitError::TooComplex { id }
@@ -217,7 +221,7 @@ impl Settled {
     }
 
     fn contains(&self, file: &str) -> bool {
-        self.files.iter().any(|(changed, _)| **changed == *file)
+        self.files.binary_search_by(|(changed, _)| (**changed).cmp(file)).is_ok()
     }
 }
 

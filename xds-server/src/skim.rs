@@ -236,6 +236,29 @@ mod tests {
     }
 
     #[test]
+    fn s12_the_empty_type_and_the_type_of_the_service_are_one() {
+        let mut skimmer = Skimmer::new("t".into(), Arc::default());
+        let mut read = |type_url: &str, list: &[&str]| {
+            let message = DiscoveryRequest { type_url: type_url.into(), ..request(list) };
+            skimmer.sotw(&message.encode_to_vec()).unwrap().names
+        };
+        assert_eq!(read("", &["a"]), Some(names(&["a"])));
+        assert_eq!(read("t", &["b"]), Some(names(&["b"])));
+        assert_eq!(read("", &["a"]), Some(names(&["a"])));
+    }
+
+    #[test]
+    fn t46_parameters_are_derived_from_the_node() {
+        use prost_types::{Struct, Value, value::Kind};
+        let env = Value { kind: Some(Kind::StringValue("prod".into())) };
+        let metadata = Some(Struct { fields: [("env".to_owned(), env)].into() });
+        let node = Some(Node { id: "n".into(), metadata, ..Node::default() });
+        let mut skimmer = skimmer();
+        skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
+        assert_eq!(skimmer.client.unwrap().parameters.get("env").map(AsRef::as_ref), Some("prod"));
+    }
+
+    #[test]
     fn s11_g7_the_node_is_that_of_the_first_request_which_has_one() {
         let mut skimmer = skimmer();
         let mut read = |node: Option<&str>| {

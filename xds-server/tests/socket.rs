@@ -229,6 +229,19 @@ async fn g1_g9_a_malformed_or_oversized_frame_ends_its_stream_alone() {
 }
 
 #[tokio::test]
+async fn a_client_that_says_no_more_after_its_request_still_gets_the_answer() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let server = Running::new(&cache).await;
+    let mut client = AggregatedDiscoveryServiceClient::new(server.channel().await);
+    // The stream of requests ends with the first, as with command line tools.
+    let requests = tokio_stream::iter([ask(CLUSTER, &[])]);
+    let mut responses = client.stream_aggregated_resources(requests).await.unwrap().into_inner();
+    assert_eq!(contents(&next(&mut responses).await.unwrap().unwrap()), ["1"]);
+    assert!(next(&mut responses).await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn g14_shutdown_ends_streams_with_unavailable_and_returns() {
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
