@@ -140,11 +140,13 @@ What a folder may hold:
     - one wrapper:              \"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource
                                 name: web
                                 resource: { \"@type\": .. }
-  Beside \"@type\" may stand whom the resource is for, so that one name has several variants. Each client gets the one
-  that its parameters select (see `xds serve --help`); variants that overlap are refused.
+  Beside \"@type\" may stand whom the resource is for, so that one name has several variants. Each
+  client gets the one that its parameters select (see `xds serve --help`); variants that overlap
+  are refused.
     - \"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
       name: web
       when: env=prod,!version      # also: env in (a,b), env!=prod, key (is there), ||, parentheses
+  YAML wants quotes where it begins with an exclamation mark: when: '!version'
 
   A YAML file may hold several, separated by `---`. A .pb file is a binary DiscoveryResponse.
 

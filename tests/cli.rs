@@ -221,6 +221,28 @@ fn bad_content_is_refused_with_code_2_and_all_its_places() {
 }
 
 #[test]
+fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places() {
+    let scratch = Scratch::with_cluster("variants");
+    scratch.write("b.yaml", format!("{}when: env=prod\n---\n{0}when: env!=prod\n", cluster("b")));
+    let output = scratch.xds("check").output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = lines.lines().map(str::trim).collect();
+    assert!(lines[0].ends_with("3 resources in 2 files"), "{lines:#?}");
+    assert_eq!(lines[1], "3 envoy.config.cluster.v3.Cluster of 2 names");
+    let serving = scratch.serve(&[]);
+    serving.address();
+    scratch.write("c.yaml", cluster("a") + "when: env=prod\n");
+    let expected = r#"c.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [true] and [env=prod] both match env="prod"; the first is in a.yaml, line 1; if the first is for all others, give it `when: 'env!=prod'`"#;
+    let (code, text) = refused(&scratch.xds("check").output().unwrap());
+    assert_eq!(code, Some(2));
+    assert_eq!(text.lines().next(), Some(&*format!("error: {expected}")));
+    let lines = serving.until("the last good state of the folder stays");
+    assert!(lines.iter().any(|line| line.contains("c.yaml:1:1: ")), "{lines:#?}");
+    scratch.write("a.yaml", cluster("a") + "when: env!=prod\n");
+    serving.until("the folder is good again");
+}
+
+#[test]
 fn a_folder_without_resources_is_refused_unless_allowed() {
     let scratch = Scratch::new("empty");
     for command in ["serve", "check"] {
@@ -289,4 +311,5 @@ fn help_and_completions_name_every_command() {
         }
     }
     assert!(xds(&["--help"]).contains("What a folder may hold"));
+    assert!(xds(&["--help"]).contains("when: env=prod,!version"));
 }

@@ -383,10 +383,13 @@ fn t15_variants_that_overlap_are_refused_with_both_places_and_a_later_fix_is_tak
     // Once more, with a good state to keep.
     scratch.write("b.yaml", variant("a", "env!=prod,version", "s"));
     let found = errors(load(&mut folder, &cache));
-    assert!(
-        found[0].contains(r#"must name the same keys; only the first has [], only the second ["version"]"#),
-        "{found:?}"
+    assert_eq!(
+        found,
+        [
+            r#"b.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [env=prod] and [env!=prod,version] must name the same keys; only the first has [], only the second ["version"]; the first is in a.yaml, line 1; `,(version || !version)` names for the first what it lacks, without restricting it"#
+        ]
     );
+    assert_eq!(load(&mut folder, &cache).unwrap_err().len(), 1, "a refused change is not forgotten");
     assert_eq!(revision(&cache), 1);
     scratch.write("b.yaml", variant("a", "env=test", "s"));
     assert_eq!(load(&mut folder, &cache).unwrap().commit.changed, 1);
@@ -427,4 +430,44 @@ fn a_mistake_in_when_is_reported_with_its_place() {
     );
     // Only a resource of the folder has variants, not a message within one.
     assert!(found[2].contains("no field `when`"), "{found:?}");
+}
+
+#[test]
+fn t15_what_is_for_everyone_overlaps_and_the_message_says_how_to_mean_all_others() {
+    let scratch = Scratch::new("default");
+    scratch.write("a.yaml", cluster("a", "s"));
+    scratch.write("b.yaml", variant("a", "env=prod,beta", "s"));
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    let found = errors(load(&mut folder, &cache));
+    let (_, advice) = found[0].split_once("give it `when: ").unwrap();
+    scratch.write("a.yaml", variant("a", advice.trim_end_matches('`'), "s"));
+    assert_eq!(load(&mut folder, &cache).unwrap().resources, 2);
+}
+
+#[test]
+fn t15_variants_of_one_file_and_of_a_file_that_did_not_change_are_found_too() {
+    let scratch = Scratch::new("places");
+    scratch
+        .write("a.yaml", format!("{}---\n{}", variant("a", "env=prod", "s"), variant("a", "env=test", "s")));
+    scratch.write("b.yaml", cluster("b", "s"));
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    load(&mut folder, &cache).unwrap();
+    scratch.write("b.yaml", format!("{}---\n{}", cluster("b", "t"), variant("a", "env!=prod", "s")));
+    let found = errors(load(&mut folder, &cache));
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("b.yaml:5:1: ") != found[0].contains("a.yaml:6:1: "), "{found:?}");
+    assert!(found[0].contains("in b.yaml, line 5") != found[0].contains("in a.yaml, line 6"), "{found:?}");
+    assert!(has(&cache, "b", "s"), "all or nothing");
+    // The overlap goes with the other variant, and what was held back comes.
+    scratch.write("a.yaml", variant("a", "env=prod", "s"));
+    assert_eq!(load(&mut folder, &cache).unwrap().commit.changed, 2);
+    assert!(has(&cache, "b", "t"));
+    // A refused change leaves the index as the cache is, so that taking it back is no change.
+    scratch.write("b.yaml", variant("a", "env", "s"));
+    assert_eq!(errors(load(&mut folder, &cache)).len(), 1);
+    fs::remove_file(scratch.path("a.yaml")).unwrap();
+    assert_eq!(load(&mut folder, &cache).unwrap().resources, 1);
+    let snapshot = cache.snapshot();
+    assert_eq!(snapshot.get(&CLUSTER.into(), &"a".into()).unwrap().len(), 1);
+    assert!(snapshot.get(&CLUSTER.into(), &"b".into()).is_none());
 }

@@ -55,7 +55,7 @@ pub(super) fn read(
     content: &[u8],
     descriptors: &Descriptors,
 ) -> Result<Vec<Placed>, Vec<FolderError>> {
-    let mut reader = Reader { file, descriptors, placed: Vec::new(), errors: Vec::new() };
+    let mut reader = Reader { file, descriptors, lines: Vec::new(), placed: Vec::new(), errors: Vec::new() };
     match format {
         Format::Protobuf => reader.protobuf(content),
         Format::Yaml | Format::Json => match str::from_utf8(content) {
@@ -73,15 +73,20 @@ pub(super) fn read(
 struct Reader<'a> {
     file: &'a str,
     descriptors: &'a Descriptors,
+    /// Those of a YAML file.
+    lines: Vec<&'a str>,
     placed: Vec<Placed>,
     errors: Vec<FolderError>,
 }
 
-impl Reader<'_> {
-    fn text(&mut self, format: Format, text: &str) {
+impl<'a> Reader<'a> {
+    fn text(&mut self, format: Format, text: &'a str) {
         let documents = match format {
             Format::Json => vec![tree::json(text)],
-            Format::Yaml | Format::Protobuf => tree::yaml(text),
+            Format::Yaml | Format::Protobuf => {
+                self.lines = text.lines().collect();
+                tree::yaml(text)
+            }
         };
         for document in documents {
             match document {
@@ -193,7 +198,7 @@ impl Reader<'_> {
         whens.extend(node.entries().unwrap_or_default().iter().filter(|entry| entry.key == WHEN));
         let constraints = match *whens {
             [] => Ok(constraints),
-            [entry] if constraints.is_unconstrained() => parse_when(&entry.value),
+            [entry] if constraints.is_unconstrained() => self.constraints(entry),
             [again] | [_, again, ..] => Err((again.at, Problem::GivenTwice)),
         };
         // With an error the file is refused, whatever the constraints are.
@@ -210,6 +215,35 @@ impl Reader<'_> {
             }
             Err(faults) => self.faults(faults, &subject, prefix),
         }
+    }
+
+    /// Whom a resource is for: the value of its `when`.
+    fn constraints(&self, entry: &Entry) -> Result<Constraints, (Position, Problem)> {
+        let node = &entry.value;
+        if self.is_tagged(entry) {
+            let expected = "a string in quotes, as it begins with `!`";
+            return Err((node.at, Problem::WrongValue { expected, found: "a YAML tag".into() }));
+        }
+        let Some(text) = node.text() else {
+            let expected = "a string such as \"env=prod,!version\"";
+            return Err((node.at, Problem::WrongValue { expected, found: node.describe() }));
+        };
+        text.parse().map_err(|error: WhenError| (node.at, error.into()))
+    }
+
+    /// Whether a `!` stands between a key and its value. YAML takes `! beta` for `beta` with a tag, so its meaning would
+    /// silently be the opposite.
+    fn is_tagged(&self, entry: &Entry) -> bool {
+        let index = |number: u32| number as usize - 1;
+        let (from, to) = (entry.at, entry.value.at);
+        let lines = self.lines.get(index(from.line)..=index(to.line)).unwrap_or_default();
+        let last = lines.len().saturating_sub(1);
+        lines.iter().enumerate().any(|(number, line)| {
+            let start = if number == 0 { index(from.column) } else { 0 };
+            let end = if number == last { index(to.column) } else { usize::MAX };
+            let between = line.chars().take(end).skip(start);
+            between.take_while(|c| *c != '#').any(|c| c == '!')
+        })
     }
 
     /// Notes the mistakes of a message that is the given field of another; of a whole resource without a field.
@@ -323,15 +357,6 @@ struct Label<'a> {
     constraints: Constraints,
 }
 
-/// Whom a resource is for: the value of its `when`.
-fn parse_when(node: &Node) -> Result<Constraints, (Position, Problem)> {
-    let Some(text) = node.text() else {
-        let expected = "a string such as \"env=prod,!version\"";
-        return Err((node.at, Problem::WrongValue { expected, found: node.describe() }));
-    };
-    text.parse().map_err(|error: WhenError| (node.at, error.into()))
-}
-
 /// The constraints in an `envoy.service.discovery.v3.ResourceName`.
 fn constraints_of(resource_name: &DynamicMessage) -> Result<Constraints, ConstraintError> {
     let constraints = resource_name.get_field_by_name(CONSTRAINTS);
@@ -392,6 +417,8 @@ const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
 
 #[cfg(test)]
 mod tests {
+    use xds_core::VariantId;
+
     use super::*;
 
     fn yaml(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
@@ -600,9 +627,128 @@ name: [
 
     const WRAPPED: &str = r#""@type": type.googleapis.com/envoy.service.discovery.v3.Resource"#;
 
+    /// Names and constraints of what was read.
+    fn audiences(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<String> {
+        let placed = result.unwrap();
+        let show = |id: &VariantId| format!("{} [{}]", id.name, id.constraints);
+        placed.iter().map(|placed| show(placed.resource.id())).collect()
+    }
+
+    #[test]
+    fn t1_when_may_stand_beside_type_wherever_a_resource_stands_and_is_not_in_the_payload() {
+        let text = format!(
+            "resources:\n- {CLUSTER}\n  name: a\n  when: env=prod\n- {WRAPPED}\n  when: '!b'\n  name: b\n  resource: \
+             {{{CLUSTER}, name: b}}\n- {WRAPPED}\n  name: c\n  resource: {{when: \"c\", {CLUSTER}, name: c}}\n---\n\
+             {CLUSTER}\nname: d\nwhen:  # oh!\n  env in (x, y),\n  !d\n"
+        );
+        assert_eq!(audiences(yaml(&text)), ["a [env=prod]", "b [!b]", "c [c]", "d [env in (x,y),!d]"]);
+        let bare = yaml(&format!("{CLUSTER}\nname: a\n")).unwrap();
+        assert_eq!(yaml(&text).unwrap()[0].resource.payload(), bare[0].resource.payload());
+        let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+        let text = format!("{{\"@type\": {cluster:?}, \"name\": \"a\", \"when\": \"!a\"}}");
+        assert_eq!(audiences(json(&text)), ["a [!a]"]);
+    }
+
+    #[test]
+    fn what_yaml_takes_for_a_tag_is_refused_rather_than_taken_for_its_opposite() {
+        for when in ["! beta", "!beta", "\n  ! beta", "!(a)"] {
+            let found = errors(yaml(&format!("{CLUSTER}\nname: a\nwhen: {when}\n")));
+            assert_eq!(found.len(), 1);
+            assert!(found[0].ends_with("in quotes, as it begins with `!`, found a YAML tag"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_resource_has_its_constraints_from_one_place_and_as_a_string() {
+        let subject = r#"envoy.config.cluster.v3.Cluster "a": when"#;
+        let twice = format!("{WRAPPED}\nname: a\nwhen: x\nresource: {{{CLUSTER}, name: a, when: x}}\n");
+        assert_eq!(errors(yaml(&twice)).len(), 1);
+        assert!(errors(yaml(&twice))[0].ends_with(&format!("{subject}: given twice")));
+        let twice = format!(
+            "{{\n{}, \"name\": \"a\",\n\"when\": \"x\",\n\"when\": \"y\"}}",
+            CLUSTER.replace("type.g", "\"type.g") + "\""
+        );
+        assert_eq!(errors(json(&twice)), [format!("f.json:4:1: {subject}: given twice")]);
+        let expected = r#"expected a string such as "env=prod,!version", found"#;
+        for (when, found) in
+            [("5", "the number 5"), ("[a]", "a list"), ("", "nothing"), ("true", "the boolean true")]
+        {
+            let found_errors = errors(yaml(&format!("{CLUSTER}\nname: a\nwhen: {when}\n")));
+            assert_eq!(found_errors.len(), 1);
+            assert!(found_errors[0].ends_with(&format!("{subject}: {expected} {found}")), "{found_errors:?}");
+        }
+    }
+
+    #[test]
+    fn t8_the_resource_name_of_a_wrapper_has_constraints_in_proto_json() {
+        let wrapper = |resource_name: &str| {
+            yaml(&format!("{WRAPPED}\nresource_name: {resource_name}\nresource: {{{CLUSTER}, name: a}}\n"))
+        };
+        let both = "{name: a, dynamicParameterConstraints: {and_constraints: {constraints: [{constraint: {key: env, value: \
+                    prod}}, {not_constraints: {constraint: {key: version, exists: {}}}}]}}}";
+        assert_eq!(audiences(wrapper(both)), ["a [env=prod,!version]"]);
+        assert_eq!(found(wrapper("{name: a}")), [("a".to_owned(), 3)]);
+        let subject = "envoy.service.discovery.v3.Resource \"a\": resource_name";
+        assert_eq!(
+            errors(wrapper("{name: a, dynamic_parameter_constraints: {constraint: {key: env}}}")),
+            [format!(
+                "f.yaml:2:57: {subject}.dynamic_parameter_constraints: top level: key `env` has neither `value` nor \
+                 `exists`"
+            )]
+        );
+        assert_eq!(
+            errors(wrapper("{name: a, constraints: {}}")),
+            [format!(
+                "f.yaml:2:26: {subject}: no field `constraints` in envoy.service.discovery.v3.ResourceName"
+            )]
+        );
+        assert_eq!(
+            errors(wrapper("{name: a}\nname: a")),
+            [format!("f.yaml:2:23: {subject}.name: given twice")]
+        );
+        assert!(errors(wrapper(&format!("{both}\nwhen: x")))[0].ends_with("when: given twice"));
+    }
+
+    #[test]
+    fn t8_a_wrapper_in_a_pb_file_keeps_its_constraints() {
+        use xds_proto::Any;
+        use xds_proto::envoy::service::discovery::v3::dynamic_parameter_constraints as constraints;
+        use xds_proto::envoy::service::discovery::v3::{
+            DiscoveryResponse, DynamicParameterConstraints, Resource as Wrapper, ResourceName,
+        };
+
+        let read_pb = |constraint: constraints::SingleConstraint| {
+            let cluster = yaml(&format!("{CLUSTER}\nname: a\n")).unwrap();
+            let value = cluster[0].resource.payload().clone();
+            let constraints =
+                DynamicParameterConstraints { r#type: Some(constraints::Type::Constraint(constraint)) };
+            let name = ResourceName { name: "a".into(), dynamic_parameter_constraints: Some(constraints) };
+            let wrapper = Wrapper {
+                resource_name: Some(name),
+                resource: Some(Any { type_url: xds_proto::type_url::CLUSTER.into(), value }),
+                ..Wrapper::default()
+            };
+            let wrapper = Any {
+                type_url: format!("type.googleapis.com/{WRAPPER}"),
+                value: wrapper.encode_to_vec().into(),
+            };
+            let response = DiscoveryResponse { resources: vec![wrapper], ..DiscoveryResponse::default() };
+            read("f.pb", Format::Protobuf, &response.encode_to_vec(), &Descriptors::envoy())
+        };
+        let value = constraints::single_constraint::ConstraintType::Value("prod".into());
+        let constraint = constraints::SingleConstraint { key: "env".into(), constraint_type: Some(value) };
+        assert_eq!(audiences(read_pb(constraint.clone())), ["a [env=prod]"]);
+        assert_eq!(
+            errors(read_pb(constraints::SingleConstraint { constraint_type: None, ..constraint })),
+            [
+                "f.pb: envoy.config.cluster.v3.Cluster \"a\": resource_name.dynamic_parameter_constraints: top level: key \
+                 `env` has neither `value` nor `exists`"
+            ]
+        );
+    }
+
     #[test]
     fn a_pb_file_is_a_response_whose_payloads_are_kept_byte_for_byte() {
-        use prost::Message;
         use xds_proto::Any;
         use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource as Wrapper};
         use xds_proto::type_url;

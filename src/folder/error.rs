@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use xds_core::when::WhenError;
-use xds_core::{CommitError, ConstraintError, Constraints, Formula, ResourceError, VariantId};
+use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
 
 /// One thing that is wrong with a folder, and where.
 ///
@@ -189,33 +189,35 @@ fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
     other.as_ref().map_or_else(String::new, |(file, line)| format!("; the first is in {file}, line {line}"))
 }
 
-/// How to give the variants of a name the same keys (T12).
+/// What to write instead, where the usual intention is clear.
 fn remedy(error: &CommitError) -> String {
-    let CommitError::KeySets { first, second, only_first, only_second } = error else {
-        return String::new();
-    };
-    // One without `when` is meant for all the others.
-    let negated = |constraints: &Constraints| Formula::Not(Box::new(constraints.formula().clone()));
-    let default = |which: &str, other: &VariantId| {
-        format!("; for all other clients give the {which} `when: '{}'`", negated(&other.constraints))
-    };
-    if first.constraints.is_unconstrained() {
-        return default("first", second);
+    match error {
+        // One without `when` is meant for the clients that no other variant is for.
+        CommitError::Ambiguous { first, second, .. } if first.constraints.is_unconstrained() => {
+            rest("first", second)
+        }
+        CommitError::Ambiguous { first, second, .. } if second.constraints.is_unconstrained() => {
+            rest("second", first)
+        }
+        CommitError::KeySets { only_first, only_second, .. } => {
+            let lacking = [("first", &**only_second), ("second", &**only_first)];
+            let lacking = lacking.into_iter().filter(|(_, keys)| !keys.is_empty());
+            let advice = |(which, keys): (&str, &[Arc<str>])| {
+                format!("; `,{}` names for the {which} what it lacks, without restricting it", naming(keys))
+            };
+            lacking.map(advice).collect()
+        }
+        _ => String::new(),
     }
-    if second.constraints.is_unconstrained() {
-        return default("second", first);
-    }
-    [("first", only_second), ("second", only_first)]
-        .into_iter()
-        .filter(|(_, missing)| !missing.is_empty())
-        .map(|(which, missing)| {
-            format!("; add `,{}` to the {which} to name what it lacks", unrestricted(missing))
-        })
-        .collect()
+}
+
+fn rest(which: &str, other: &VariantId) -> String {
+    let others = Formula::Not(Box::new(other.constraints.formula().clone()));
+    format!("; if the {which} is for all others, give it `when: '{others}'`")
 }
 
 /// A condition that names the keys and always holds.
-fn unrestricted(keys: &[Arc<str>]) -> String {
+fn naming(keys: &[Arc<str>]) -> String {
     let either = |key: &Arc<str>| {
         let exists = Formula::Exists { key: key.clone() };
         format!("({})", Formula::Any(vec![exists.clone(), Formula::Not(Box::new(exists))]))
