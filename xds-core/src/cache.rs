@@ -117,13 +117,14 @@ impl Writer {
         for type_url in changed.keys() {
             let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
             let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
+            // Those of this commit stay: a stream may join, and be answered, before the commit is published.
+            let before_this = Revision(revision.0 - 1);
             if !interest.has_streams(type_url) {
-                resources.forget_removals(revision);
+                resources.forget_removals(before_this);
             }
             if resources.remembered_removals() <= *limit {
                 continue;
             }
-            let before_this = Revision(revision.0 - 1);
             let heard =
                 interest.oldest_cursor(type_url).map_or(before_this, |cursor| cursor.min(before_this));
             resources.forget_removals(heard);
@@ -175,8 +176,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Below this weight of remembered removals nobody looks which can be forgotten.
 const REMOVALS_BEFORE_FIRST_LOOK: usize = 4096;
 
-/// Weight of the removals of one type that are remembered at most. A stream that missed more than these is ended and has to compare
-/// in full when it comes back, so a client that stopped reading costs a bounded amount of memory.
+/// Weight of the removals of one type that are remembered at most. A stream that missed more than these is ended and has
+/// to compare in full when it comes back, so a client that stopped reading costs a bounded amount of memory.
 const REMOVALS_LIMIT: usize = 1 << 18;
 
 #[cfg(test)]
