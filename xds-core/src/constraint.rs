@@ -37,6 +37,21 @@ mod world;
 /// Two are equal when their canonical forms (T21) and the keys written in them (T12) are: the order of operands and
 /// nesting play no part, and neither do the bytes received. Order and hash go by the same. Clones are shared, and no
 /// constraints at all are no memory.
+///
+/// ```
+/// use xds_core::{Constraints, Parameters};
+///
+/// let written: Constraints = "env in (prod,canary), !beta".parse()?;
+/// assert!(written.matches(&Parameters::from_iter([("env", "canary"), ("zone", "b")])));
+/// assert!(!written.matches(&Parameters::from_iter([("env", "prod"), ("beta", "")])));
+///
+/// let received = Constraints::from_wire(written.wire())?;
+/// assert_eq!(received.to_string(), "env in (prod,canary),!beta");
+///
+/// let reordered: Constraints = "!beta, (env=canary || env=prod)".parse()?;
+/// assert_eq!(reordered, written);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Default, Clone)]
 pub struct Constraints(Option<Arc<Condition>>);
 
@@ -142,10 +157,6 @@ impl Constraints {
         self.0.as_ref().map_or(&ALWAYS, |condition| &condition.formula)
     }
 
-    pub(crate) fn shared_formula(&self) -> Arc<Formula> {
-        self.0.as_ref().map_or_else(|| Arc::new(ALWAYS.clone()), |condition| Arc::clone(&condition.formula))
-    }
-
     /// Every key written anywhere in them, in order, also where it makes no difference (T12).
     #[must_use]
     pub fn keys(&self) -> &[Arc<str>] {
@@ -178,6 +189,13 @@ impl Constraints {
         let canon = canon::encode(&formula).into();
         let keys = formula.keys().into_iter().cloned().collect();
         Self(Some(Arc::new(Condition { formula: Arc::new(formula), wire, canon, keys })))
+    }
+}
+
+impl From<&Constraints> for Arc<Formula> {
+    fn from(constraints: &Constraints) -> Self {
+        let shared = |condition: &Arc<Condition>| Self::clone(&condition.formula);
+        constraints.0.as_ref().map_or_else(|| Self::new(ALWAYS.clone()), shared)
     }
 }
 

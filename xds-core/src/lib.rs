@@ -36,6 +36,7 @@
 //! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
 //! | `known_type` | what the protocol says of each type, as data |
 //! | `constraint`, `parameters` | whom a variant is for, and what a subscription says about its client |
+//! | [`matching`] | [`VariantSet`]: which variant some parameters get, and the proof that it is only one |
 //! | `mapping` | parameters of clients that send none, derived from their node |
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | the words: type URL, name, version, nonce |
@@ -45,10 +46,11 @@ pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot,
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
 pub use mapping::{MetadataKeys, NamedPath, NamedPathError, ParameterMapping};
+pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
-pub use variants::{Variant, VariantSet};
+pub use variants::{Variant, Variants};
 
 mod cache;
 mod constraint;

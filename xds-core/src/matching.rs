@@ -1,6 +1,6 @@
 //! Which variant of a name some parameters get, and the proof that there is never more than one (T3-T5, T12-T17).
 //!
-//! A [`MatchSet`] holds all variants of one name. It accepts a change only when no two of the resulting variants have
+//! A [`VariantSet`] holds all variants of one name. It accepts a change only when no two of the resulting variants have
 //! parameters in common, and else gives parameters that prove it. So a search may stop at its first hit, and what
 //! nobody covers is a matter of counting.
 //!
@@ -43,10 +43,33 @@ use symbols::OutcomeId;
 
 /// All variants of one name, at most one of which matches any parameters.
 ///
+/// It needs no cache and no server: whoever has constraints and something to find by them can use it.
+///
+/// ```
+/// use xds_core::{Constraints, Parameters, VariantSet};
+/// use xds_core::matching::SetError;
+///
+/// let production: Constraints = "env=prod".parse()?;
+/// let others: Constraints = "env!=prod".parse()?;
+/// let ports = VariantSet::of([(&production, 443), (&others, 8443)])?;
+/// assert_eq!(ports.resolve(&Parameters::from_iter([("env", "prod")])), Some(&443));
+/// assert_eq!(ports.resolve(&Parameters::from_iter([("env", "test"), ("zone", "b")])), Some(&8443));
+/// assert_eq!(ports.resolve(&Parameters::new()), Some(&8443));
+///
+/// // Two variants for one client are refused, with a client that proves it.
+/// let staging: Constraints = "env=staging".parse()?;
+/// let Err(SetError::Overlap { first, second, witness }) = VariantSet::of([(&others, 1), (&staging, 2)]) else {
+///     unreachable!("staging is not prod");
+/// };
+/// assert_eq!((first, second), (1, 2));
+/// assert_eq!(witness, Parameters::from_iter([("env", "staging")]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Immutable; [`edit`](Self::edit) makes a new one that shares what it did not change. A clone costs a counter. A set
 /// of one variant without constraints, which is what nearly every name has, is no larger than its `V`.
 #[derive(Debug)]
-pub struct MatchSet<V>(Inner<V>);
+pub struct VariantSet<V>(Inner<V>);
 
 #[derive(Debug)]
 enum Inner<V> {
@@ -69,7 +92,7 @@ struct Table<V> {
 /// next version of this one, may name values that this one does not know.
 #[derive(Debug)]
 pub struct Prepared<'a, V> {
-    set: &'a MatchSet<V>,
+    set: &'a VariantSet<V>,
     base: Vec<OutcomeId>,
     delta: Vec<OutcomeId>,
 }
@@ -107,7 +130,7 @@ pub struct SetSize {
     pub vacant: usize,
 }
 
-impl<V> MatchSet<V> {
+impl<V> VariantSet<V> {
     /// A set without variants.
     #[must_use]
     pub const fn new() -> Self {
@@ -255,7 +278,7 @@ impl<V> MatchSet<V> {
     }
 }
 
-impl<V> Clone for MatchSet<V>
+impl<V> Clone for VariantSet<V>
 where
     V: Clone,
 {
@@ -268,14 +291,14 @@ where
     }
 }
 
-impl<V> Default for MatchSet<V> {
+impl<V> Default for VariantSet<V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
 impl<'a, V> Prepared<'a, V> {
-    /// The variant that the parameters get; see [`MatchSet::resolve`].
+    /// The variant that the parameters get; see [`VariantSet::resolve`].
     #[must_use]
     pub fn resolve(&self) -> Option<&'a V> {
         match &self.set.0 {

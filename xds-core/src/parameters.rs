@@ -7,6 +7,16 @@ use std::sync::Arc;
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
 /// Clones are shared.
+///
+/// ```
+/// use xds_core::Parameters;
+///
+/// let parameters = Parameters::from_iter([("env", "prod"), ("version", "")]);
+/// assert_eq!(parameters.get("env").map(AsRef::as_ref), Some("prod"));
+/// // Present and empty is not absent.
+/// assert!(parameters.get("version").is_some() && parameters.get("zone").is_none());
+/// assert_eq!(parameters.project(|key| key == "env"), Parameters::from_iter([("env", "prod")]));
+/// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Parameters(Arc<BTreeMap<Arc<str>, Arc<str>>>);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::constraint::Constraints;
-use crate::matching::{KeySetRule, MatchSet, SetError};
+use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::Resource;
@@ -69,9 +69,9 @@ impl Variant {
 
 /// The variants of one name: whatever the parameters of a subscription, at most one matches.
 #[derive(Debug, Default, Clone)]
-pub struct VariantSet(MatchSet<Arc<Variant>>);
+pub struct Variants(VariantSet<Arc<Variant>>);
 
-impl VariantSet {
+impl Variants {
     /// The set without some of its variants and with others; `None` when nothing is left.
     ///
     /// # Errors
@@ -85,11 +85,10 @@ impl VariantSet {
             && only.constraints == Constraints::NONE
             && self.0.len() == removals.len()
         {
-            return Ok(Some(Self(MatchSet::everyone(Arc::clone(only)))));
+            return Ok(Some(Self(VariantSet::everyone(Arc::clone(only)))));
         }
         let removed = removals.iter().map(|variant| variant.constraints.formula());
-        let inserted =
-            insertions.iter().map(|variant| (variant.constraints.shared_formula(), Arc::clone(variant)));
+        let inserted = insertions.iter().map(|variant| ((&variant.constraints).into(), Arc::clone(variant)));
         let set = self.0.edit(removed, inserted, KeySetRule::Equal)?;
         Ok((!set.is_empty()).then_some(Self(set)))
     }

@@ -11,7 +11,7 @@ use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::variants::{Variant, VariantSet};
+use crate::variants::{Variant, Variants};
 
 /// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
 #[derive(Debug, Default, Clone)]
@@ -41,7 +41,7 @@ impl Snapshot {
 
     /// The variants of one resource.
     #[must_use]
-    pub fn get(&self, type_url: &TypeUrl, name: &ResourceName) -> Option<&VariantSet> {
+    pub fn get(&self, type_url: &TypeUrl, name: &ResourceName) -> Option<&Variants> {
         self.of_type(type_url)?.get(name)
     }
 
@@ -59,7 +59,7 @@ impl Snapshot {
 /// The resources of one type at one revision.
 #[derive(Debug, Clone)]
 pub struct TypeSnapshot {
-    present: NameMap<VariantSet>,
+    present: NameMap<Variants>,
     removed: NameMap<Vec<Removed>>,
     /// The sum of their weights.
     removals: usize,
@@ -91,7 +91,7 @@ pub(crate) struct Removed {
 impl TypeSnapshot {
     /// The variants of one name.
     #[must_use]
-    pub fn get(&self, name: &ResourceName) -> Option<&VariantSet> {
+    pub fn get(&self, name: &ResourceName) -> Option<&Variants> {
         self.present.get(name)
     }
 
@@ -108,7 +108,7 @@ impl TypeSnapshot {
     }
 
     /// All names with their variants, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (&ResourceName, &VariantSet)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ResourceName, &Variants)> {
         self.present.iter()
     }
 
@@ -158,7 +158,7 @@ impl TypeSnapshot {
         changes: Vec<VariantChange>,
         revision: Revision,
     ) -> Result<bool, SetError<Arc<Variant>>> {
-        let nothing = VariantSet::default();
+        let nothing = Variants::default();
         let set = self.get(name).unwrap_or(&nothing);
         let (mut removed, mut inserted) = (Vec::new(), Vec::new());
         for (constraints, change) in changes {

@@ -11,7 +11,7 @@ use super::cube::{concrete, named};
 use super::diagram::{FALSE, NodeId, Store, TRUE};
 use super::normal::{NODE_BUDGET, TooComplex};
 use super::value_set::{Outcome, ValueSet};
-use super::{Inner, MatchSet};
+use super::{Inner, VariantSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
@@ -38,7 +38,7 @@ pub struct Gap {
     pub free: Vec<Arc<str>>,
 }
 
-impl<V> MatchSet<V> {
+impl<V> VariantSet<V> {
     /// Whether each of the parameters that match `within`, with keys as in `domains`, has a variant.
     ///
     /// At most `limit` gaps are listed, and at least one if there is any. With the constraints of a referrer as

@@ -9,8 +9,8 @@ use super::hash::FixedState;
 use super::index::Slot;
 use super::normal::Normal;
 use super::part::{KeySet, Member, Part};
-use super::{Inner, MatchSet, Table};
-use crate::constraint::Formula;
+use super::{Inner, Table, VariantSet};
+use crate::constraint::{Constraints, Formula};
 
 /// Whether the variants of a name must write down the same keys (T12, T15).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -22,7 +22,16 @@ pub enum KeySetRule {
     Free,
 }
 
-impl<V: Clone> MatchSet<V> {
+impl<V: Clone> VariantSet<V> {
+    /// The set of these variants, under [`KeySetRule::Equal`].
+    ///
+    /// # Errors
+    /// As of [`edit`](Self::edit).
+    pub fn of<'c>(variants: impl IntoIterator<Item = (&'c Constraints, V)>) -> Result<Self, SetError<V>> {
+        let insertions = variants.into_iter().map(|(constraints, value)| (constraints.into(), value));
+        Self::new().edit([], insertions, KeySetRule::Equal)
+    }
+
     /// The set without the removed and with the inserted variants.
     ///
     /// Only the outcome is judged, so the order of removals and insertions does not matter, and a variant may give its
@@ -65,7 +74,7 @@ struct Draft<V> {
 }
 
 impl<V: Clone> Draft<V> {
-    fn of(set: &MatchSet<V>) -> Self {
+    fn of(set: &VariantSet<V>) -> Self {
         let table = match &set.0 {
             Inner::Empty => Table::default(),
             Inner::Everyone(value) => {
@@ -144,7 +153,7 @@ impl<V: Clone> Draft<V> {
         }
     }
 
-    fn finish(mut self, rule: KeySetRule) -> Result<MatchSet<V>, SetError<V>> {
+    fn finish(mut self, rule: KeySetRule) -> Result<VariantSet<V>, SetError<V>> {
         let fresh = std::mem::take(&mut self.fresh);
         let (base, delta) = (&self.table.base, &self.table.delta);
         let total = base.live + delta.live + fresh.len();
@@ -175,16 +184,16 @@ impl<V: Clone> Draft<V> {
             return Err(self.key_sets());
         }
         if total == 0 {
-            return Ok(MatchSet::new());
+            return Ok(VariantSet::new());
         }
         let mut without_keys = self.table.members().filter(|member| member.keys.is_empty());
         if total == 1
             && let Some(member) = without_keys.next()
         {
-            return Ok(MatchSet::everyone(member.value.clone()));
+            return Ok(VariantSet::everyone(member.value.clone()));
         }
         drop(without_keys);
-        Ok(MatchSet(Inner::Table(Arc::new(self.table))))
+        Ok(VariantSet(Inner::Table(Arc::new(self.table))))
     }
 
     /// Proves that a new member overlaps no other one.

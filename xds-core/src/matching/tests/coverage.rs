@@ -5,9 +5,9 @@ use super::world::{ALWAYS, POINTS, Written, check, equals, exists, not, paramete
 use crate::constraint::Formula;
 use crate::matching::coverage::{Domains, Gap};
 use crate::matching::value_set::{Outcome, ValueSet};
-use crate::matching::{KeySetRule, MatchSet};
+use crate::matching::{KeySetRule, VariantSet};
 
-type Set = MatchSet<usize>;
+type Set = VariantSet<usize>;
 
 /// A set of those formulas that can stand beside those before them.
 fn set(formulas: &[Written]) -> (Set, Vec<Formula>) {

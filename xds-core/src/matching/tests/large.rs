@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::world::equals;
 use crate::constraint::Formula;
-use crate::matching::{KeySetRule, MatchSet};
+use crate::matching::{KeySetRule, VariantSet};
 use crate::parameters::Parameters;
 
 /// A sequence of numbers that look random, the same in every run.
@@ -34,7 +34,7 @@ fn a_large_set_that_is_edited_again_and_again_gives_what_a_table_gives() {
     let size = 6_000;
     let mut model: Vec<Option<usize>> = (0..16_384).map(|at| (at < size).then_some(at)).collect();
     let all = (0..size).map(|at| (exact(at), at));
-    let mut set = MatchSet::new().edit([], all, KeySetRule::Equal).unwrap();
+    let mut set = VariantSet::new().edit([], all, KeySetRule::Equal).unwrap();
     let (mut merges, mut pending, mut most) = (0, 0, 0);
     for round in 0..60 {
         let (mut removals, mut insertions) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ fn a_large_set_that_is_edited_again_and_again_gives_what_a_table_gives() {
 
 #[test]
 fn an_edit_that_exchanges_a_value_leaves_the_trees_alone() {
-    let set = MatchSet::new().edit([], (0..2_000).map(|at| (exact(at), at)), KeySetRule::Equal).unwrap();
+    let set = VariantSet::new().edit([], (0..2_000).map(|at| (exact(at), at)), KeySetRule::Equal).unwrap();
     let edited = set.edit([&*exact(7)], [(exact(7), 99)], KeySetRule::Equal).unwrap();
     assert_eq!((edited.size(), edited.size().pending), (set.size(), 0));
     assert_eq!((set.resolve(&point(7)), edited.resolve(&point(7))), (Some(&7), Some(&99)));
@@ -80,7 +80,7 @@ fn an_edit_that_exchanges_a_value_leaves_the_trees_alone() {
 #[test]
 fn random_alternatives_over_many_keys_are_found_as_by_a_scan() {
     let mut dice = Dice(2);
-    let mut set = MatchSet::new();
+    let mut set = VariantSet::new();
     let mut kept: Vec<Formula> = Vec::new();
     let mut candidates = Vec::new();
     for id in 0..700 {
@@ -144,7 +144,7 @@ fn lists_of_values_and_their_complement_stay_small() {
     }
     let rest = Formula::All(vec![Formula::Not(Box::new(list(0..300, "shard"))), list(0..100, "zone")]);
     variants.push((Arc::new(rest), variants.len()));
-    let set = MatchSet::new().edit([], variants, KeySetRule::Equal).unwrap();
+    let set = VariantSet::new().edit([], variants, KeySetRule::Equal).unwrap();
     let size = set.size();
     assert_eq!(size.wild_nodes, 0);
     assert!(size.tree_bytes < 150 * set.len(), "{} bytes for {} variants", size.tree_bytes, set.len());

@@ -4,10 +4,10 @@ use quickcheck::{Arbitrary, Gen};
 
 use super::world::{POINTS, Written, check, truth};
 use crate::constraint::Formula;
-use crate::matching::{KeySetRule, MatchSet, SetError};
+use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::parameters::Parameters;
 
-type Set = MatchSet<usize>;
+type Set = VariantSet<usize>;
 
 /// A random edit: what to remove, by place in the model, and what to insert.
 #[derive(Debug, Clone)]

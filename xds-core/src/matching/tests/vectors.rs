@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use super::world::{equals, exists, not, parameters};
 use crate::constraint::Formula;
-use crate::matching::{KeySetRule, MatchSet, SetError};
+use crate::matching::{KeySetRule, SetError, VariantSet};
 
-type Set = MatchSet<&'static str>;
+type Set = VariantSet<&'static str>;
 
 fn set(rule: KeySetRule, variants: &[(&Formula, &'static str)]) -> Result<Set, SetError<&'static str>> {
     Set::new().edit([], variants.iter().map(|(formula, id)| (Arc::new((*formula).clone()), *id)), rule)
@@ -172,7 +172,7 @@ fn t5_an_explanation_names_the_keys_on_the_way() {
 
 #[test]
 fn a_variant_for_everyone_costs_its_value() {
-    assert!(size_of::<MatchSet<Arc<str>>>() <= size_of::<Arc<str>>() + size_of::<usize>());
+    assert!(size_of::<VariantSet<Arc<str>>>() <= size_of::<Arc<str>>() + size_of::<usize>());
     let set = set(KeySetRule::Equal, &[(&all(&[]), "only")]).unwrap();
     assert_eq!((set.size(), set.len()), (Default::default(), 1));
     assert_eq!(set.iter().collect::<Vec<_>>(), [(&all(&[]), &"only")]);
