@@ -232,7 +232,7 @@ fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places()
     let serving = scratch.serve(&[]);
     serving.address();
     scratch.write("c.yaml", cluster("a") + "when: env=prod\n");
-    let expected = r#"c.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [true] and [env=prod] both match env="prod"; the first is in a.yaml, line 1; if the first is for all others, give it `when: 'env!=prod'`"#;
+    let expected = r#"c.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [no constraints] and [env=prod] both match env="prod"; the first is in a.yaml, line 1; if the first is for all others, give it `when: 'env!=prod'`"#;
     let (code, text) = refused(&scratch.xds("check").output().unwrap());
     assert_eq!(code, Some(2));
     assert_eq!(text.lines().next(), Some(&*format!("error: {expected}")));

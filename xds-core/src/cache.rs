@@ -11,18 +11,20 @@ use crate::resource::VariantId;
 use interest::Interest;
 use transaction::Change;
 
-pub(crate) use class::Update;
 pub(crate) use interest::Membership;
 pub use interest::Watch;
-pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
+pub(crate) use update::Update;
+pub(crate) use wanted::Wanted;
 
 mod class;
 mod interest;
 pub(crate) mod refs;
 mod snapshot;
 mod transaction;
+mod update;
+mod wanted;
 
 /// Holds the resources and knows which streams want which of them.
 ///
@@ -120,16 +122,16 @@ impl Writer {
             // Those of this commit stay: a stream may join, and be answered, before the commit is published.
             let before_this = Revision(revision.0 - 1);
             if !interest.has_streams(type_url) {
-                resources.forget_removals(before_this);
+                resources.forget_removals(before_this, revision);
             }
             if resources.remembered_removals() <= *limit {
                 continue;
             }
             let heard =
                 interest.oldest_cursor(type_url).map_or(before_this, |cursor| cursor.min(before_this));
-            resources.forget_removals(heard);
+            resources.forget_removals(heard, revision);
             if resources.remembered_removals() > REMOVALS_LIMIT {
-                resources.forget_removals(before_this);
+                resources.forget_removals(before_this, revision);
             }
             let remembered = resources.remembered_removals();
             *limit = (remembered * 2).clamp(REMOVALS_BEFORE_FIRST_LOOK, REMOVALS_LIMIT.max(remembered));

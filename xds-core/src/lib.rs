@@ -20,7 +20,7 @@
 //! let mut stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
 //! stream.on_request(DeltaRequest {
 //!     type_url: "example.com/acme.Thing".into(),
-//!     subscribe: vec!["a".into()],
+//!     subscribe: vec!["a".into()].into(),
 //!     ..DeltaRequest::default()
 //! })?;
 //! let Next::Send(response) = stream.next(Duration::ZERO, &cache.snapshot()) else { panic!("it exists") };

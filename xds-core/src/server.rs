@@ -14,6 +14,8 @@ mod body;
 mod delta;
 #[cfg(test)]
 pub(crate) mod fixture;
+#[cfg(test)]
+mod locators_tests;
 mod order;
 mod progress;
 mod response;

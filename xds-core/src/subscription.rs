@@ -1,8 +1,10 @@
 //! What one stream asks for of one type (S14-S23, D2, D16-D20).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::name::ResourceName;
+use crate::parameters::Parameters;
 
 /// A set of names, sorted, shared between the streams that ask for the same.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,7 +52,25 @@ impl FromIterator<ResourceName> for NameSet {
     }
 }
 
-/// What a subscription selects; streams with equal selections of a type form a selection class.
+/// A name as it is asked for: with the parameters that choose its variant (T2).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Locator {
+    /// The name; `*` asks for every name (T28).
+    pub name: ResourceName,
+    /// All that counts for the choice: nothing is added from the node (T46).
+    pub parameters: Parameters,
+}
+
+/// What one list of a request asks for: plain names and locators, which may be mixed (T2).
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Names whose variant the parameters of the stream's node choose.
+    pub names: Vec<ResourceName>,
+    /// Names that bring parameters of their own.
+    pub locators: Vec<Locator>,
+}
+
+/// What a subscription selects under one set of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Selection {
     /// Every resource of the type.
@@ -62,31 +82,62 @@ pub enum Selection {
 /// The subscription of one stream to one type.
 #[derive(Debug, Default, Clone)]
 pub struct Subscription {
-    names: NameSet,
-    wildcard: Wildcard,
+    /// What was asked for by plain name, under the parameters of the node.
+    plain: Group,
+    derived: Parameters,
+    /// What was asked for by locators, by their parameters.
+    located: BTreeMap<Parameters, Group>,
+    legacy: Legacy,
+    knows_locators: bool,
 }
 
 /// What a request added to a subscription, and therefore has to be answered.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Added {
-    /// Names asked for, sorted; also names that were there before and must be answered again.
-    pub names: Vec<ResourceName>,
-    /// The wildcard was not there before.
+    /// What was asked for, sorted; also what was there before and must be answered again.
+    pub locators: Vec<Locator>,
+    /// What is no longer asked for by itself while a wildcard stays, sorted; the client cannot know whether that covers
+    /// it (D18).
+    pub left: Vec<Locator>,
+    /// A wildcard was not there before.
     pub wildcard: bool,
 }
 
-/// Whether a subscription includes everything.
+/// What is asked for under one set of parameters.
+#[derive(Debug, Default, Clone)]
+struct Group {
+    names: NameSet,
+    /// Asked for by `*` (S18, T28).
+    wildcard: bool,
+}
+
+/// The wildcard that is meant by asking for nothing in particular (S19, D16).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Wildcard {
-    /// No request yet.
+enum Legacy {
+    /// No request yet that would decide it.
     #[default]
     Unasked,
-    /// Meant by asking for nothing in particular (S19, D16).
-    Legacy,
-    /// Asked for by `*` (S18).
-    Explicit,
-    /// Names only, or nothing.
+    On,
     Off,
+}
+
+impl Asked {
+    /// Whether nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.locators.is_empty()
+    }
+
+    /// All names in it, in no particular order.
+    pub fn all_names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.names.iter().chain(self.locators.iter().map(|locator| &locator.name))
+    }
+}
+
+impl From<Vec<ResourceName>> for Asked {
+    fn from(names: Vec<ResourceName>) -> Self {
+        Self { names, locators: Vec::new() }
+    }
 }
 
 impl Selection {
@@ -96,6 +147,25 @@ impl Selection {
         match self {
             Self::All => &[],
             Self::Names(names) => &names.0,
+        }
+    }
+
+    /// Whether it includes a name.
+    #[must_use]
+    pub fn covers(&self, name: &ResourceName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Names(names) => names.contains(name),
+        }
+    }
+
+    /// What either of two selects.
+    pub(crate) fn union(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Names(these), Self::Names(those)) => {
+                Self::Names(these.iter().chain(those.iter()).cloned().collect())
+            }
+            _ => Self::All,
         }
     }
 
@@ -110,99 +180,242 @@ impl Selection {
 }
 
 impl Subscription {
-    /// SotW: the names of a request are the whole subscription (S14).
+    /// To nothing yet; plain names go by these parameters (T46).
+    #[must_use]
+    pub fn new(derived: Parameters) -> Self {
+        Self { derived, ..Self::default() }
+    }
+
+    /// SotW: what a request lists is the whole subscription (S14).
     ///
     /// `legacy` says whether the type has the legacy wildcard (S21).
-    pub fn replace(&mut self, names: Vec<ResourceName>, legacy: bool) -> Added {
-        let had_wildcard = self.is_wildcard();
-        self.wildcard = match self.wildcard {
+    pub fn replace(&mut self, asked: Asked, legacy: bool) -> Added {
+        let before = self.clone();
+        self.legacy = match self.legacy {
             // S19, S20: an empty list is a wildcard until the first that is not empty.
-            Wildcard::Unasked | Wildcard::Legacy if names.is_empty() && legacy => Wildcard::Legacy,
-            Wildcard::Unasked if names.is_empty() => Wildcard::Unasked,
-            _ if names.iter().any(|name| name.as_str() == WILDCARD) => Wildcard::Explicit,
-            _ => Wildcard::Off,
+            Legacy::Unasked | Legacy::On if asked.is_empty() && legacy => Legacy::On,
+            Legacy::Unasked if asked.is_empty() => Legacy::Unasked,
+            _ => Legacy::Off,
         };
-        let names: NameSet = names.into_iter().filter(|name| name.as_str() != WILDCARD).collect();
-        let added = difference(&names.0, &self.names.0);
-        self.names = names;
-        Added { names: added, wildcard: self.is_wildcard() && !had_wildcard }
+        let (names, locators) = self.sorted_out(asked);
+        self.plain = Group::of(names);
+        self.located =
+            locators.into_iter().map(|(parameters, names)| (parameters, Group::of(names))).collect();
+        let mut added = Added::default();
+        for (parameters, group) in self.groups() {
+            let old = before.group(parameters, self.is_plain(group));
+            let new = difference(&group.names.0, old.map_or(&[], |old| &old.names.0));
+            added.locators.extend(located(new, parameters));
+        }
+        let wildcards_before: BTreeSet<_> = before.wildcards().collect();
+        added.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
+        if self.knows_locators && self.is_wildcard() {
+            for (parameters, old) in before.groups() {
+                let now = self.group(parameters, before.is_plain(old));
+                let left = difference(&old.names.0, now.map_or(&[], |now| &now.names.0));
+                added.left.extend(located(left, parameters));
+            }
+        }
+        added.sorted()
     }
 
     /// Delta: a request adds and removes (D2); lists that are empty change nothing.
     ///
     /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered too (D9, D18).
-    pub fn edit(
-        &mut self,
-        subscribe: Vec<ResourceName>,
-        unsubscribe: Vec<ResourceName>,
-        legacy: bool,
-    ) -> Added {
+    pub fn edit(&mut self, subscribe: Asked, unsubscribe: Asked, legacy: bool) -> Added {
         let had_wildcard = self.is_wildcard();
-        let is_first = self.wildcard == Wildcard::Unasked;
         // D16: only a first request that names nothing at all means everything.
-        if is_first {
+        if self.legacy == Legacy::Unasked {
             let is_legacy = legacy && subscribe.is_empty() && unsubscribe.is_empty();
-            self.wildcard = if is_legacy { Wildcard::Legacy } else { Wildcard::Off };
+            self.legacy = if is_legacy { Legacy::On } else { Legacy::Off };
         }
-        // D3: a name in both lists is removed, then added.
-        let unsubscribed: NameSet = unsubscribe.into_iter().collect();
-        if unsubscribed.contains(&ResourceName::new(WILDCARD)) {
-            self.wildcard = Wildcard::Off;
+        let mut added = Added::default();
+        // D3: what is in both lists is removed, then added.
+        let (names, locators) = self.sorted_out(unsubscribe);
+        if names.iter().any(is_wildcard) {
+            self.legacy = Legacy::Off;
         }
-        let mut answer: Vec<_> = if self.is_wildcard() {
-            self.names.iter().filter(|n| unsubscribed.contains(n)).cloned().collect()
-        } else {
-            Vec::new()
-        };
-        let names_star = subscribe.iter().any(|name| name.as_str() == WILDCARD);
-        if names_star {
-            self.wildcard = Wildcard::Explicit;
+        added.left.extend(located(self.plain.remove(names), &self.derived));
+        for (parameters, names) in locators {
+            if let Some(group) = self.located.get_mut(&parameters) {
+                added.left.extend(located(group.remove(names), &parameters));
+            }
         }
-        let subscribe: Vec<_> = subscribe.into_iter().filter(|name| name.as_str() != WILDCARD).collect();
-        answer.extend(subscribe.iter().cloned());
-        answer.sort_unstable();
-        answer.dedup();
-        if !subscribe.is_empty() || !unsubscribed.is_empty() {
-            self.names = self.names.edited(&subscribe, &unsubscribed.0);
+        if !self.is_wildcard() {
+            added.left.clear();
         }
-        Added { names: answer, wildcard: self.is_wildcard() && (names_star || !had_wildcard) }
+        let (names, locators) = self.sorted_out(subscribe);
+        added.wildcard = names.iter().chain(locators.values().flatten()).any(is_wildcard);
+        added.locators.extend(located(self.plain.add(names), &self.derived));
+        for (parameters, names) in locators {
+            let group = self.located.entry(parameters.clone()).or_default();
+            added.locators.extend(located(group.add(names), &parameters));
+        }
+        self.located.retain(|_, group| !group.is_empty());
+        added.wildcard |= self.is_wildcard() && !had_wildcard;
+        added.sorted()
     }
 
     /// Takes the strings that other streams share, for the same names.
     pub(crate) fn share(&mut self, names: &NameSet) {
-        debug_assert_eq!(self.names, *names);
-        self.names = names.clone();
-    }
-
-    /// Whether everything is asked for.
-    #[must_use]
-    pub fn is_wildcard(&self) -> bool {
-        matches!(self.wildcard, Wildcard::Legacy | Wildcard::Explicit)
-    }
-
-    /// Whether a resource of this name is asked for.
-    #[must_use]
-    pub fn covers(&self, name: &ResourceName) -> bool {
-        self.is_wildcard() || self.names.contains(name)
-    }
-
-    /// The names asked for, without the wildcard.
-    #[must_use]
-    pub fn names(&self) -> &NameSet {
-        &self.names
-    }
-
-    /// What it selects; `None` when nothing is asked for (S24).
-    #[must_use]
-    pub fn selection(&self) -> Option<Selection> {
-        if self.is_wildcard() {
-            Some(Selection::All)
-        } else if self.names.is_empty() {
-            None
-        } else {
-            Some(Selection::Names(self.names.clone()))
+        if self.plain.names == *names {
+            self.plain.names = names.clone();
         }
     }
+
+    /// Whether everything is asked for, under whatever parameters.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        self.wildcards().next().is_some()
+    }
+
+    /// Whether the client understands resources with constraints: it sent a locator (T24).
+    #[must_use]
+    pub fn knows_locators(&self) -> bool {
+        self.knows_locators
+    }
+
+    /// Whether a resource of this name is asked for, under whatever parameters.
+    #[must_use]
+    pub fn covers(&self, name: &ResourceName) -> bool {
+        self.covering(name).next().is_some()
+    }
+
+    /// The parameters with which a name is asked for.
+    pub fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Parameters> {
+        let covers = move |group: &Group| self.is_wildcard_group(group) || group.names.contains(name);
+        self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
+    }
+
+    /// Whether the name is asked for with these parameters.
+    #[must_use]
+    pub fn covers_locator(&self, locator: &Locator) -> bool {
+        self.covering(&locator.name).any(|parameters| *parameters == locator.parameters)
+    }
+
+    /// How many names are asked for, without wildcards; one that is asked for with several parameter sets counts for each.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.groups().map(|(_, group)| group.names.len()).sum()
+    }
+
+    /// Whether nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.selections().next().is_none()
+    }
+
+    /// The plain names asked for, without the wildcard.
+    #[must_use]
+    pub fn names(&self) -> &NameSet {
+        &self.plain.names
+    }
+
+    /// What it selects, under each set of parameters; nothing when nothing is asked for (S24).
+    pub fn selections(&self) -> impl Iterator<Item = (&Parameters, Selection)> {
+        self.groups().filter_map(|(parameters, group)| {
+            if self.is_wildcard_group(group) {
+                Some((parameters, Selection::All))
+            } else if group.names.is_empty() {
+                None
+            } else {
+                Some((parameters, Selection::Names(group.names.clone())))
+            }
+        })
+    }
+
+    fn groups(&self) -> impl Iterator<Item = (&Parameters, &Group)> {
+        std::iter::once((&self.derived, &self.plain)).chain(&self.located)
+    }
+
+    fn group(&self, parameters: &Parameters, plain: bool) -> Option<&Group> {
+        if plain { Some(&self.plain) } else { self.located.get(parameters) }
+    }
+
+    fn is_plain(&self, group: &Group) -> bool {
+        std::ptr::eq(group, &self.plain)
+    }
+
+    fn is_wildcard_group(&self, group: &Group) -> bool {
+        group.wildcard || (self.legacy == Legacy::On && self.is_plain(group))
+    }
+
+    /// The parameters of all wildcards.
+    fn wildcards(&self) -> impl Iterator<Item = &Parameters> {
+        self.groups().filter(|(_, group)| self.is_wildcard_group(group)).map(|(parameters, _)| parameters)
+    }
+
+    /// The plain names and the others by their parameters. T2: without parameters a locator is the plain name, where
+    /// that has none either.
+    fn sorted_out(&mut self, asked: Asked) -> (Vec<ResourceName>, BTreeMap<Parameters, Vec<ResourceName>>) {
+        let Asked { mut names, locators } = asked;
+        self.knows_locators |= !locators.is_empty();
+        let mut located = BTreeMap::<_, Vec<_>>::new();
+        for Locator { name, parameters } in locators {
+            if parameters.is_empty() && self.derived.is_empty() {
+                names.push(name);
+            } else {
+                located.entry(parameters).or_default().push(name);
+            }
+        }
+        (names, located)
+    }
+}
+
+impl Group {
+    fn of(names: Vec<ResourceName>) -> Self {
+        let wildcard = names.iter().any(is_wildcard);
+        Self { names: names.into_iter().filter(|name| !is_wildcard(name)).collect(), wildcard }
+    }
+
+    /// Adds names, and gives them back without the wildcard.
+    fn add(&mut self, names: Vec<ResourceName>) -> Vec<ResourceName> {
+        let Self { names, wildcard } = Self::of(names);
+        self.wildcard |= wildcard;
+        if !names.is_empty() {
+            self.names = self.names.edited(&names.0, &[]);
+        }
+        names.0.to_vec()
+    }
+
+    /// Removes names, and gives back those that were there.
+    fn remove(&mut self, names: Vec<ResourceName>) -> Vec<ResourceName> {
+        let Self { names, wildcard } = Self::of(names);
+        self.wildcard &= !wildcard;
+        let removed: Vec<_> = names.iter().filter(|name| self.names.contains(name)).cloned().collect();
+        if !removed.is_empty() {
+            self.names = self.names.edited(&[], &removed);
+        }
+        removed
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.wildcard
+    }
+}
+
+impl Added {
+    fn sorted(mut self) -> Self {
+        for list in [&mut self.locators, &mut self.left] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        self
+    }
+}
+
+fn located(names: Vec<ResourceName>, parameters: &Parameters) -> impl Iterator<Item = Locator> {
+    names.into_iter().map(|name| Locator { name, parameters: parameters.clone() })
+}
+
+/// Whether a name is among locators.
+pub(crate) fn has_name(locators: &BTreeSet<Locator>, name: &ResourceName) -> bool {
+    let first = Locator { name: name.clone(), parameters: Parameters::new() };
+    locators.range(first..).next().is_some_and(|locator| locator.name == *name)
+}
+
+fn is_wildcard(name: &ResourceName) -> bool {
+    name.as_str() == WILDCARD
 }
 
 /// The names of one sorted list that are not in another, in order; O(both).

@@ -25,6 +25,16 @@ pub struct Variant {
     pub(crate) endpoints: Option<Box<ResourceName>>,
 }
 
+/// How a stream is sent resources (T24).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Form {
+    /// Under their plain name, without constraints.
+    #[default]
+    Name,
+    /// With their constraints, because the client sent a locator.
+    Located,
+}
+
 impl Variant {
     pub(crate) fn new(resource: Resource, changed_at: Revision, born_at: Revision) -> Self {
         let Resource { id, payload, version, endpoints } = resource;
@@ -32,14 +42,29 @@ impl Variant {
         Self { name: id.name, constraints: id.constraints, payload, version, changed_at, born_at, endpoints }
     }
 
-    /// Digest of name and version: what this variant adds to the version of a SotW response (T38). Constraints are not
-    /// in it, as they are not sent to those who ask by name.
+    /// Digest of name and version: what this variant adds to the version of a SotW response (T38).
     ///
     /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would each pay for it.
-    pub(crate) fn identity(&self) -> u128 {
+    pub(crate) fn identity(&self, form: Form) -> u128 {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.version.0.to_be_bytes()).update(self.name.as_str().as_bytes());
+        hasher.update(&self.version_in(form).0.to_be_bytes()).update(self.name.as_str().as_bytes());
         digest(&hasher)
+    }
+
+    /// The version as it is sent (T37): to a client that is sent the constraints they are part of the content, so no two
+    /// variants of a name have the same. By name only the payload counts, and a change of constraints sends nothing.
+    pub(crate) fn version_in(&self, form: Form) -> Version {
+        if form == Form::Name || self.constraints.is_unconstrained() {
+            return self.version;
+        }
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.version.0.to_be_bytes());
+        // The canonical form, not the bytes received: replicas that saw another order of operands agree (T22).
+        let keys = self.constraints.keys().iter().map(|key| key.as_bytes());
+        for part in std::iter::once(self.constraints.canon()).chain(keys) {
+            hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
+        }
+        Version(digest(&hasher))
     }
 
     /// The name clients ask for.
@@ -97,6 +122,12 @@ impl Variants {
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
         self.0.resolve(parameters)
+    }
+
+    /// What says to a client of other variants that none is for these parameters (T35); `None` when one is.
+    pub(crate) fn unmatched(&self, parameters: &Parameters) -> Option<Constraints> {
+        let (keys, _) = self.0.key_sets().next().filter(|_| self.resolve(parameters).is_none())?;
+        Constraints::agreeing_with(parameters, keys).ok()
     }
 
     /// How many variants there are.

@@ -203,9 +203,7 @@ impl SotwClient {
             version_info: known.version.clone(),
             response_nonce: Nonce::parse(&known.nonce),
             error_detail,
-            names: Some(
-                star.iter().chain(&known.names).map(|name| ResourceName::new(name.as_str())).collect(),
-            ),
+            asked: Some(resource_names(star.iter().chain(&known.names)).into()),
         };
         self.stream.on_request(self.now, request).unwrap();
     }
@@ -323,7 +321,7 @@ impl Client for DeltaClient {
             names.difference(&known.names).chain(star.iter().filter(|_| wildcard && !known.wildcard));
         let unsubscribe =
             known.names.difference(&names).chain(star.iter().filter(|_| !wildcard && known.wildcard));
-        let (subscribe, unsubscribe) = (resource_names(subscribe), resource_names(unsubscribe));
+        let (subscribe, unsubscribe) = (resource_names(subscribe).into(), resource_names(unsubscribe).into());
         (known.names, known.wildcard, known.asked) = (names, wildcard, true);
         known.drop_unsubscribed();
         let type_url = type_url.to_owned();
@@ -391,7 +389,7 @@ impl Client for DeltaClient {
             let subscribe = known.names.iter().chain(star.iter().filter(|_| known.wildcard));
             let request = DeltaRequest {
                 type_url: (*type_url).into(),
-                subscribe: resource_names(subscribe),
+                subscribe: resource_names(subscribe).into(),
                 initial_resource_versions: brought.collect(),
                 ..DeltaRequest::default()
             };

@@ -128,25 +128,25 @@ impl Driver {
 
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
-        let is_new = self.skimmer.client.is_none();
+        let is_new = self.skimmer.client().is_none();
         let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
         let verdict = match &mut self.machine {
             Machine::Sotw(stream) => {
                 let request = self.skimmer.sotw(frame).map_err(malformed)?;
-                if is_new && let Some(client) = &self.skimmer.client {
+                if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
                 }
                 stream.on_request(now, request)
             }
             Machine::Delta(stream) => {
                 let request = self.skimmer.delta(frame).map_err(malformed)?;
-                if is_new && let Some(client) = &self.skimmer.client {
+                if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
                 }
                 stream.on_request(request)
             }
         };
-        if is_new && let Some(Client { id, cluster, parameters }) = &self.skimmer.client {
+        if is_new && let Some(Client { id, cluster, parameters }) = self.skimmer.client() {
             debug!(node = id, cluster, %parameters, "stream opened");
         }
         let verdict = verdict.map_err(|error| close_status(&error))?;
@@ -182,7 +182,7 @@ impl Driver {
     }
 
     fn client(&self) -> Client {
-        self.skimmer.client.clone().unwrap_or_default()
+        self.skimmer.client().cloned().unwrap_or_default()
     }
 
     fn now(&self) -> Duration {

@@ -24,13 +24,13 @@
 //! | --- | --- |
 //! | `service` | which path is which service, and the server as a whole |
 //! | `driver` | one task per stream |
-//! | `skim` | requests read without decoding what is not needed |
+//! | [`skim`] | requests read without decoding what is not needed |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
 
 mod driver;
 mod frame;
 mod service;
-mod skim;
+pub mod skim;
 
 pub use service::{ServeError, Server, ServerConfig};

@@ -3,7 +3,7 @@
 //! An Envoy repeats its node, with some 500 extensions, and in SotW all its names with each ACK. So the node is read
 //! once, and names whose bytes are those of the type's last request are not read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
@@ -11,22 +11,24 @@ use ahash::RandomState;
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
+use xds_core::subscription::{Asked, Locator};
 use xds_core::{Nonce, ParameterMapping, Parameters, ResourceName};
 
 /// Who is at the other end of a stream, in its own words.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Client {
-    pub(crate) id: String,
-    pub(crate) cluster: String,
+pub struct Client {
+    /// `node.id`.
+    pub id: String,
+    /// `node.cluster`.
+    pub cluster: String,
     /// Derived from its node (T46).
-    pub(crate) parameters: Parameters,
+    pub parameters: Parameters,
 }
 
-/// Reads the requests of one stream.
+/// Reads the requests of one stream, for the machines of [`xds_core::server`].
 #[derive(Debug)]
-pub(crate) struct Skimmer {
-    /// Of the first request that has one (S11); later ones are not looked at (G7).
-    pub(crate) client: Option<Client>,
+pub struct Skimmer {
+    client: Option<Client>,
     /// Per type, a hash of the names of its last SotW request. A client that finds a collision fools itself alone.
     names: BTreeMap<String, u64>,
     hasher: RandomState,
@@ -36,22 +38,38 @@ pub(crate) struct Skimmer {
 
 /// Why a frame is no request. Only the sender can mend it, so the stream ends (G1).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SkimError {
+#[non_exhaustive]
+pub enum SkimError {
+    /// The bytes are not a message.
     #[error("the request is not protobuf: {0}")]
     Malformed(#[from] prost::DecodeError),
+    /// A string is not one.
     #[error("field {field} of the request is not UTF-8")]
-    NotUtf8 { field: u32 },
+    NotUtf8 {
+        /// The number of the field in its message.
+        field: u32,
+    },
 }
 
 impl Skimmer {
     /// For a stream on which an empty type URL means this one (S12).
-    pub(crate) fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
+    #[must_use]
+    pub fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
         let (names, hasher) = (BTreeMap::new(), RandomState::new());
         Self { client: None, names, hasher, default_type, mapping }
     }
 
+    /// Who sends the requests: of the first one that said so (S11); what later ones say is not looked at (G7).
+    #[must_use]
+    pub fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
     /// Reads a `DiscoveryRequest`.
-    pub(crate) fn sotw(&mut self, frame: &[u8]) -> Result<SotwRequest, SkimError> {
+    ///
+    /// # Errors
+    /// See [`SkimError`]; the stream has to end with it.
+    pub fn sotw(&mut self, frame: &[u8]) -> Result<SotwRequest, SkimError> {
         let mut request = SotwRequest::default();
         let mut names = self.hasher.build_hasher();
         for field in fields(frame) {
@@ -59,7 +77,6 @@ impl Skimmer {
             match field {
                 1 => request.version_info = text(field, bytes)?.to_owned(),
                 2 => self.read_node(bytes)?,
-                // A locator counts as its name: the only variant there is matches any parameters (T5).
                 3 | 7 => {
                     names.write_u32(field);
                     names.write(bytes);
@@ -76,17 +93,20 @@ impl Skimmer {
         }
         let names = names.finish();
         if self.names.get(&request.type_url) != Some(&names) {
-            request.names = Some(names_of(frame, 3, 7)?);
+            request.asked = Some(asked(frame, 3, 7)?);
             self.names.insert(request.type_url.clone(), names);
         }
         Ok(request)
     }
 
     /// Reads a `DeltaDiscoveryRequest`.
-    pub(crate) fn delta(&mut self, frame: &[u8]) -> Result<DeltaRequest, SkimError> {
+    ///
+    /// # Errors
+    /// See [`SkimError`]; the stream has to end with it.
+    pub fn delta(&mut self, frame: &[u8]) -> Result<DeltaRequest, SkimError> {
         let mut request = DeltaRequest {
-            subscribe: names_of(frame, 3, 8)?,
-            unsubscribe: names_of(frame, 4, 9)?,
+            subscribe: asked(frame, 3, 8)?,
+            unsubscribe: asked(frame, 4, 9)?,
             ..DeltaRequest::default()
         };
         for field in fields(frame) {
@@ -116,18 +136,41 @@ impl Skimmer {
     }
 }
 
-/// The names in one field and those of the locators in another, in the order of the frame.
-fn names_of(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Vec<ResourceName>, SkimError> {
-    let mut names = Vec::new();
+/// The names in one field and the locators in another.
+fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Asked, SkimError> {
+    let mut asked = Asked::default();
+    // The locators of a client have few sets of parameters between them.
+    let mut known = BTreeSet::<Parameters>::new();
     for field in fields(frame) {
         let (field, bytes) = field?;
         if field == name_field {
-            names.push(ResourceName::new(text(field, bytes)?));
+            asked.names.push(ResourceName::new(text(field, bytes)?));
         } else if field == locator_field {
-            names.push(ResourceName::new(text_pair(bytes)?.0));
+            let mut locator = locator(bytes)?;
+            match known.get(&locator.parameters) {
+                Some(parameters) => locator.parameters = parameters.clone(),
+                None => _ = known.insert(locator.parameters.clone()),
+            }
+            asked.locators.push(locator);
         }
     }
-    Ok(names)
+    Ok(asked)
+}
+
+/// A `ResourceLocator`. Of a key given twice the last counts (T9).
+fn locator(message: &[u8]) -> Result<Locator, SkimError> {
+    let (mut name, mut parameters) = ("", BTreeMap::new());
+    for field in fields(message) {
+        match field? {
+            (1, bytes) => name = text(1, bytes)?,
+            (2, bytes) => {
+                let (key, value) = text_pair(bytes)?;
+                parameters.insert(key, value);
+            }
+            _ => {}
+        }
+    }
+    Ok(Locator { name: name.into(), parameters: parameters.into_iter().collect() })
 }
 
 /// The message of a `google.rpc.Status`.
@@ -204,8 +247,8 @@ mod tests {
         Skimmer::new(String::new(), Arc::default())
     }
 
-    fn names(list: &[&str]) -> Vec<ResourceName> {
-        list.iter().map(|name| ResourceName::new(*name)).collect()
+    fn names(list: &[&str]) -> Asked {
+        list.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into()
     }
 
     fn request(list: &[&str]) -> DiscoveryRequest {
@@ -229,7 +272,7 @@ mod tests {
             version_info: "v".into(),
             response_nonce: Nonce::parse("7"),
             error_detail: Some("bad".into()),
-            names: Some(names(&["a", "b"])),
+            asked: Some(names(&["a", "b"])),
         };
         let client = Client { id: "n".into(), cluster: "c".into(), parameters: Parameters::new() };
         assert_eq!((read, skimmer.client), (expected, Some(client)));
@@ -240,7 +283,7 @@ mod tests {
         let mut skimmer = Skimmer::new("t".into(), Arc::default());
         let mut read = |type_url: &str, list: &[&str]| {
             let message = DiscoveryRequest { type_url: type_url.into(), ..request(list) };
-            skimmer.sotw(&message.encode_to_vec()).unwrap().names
+            skimmer.sotw(&message.encode_to_vec()).unwrap().asked
         };
         assert_eq!(read("", &["a"]), Some(names(&["a"])));
         assert_eq!(read("t", &["b"]), Some(names(&["b"])));
@@ -275,11 +318,42 @@ mod tests {
     #[test]
     fn s7_names_that_did_not_change_are_not_read_again() {
         let mut skimmer = skimmer();
-        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().names;
+        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().asked;
         assert_eq!(read(&["ab", "c"]), Some(names(&["ab", "c"])));
         assert_eq!(read(&["ab", "c"]), None);
         assert_eq!(read(&["a", "bc"]), Some(names(&["a", "bc"])));
-        assert_eq!(read(&[]), Some(Vec::new()));
+        assert_eq!(read(&[]), Some(Asked::default()));
+    }
+
+    fn wire_locator(name: &str, pairs: &[(&str, &str)]) -> ResourceLocator {
+        let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        ResourceLocator { name: name.into(), dynamic_parameters: pairs.collect() }
+    }
+
+    fn located(name: &str, pairs: &[(&str, &str)]) -> Locator {
+        Locator { name: name.into(), parameters: pairs.iter().copied().collect() }
+    }
+
+    #[test]
+    fn t9_of_a_key_given_twice_the_last_value_counts() {
+        let (one, other) = ([0x12, 6, 10, 1, b'k', 18, 1, b'1'], [0x12, 6, 10, 1, b'k', 18, 1, b'2']);
+        let read = locator(&[&[10, 1, b'n'][..], &one, &other].concat());
+        assert_eq!(read, Ok(located("n", &[("k", "2")])));
+    }
+
+    #[test]
+    fn s14_a_change_of_parameters_alone_is_a_change_of_the_subscription() {
+        let mut skimmer = skimmer();
+        let mut read = |env: &str| {
+            let resource_locators = vec![wire_locator("l", &[("env", env)])];
+            let message = DiscoveryRequest { resource_locators, ..request(&[]) };
+            skimmer.sotw(&message.encode_to_vec()).unwrap().asked
+        };
+        let expected =
+            |env| Some(Asked { locators: vec![located("l", &[("env", env)])], ..Asked::default() });
+        assert_eq!(read("prod"), expected("prod"));
+        assert_eq!(read("prod"), None);
+        assert_eq!(read("test"), expected("test"));
     }
 
     #[test]
@@ -290,16 +364,17 @@ mod tests {
             resource_names_unsubscribe: vec!["b".into()],
             initial_resource_versions: [("c".to_owned(), "1".to_owned())].into(),
             response_nonce: "7".into(),
-            resource_locators_subscribe: vec![ResourceLocator {
-                name: "l".into(),
-                ..ResourceLocator::default()
-            }],
+            resource_locators_subscribe: vec![wire_locator("l", &[("env", "prod"), ("zone", "")])],
+            resource_locators_unsubscribe: vec![wire_locator("m", &[])],
             ..DeltaDiscoveryRequest::default()
         };
         let expected = DeltaRequest {
             type_url: "t".into(),
-            subscribe: names(&["a", "l"]),
-            unsubscribe: names(&["b"]),
+            subscribe: Asked {
+                locators: vec![located("l", &[("env", "prod"), ("zone", "")])],
+                ..names(&["a"])
+            },
+            unsubscribe: Asked { locators: vec![located("m", &[])], ..names(&["b"]) },
             initial_resource_versions: [("c".into(), "1".to_owned())].into(),
             response_nonce: Nonce::parse("7"),
             error_detail: None,

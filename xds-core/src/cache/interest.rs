@@ -13,11 +13,12 @@ use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
 
-use super::class::{Class, ClassId, Member, Update, Wanted};
-use super::snapshot::{Snapshot, TypeSnapshot};
+use super::class::{Class, ClassId, Member};
+use super::snapshot::{Keys, Snapshot, TypeSnapshot};
+use super::update::Update;
+use super::wanted::Wanted;
 use super::{Cache, ChangedNames, lock};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::parameters::Parameters;
 use crate::subscription::{self, Selection};
 use crate::variants::Variant;
 
@@ -54,50 +55,48 @@ impl Watch {
         .await;
     }
 
-    /// Joins the class of a selection. What was missed while not in it is found by comparing in full.
-    pub(crate) fn join(
-        self: &Arc<Self>,
-        type_url: &TypeUrl,
-        selection: Selection,
-        parameters: &Parameters,
-    ) -> Membership {
+    /// Joins the class of those who want the same. What was missed while not in it is found by comparing in full.
+    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let member = Member { stream: Arc::clone(&self.stream), cursor: Arc::clone(&cursor) };
         let mut interest = lock(&self.cache.interest);
-        let (projected, keys_at) = self.project(type_url, parameters);
-        let class = interest.join(type_url, Wanted { selection, parameters: projected }, member);
-        let parameters = parameters.clone();
-        Membership { watch: Arc::clone(self), class, cursor, parameters, keys_at }
+        let (wanted, keys_at) = self.project(type_url, &asked);
+        let class = interest.join(type_url, wanted, member);
+        drop(interest);
+        let mut membership = Membership { watch: Arc::clone(self), class, cursor, asked, keys_at };
+        membership.share();
+        membership
     }
 
-    /// The parameters as far as they matter now, and since when that is so. Asked with the index locked, so that no
+    /// What is asked for as far as it matters now, and since when that is so. Asked with the index locked, so that no
     /// commit comes in between.
-    fn project(&self, type_url: &TypeUrl, parameters: &Parameters) -> (Parameters, Revision) {
+    fn project(&self, type_url: &TypeUrl, asked: &Wanted) -> (Wanted, Revision) {
         let snapshot = self.cache.snapshot();
         match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
-            Some(keys) => (keys.project(parameters), keys.changed_at()),
-            None => (Parameters::new(), Revision::ZERO),
+            Some(keys) => (asked.project(keys), keys.changed_at()),
+            None => (asked.project(&Keys::default()), Revision::ZERO),
         }
     }
 }
 
-/// A stream's place in the class of its selection of one type; dropping it leaves.
+/// A stream's place in the class of what it wants of one type; dropping it leaves.
 #[derive(Debug)]
 pub(crate) struct Membership {
     watch: Arc<Watch>,
     class: Arc<Class>,
     cursor: Arc<AtomicU64>,
-    /// All parameters of the subscription; those of the class are their projection.
-    parameters: Parameters,
+    /// With all parameters; the class has their projection.
+    asked: Wanted,
     /// The keys of the type that the projection was made for.
     keys_at: Revision,
 }
 
 impl Membership {
-    /// Moves to another selection of the same type and keeps the cursor.
-    pub(crate) fn select(&mut self, selection: Selection) {
-        if self.class.wanted.selection != selection {
-            self.reselect(Some(selection));
+    /// Moves to what is asked for now, of the same type, and keeps the cursor.
+    pub(crate) fn select(&mut self, asked: Wanted) {
+        if self.asked != asked {
+            self.asked = asked;
+            self.reselect();
         }
     }
 
@@ -105,15 +104,13 @@ impl Membership {
     pub(crate) fn refresh(&mut self, snapshot: &Snapshot) {
         let keys_at = snapshot.of_type(&self.class.type_url).map(|resources| resources.keys().changed_at());
         if keys_at.is_some_and(|keys_at| keys_at > self.keys_at) {
-            self.reselect(None);
+            self.reselect();
         }
     }
 
-    fn reselect(&mut self, selection: Option<Selection>) {
+    fn reselect(&mut self) {
         let mut interest = lock(&self.watch.cache.interest);
-        let (parameters, keys_at) = self.watch.project(&self.class.type_url, &self.parameters);
-        let selection = selection.unwrap_or_else(|| self.class.wanted.selection.clone());
-        let wanted = Wanted { selection, parameters };
+        let (wanted, keys_at) = self.watch.project(&self.class.type_url, &self.asked);
         if keys_at == self.keys_at && self.class.is_up_to_date(&self.cursor) {
             self.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
         }
@@ -121,16 +118,27 @@ impl Membership {
         if wanted != self.class.wanted {
             self.class = interest.reselect(&self.class, &self.watch.stream, wanted);
         }
+        drop(interest);
+        self.share();
     }
 
-    /// What it selects, in the strings of the index, for the subscription to share.
-    pub(crate) fn selection(&self) -> &Selection {
-        &self.class.wanted.selection
+    /// Takes the strings of the index.
+    fn share(&mut self) {
+        if let (Some(_), Some(shared)) = (self.asked.single(), self.class.wanted.single()) {
+            let asked = std::mem::take(&mut self.asked);
+            self.asked = asked.map(|_| shared.clone());
+        }
     }
 
-    /// The variant of a name that this subscription gets.
-    pub(crate) fn find(&self, name: &ResourceName, snapshot: &Snapshot) -> Option<Arc<Variant>> {
-        snapshot.of_type(&self.class.type_url)?.find(name, &self.class.wanted.parameters).cloned()
+    /// What it wants, in the strings of the index where there is one set of parameters, for the subscription to share.
+    pub(crate) fn asked(&self) -> &Wanted {
+        &self.asked
+    }
+
+    /// The variants of a name that this subscription gets, each once.
+    pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
+        let resources = snapshot.of_type(&self.class.type_url);
+        resources.map(|resources| self.class.wanted.chosen(name, resources)).unwrap_or_default()
     }
 
     /// The revision up to which the stream was sent what it selects; zero before the first answer.
@@ -339,15 +347,14 @@ impl Interest {
 impl TypeInterest {
     fn form(&mut self, type_url: &TypeUrl, wanted: Wanted, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
-        let selection = match wanted.selection {
+        let wanted = wanted.map(|selection| match selection {
             Selection::All => Selection::All,
             Selection::Names(names) => {
                 Selection::Names(self.interned(names.iter().cloned().collect()).into_iter().collect())
             }
-        };
-        let wanted = Wanted { selection, parameters: wanted.parameters };
+        });
         let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
-        self.index(&class, class.wanted.selection.names());
+        self.index(&class, &class.wanted.names());
         class
     }
 
@@ -355,11 +362,13 @@ impl TypeInterest {
     fn alter(&mut self, old: &Class, wanted: Wanted, revision: Revision) -> Arc<Class> {
         self.by_wanted.remove(&old.wanted);
         self.wildcards.remove(&old.id);
-        let (before, after) = (old.wanted.selection.names(), wanted.selection.names());
-        let removed = subscription::difference(before, after);
-        let added = self.interned(subscription::difference(after, before));
-        let selection = wanted.selection.rebuilt(&old.wanted.selection, &added, &removed);
-        let wanted = Wanted { selection, parameters: wanted.parameters };
+        let (before, after) = (old.wanted.names(), wanted.names());
+        let removed = subscription::difference(&before, &after);
+        let added = self.interned(subscription::difference(&after, &before));
+        let wanted = match (wanted.single(), old.wanted.single()) {
+            (Some(_), Some(old)) => wanted.map(|selection| selection.rebuilt(old, &added, &removed)),
+            _ => wanted,
+        };
         let class = Arc::new(Class::new(old.id, old.type_url.clone(), wanted, revision));
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
         self.unindex(old.id, &removed);
@@ -371,14 +380,14 @@ impl TypeInterest {
         self.by_wanted.remove(&class.wanted);
         self.wildcards.remove(&class.id);
         self.classes.remove(&class.id);
-        self.unindex(class.id, class.wanted.selection.names());
+        self.unindex(class.id, &class.wanted.names());
     }
 
     fn index(&mut self, class: &Arc<Class>, names: &[ResourceName]) {
         for name in names {
             self.by_name.entry(name.clone()).or_default().insert(class.id);
         }
-        if class.wanted.selection == Selection::All {
+        if class.wanted.is_wildcard() {
             self.wildcards.insert(class.id);
         }
         self.by_wanted.insert(class.wanted.clone(), class.id);

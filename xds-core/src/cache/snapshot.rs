@@ -11,7 +11,7 @@ use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::variants::{Variant, Variants};
+use crate::variants::{Form, Variant, Variants};
 
 /// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
 #[derive(Debug, Default, Clone)]
@@ -70,7 +70,7 @@ pub struct TypeSnapshot {
     keys: Arc<Keys>,
 }
 
-/// The keys that constraints of a type name.
+/// The keys that constraints of a type name, or named when they were removed.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Keys {
     /// Each key with the number of variants that name it.
@@ -112,21 +112,13 @@ impl TypeSnapshot {
         self.present.iter()
     }
 
-    /// The variant that this parameter set selects.
-    pub(crate) fn find(&self, name: &ResourceName, parameters: &Parameters) -> Option<&Arc<Variant>> {
-        self.get(name)?.resolve(parameters)
-    }
-
-    /// The variants that this parameter set selected and that were removed after a revision.
+    /// The variants of a name that were removed after a revision.
     pub(crate) fn removed_after(
         &self,
         name: &ResourceName,
-        parameters: &Parameters,
         revision: Revision,
     ) -> impl Iterator<Item = &Removed> {
-        let removed =
-            self.removed.get(name).into_iter().flatten().filter(move |removed| removed.at > revision);
-        removed.filter(|removed| removed.variant.constraints().matches(parameters))
+        self.removed.get(name).into_iter().flatten().filter(move |removed| removed.at > revision)
     }
 
     /// Whether everything that was removed after a revision is still known.
@@ -184,30 +176,40 @@ impl TypeSnapshot {
             None => _ = self.present.remove_mut(name),
         }
         let sum = |variants: &[Arc<Variant>]| {
-            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity()))
+            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(Form::Name)))
         };
         self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
-        self.count_keys(&removed, &inserted, revision);
-        self.remember(name, &removed, &inserted, revision);
+        let forgotten = self.remember(name, removed, &inserted, revision);
+        self.count_keys(&forgotten, &inserted, revision);
         Ok(true)
     }
 
-    /// Remembers what is gone, and that what came back is not.
-    fn remember(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>], at: Revision) {
+    /// Remembers what is gone, and that what came back is not; gives back what is neither there nor remembered.
+    fn remember(
+        &mut self,
+        name: &ResourceName,
+        gone: Vec<Arc<Variant>>,
+        came: &[Arc<Variant>],
+        at: Revision,
+    ) -> Vec<Arc<Variant>> {
         let came = |variant: &Variant| came.iter().any(|other| other.constraints() == variant.constraints());
-        let mut removed = self.removed.get(name).cloned().unwrap_or_default();
+        let removed = self.removed.get(name).cloned().unwrap_or_default();
         self.removals -= weight(&removed);
-        removed.retain(|removed| !came(&removed.variant));
-        let gone = gone.iter().filter(|variant| !came(variant));
-        removed.extend(gone.map(|variant| Removed { variant: Arc::clone(variant), at }));
+        let (returned, mut removed): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|removed| came(&removed.variant));
+        let (mut forgotten, gone): (Vec<_>, Vec<_>) = gone.into_iter().partition(|variant| came(variant));
+        forgotten.extend(returned.into_iter().map(|removed| removed.variant));
+        removed.extend(gone.into_iter().map(|variant| Removed { variant, at }));
         self.removals += weight(&removed);
         match removed.is_empty() {
             true => _ = self.removed.remove_mut(name),
             false => self.removed.insert_mut(name.clone(), removed),
         }
+        forgotten
     }
 
-    /// Counts the keys that variants name.
+    /// Counts the keys that variants name, also those that are remembered: a stream that has to be told of a removal is
+    /// still told apart by its keys.
     fn count_keys(&mut self, gone: &[Arc<Variant>], came: &[Arc<Variant>], revision: Revision) {
         let named = |variants: &[Arc<Variant>]| {
             variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
@@ -246,12 +248,14 @@ impl TypeSnapshot {
         self.removals
     }
 
-    /// Forgets the removals up to a revision.
-    pub(super) fn forget_removals(&mut self, until: Revision) {
+    /// Forgets the removals up to a revision, in a commit.
+    pub(super) fn forget_removals(&mut self, until: Revision, commit: Revision) {
         let mut removed = empty_map();
+        let mut forgotten = Vec::new();
         self.removals = 0;
         for (name, entries) in self.removed.iter() {
-            let kept: Vec<_> = entries.iter().filter(|entry| entry.at > until).cloned().collect();
+            let (kept, old): (Vec<_>, Vec<_>) = entries.iter().cloned().partition(|entry| entry.at > until);
+            forgotten.extend(old.into_iter().map(|entry| entry.variant));
             if !kept.is_empty() {
                 self.removals += weight(&kept);
                 removed.insert_mut(name.clone(), kept);
@@ -259,6 +263,7 @@ impl TypeSnapshot {
         }
         self.removed = removed;
         self.remembers_since = self.remembers_since.max(until);
+        self.count_keys(&forgotten, &[], commit);
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::server::fixture::{Delta, Sotw, commit, parameters, payload, try_commit, type_url};
 use crate::server::{Next, StreamError};
-use crate::{Parameters, Resource, ResourceName, VariantId};
+use crate::subscription::Subscription;
+use crate::{Resource, ResourceName, VariantId};
 
 fn put(transaction: &mut Transaction, name: &str, content: &str) {
     transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
@@ -74,12 +75,15 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1 b=1; CDS c=1");
     let (a, everything, clusters) = (cache.watch(), cache.watch(), cache.watch());
-    let named =
-        |name: &str| crate::subscription::Selection::Names([ResourceName::new(name)].into_iter().collect());
-    let _a = a.join(&type_url("EDS"), named("a"), &Parameters::new());
-    let _everything =
-        everything.join(&type_url("EDS"), crate::subscription::Selection::All, &Parameters::new());
-    let _clusters = clusters.join(&type_url("CDS"), crate::subscription::Selection::All, &Parameters::new());
+    let wanted = |names: &[&str]| {
+        let mut subscription = Subscription::default();
+        subscription
+            .replace(names.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into(), true);
+        Wanted::of(&subscription).unwrap()
+    };
+    let _a = a.join(&type_url("EDS"), wanted(&["a"]));
+    let _everything = everything.join(&type_url("EDS"), wanted(&["*"]));
+    let _clusters = clusters.join(&type_url("CDS"), wanted(&["*"]));
     let woken = |text: &str| {
         commit(&cache, text);
         [is_woken(&a), is_woken(&everything), is_woken(&clusters)]

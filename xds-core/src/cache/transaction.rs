@@ -65,7 +65,7 @@ pub enum CommitError {
         id: VariantId,
     },
     /// T15: both variants match the witness, so a client could get either.
-    #[error("{} {:?}: [{}] and [{}] both match {witness}", first.type_url.message_name(), first.name.as_str(), first.constraints, second.constraints)]
+    #[error("{} {:?}: {} and {} both match {witness}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
     Ambiguous {
         /// One variant; one that was there before, if it is one.
         first: VariantId,
@@ -75,7 +75,7 @@ pub enum CommitError {
         witness: Parameters,
     },
     /// T12: the variants of a name must name the same keys.
-    #[error("{} {:?}: [{}] and [{}] must name the same keys; only the first has {only_first:?}, only the second {only_second:?}", first.type_url.message_name(), first.name.as_str(), first.constraints, second.constraints)]
+    #[error("{} {:?}: {} and {} must name the same keys; only the first has {only_first:?}, only the second {only_second:?}", first.type_url.message_name(), first.name.as_str(), shown(first), shown(second))]
     KeySets {
         /// One variant.
         first: VariantId,
@@ -87,13 +87,13 @@ pub enum CommitError {
         only_second: Box<[Arc<str>]>,
     },
     /// T17: no parameters can match the variant, which is always a mistake.
-    #[error("{} {:?}: no parameters can match [{}]", id.type_url.message_name(), id.name.as_str(), id.constraints)]
+    #[error("{} {:?}: no parameters can match {}", id.type_url.message_name(), id.name.as_str(), shown(id))]
     Unsatisfiable {
         /// The variant.
         id: VariantId,
     },
     /// Whether the variant overlaps others takes more work than allowed to find out. Simpler constraints help.
-    #[error("{} {:?}: [{}] is too complex to be judged", id.type_url.message_name(), id.name.as_str(), id.constraints)]
+    #[error("{} {:?}: {} is too complex to be judged", id.type_url.message_name(), id.name.as_str(), shown(id))]
     TooComplex {
         /// The variant.
         id: VariantId,
@@ -127,6 +127,15 @@ impl CommitError {
             SetError::Unsatisfiable { variant } => Self::Unsatisfiable { id: id(variant) },
             SetError::TooComplex { variant, .. } => Self::TooComplex { id: id(variant) },
         }
+    }
+}
+
+/// Which variant of its name it is, in the syntax of `when:`.
+fn shown(id: &VariantId) -> String {
+    if id.constraints.is_unconstrained() {
+        "[no constraints]".to_owned()
+    } else {
+        format!("[{}]", id.constraints)
     }
 }
 

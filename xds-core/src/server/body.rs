@@ -6,8 +6,10 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
+use super::progress::Handle;
+use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
-use crate::variants::Variant;
+use crate::variants::{Form, Variant};
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.
 #[derive(Default)]
@@ -43,26 +45,40 @@ impl Body {
     }
 
     /// Entries of `DiscoveryResponse.resources`.
-    pub(super) fn sotw<'a>(type_url: &TypeUrl, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
+    pub(super) fn sotw<'a>(
+        type_url: &TypeUrl,
+        form: Form,
+        variants: impl Iterator<Item = &'a Arc<Variant>>,
+    ) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            body.resource(type_url, variant);
+            match form {
+                Form::Name => body.any(type_url, variant),
+                Form::Located => body.wrapped_resource(type_url, variant),
+            }
+            body.body.resources += 1;
         }
         body.finish()
     }
 
-    /// Entries of `DeltaDiscoveryResponse.resources` and `removed_resources`.
+    /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`.
     pub(super) fn delta<'a>(
         type_url: &TypeUrl,
+        form: Form,
         variants: impl Iterator<Item = &'a Arc<Variant>>,
-        removed: impl Iterator<Item = &'a ResourceName>,
+        removed: impl Iterator<Item = &'a Handle>,
     ) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            body.named_resource(type_url, variant);
+            body.length(RESOURCES, resource_len(type_url, form, variant));
+            body.resource(type_url, form, variant);
+            body.body.resources += 1;
         }
-        for name in removed {
-            body.text(DELTA_REMOVED_RESOURCES, name.as_str());
+        for Handle { name, constraints } in removed {
+            match constraints {
+                None => body.text(DELTA_REMOVED_RESOURCES, name.as_str()),
+                Some(constraints) => body.resource_name(DELTA_REMOVED_RESOURCE_NAMES, name, constraints),
+            }
         }
         body.finish()
     }
@@ -86,22 +102,42 @@ struct Builder {
 
 impl Builder {
     /// An `Any` in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
-    fn resource(&mut self, type_url: &TypeUrl, variant: &Variant) {
+    fn any(&mut self, type_url: &TypeUrl, variant: &Variant) {
         self.length(RESOURCES, any_len(type_url, variant));
         self.text(ANY_TYPE_URL, type_url.as_str());
         self.length(ANY_VALUE, variant.payload().len());
         self.payload(variant.payload());
-        self.body.resources += 1;
     }
 
-    /// T24: a client that sent no locator is told the plain name.
-    fn named_resource(&mut self, type_url: &TypeUrl, variant: &Variant) {
-        let any = any_len(type_url, variant);
-        let len = field_len(VERSION_TEXT_LEN) + field_len(any) + field_len(variant.name().as_str().len());
-        self.length(RESOURCES, len);
-        self.text(RESOURCE_VERSION, &variant.version().to_string());
-        self.resource(type_url, variant);
-        self.text(RESOURCE_NAME, variant.name().as_str());
+    /// T27: in SotW the wrapper is itself an `Any`.
+    fn wrapped_resource(&mut self, type_url: &TypeUrl, variant: &Variant) {
+        let len = resource_len(type_url, Form::Located, variant);
+        self.length(RESOURCES, field_len(xds_proto::type_url::RESOURCE.len()) + field_len(len));
+        self.text(ANY_TYPE_URL, xds_proto::type_url::RESOURCE);
+        self.length(ANY_VALUE, len);
+        self.resource(type_url, Form::Located, variant);
+    }
+
+    /// The fields of a `Resource`. T24, T25: one that knows locators is told name and constraints, and nobody both.
+    fn resource(&mut self, type_url: &TypeUrl, form: Form, variant: &Variant) {
+        self.text(RESOURCE_VERSION, &variant.version_in(form).to_string());
+        self.any(type_url, variant);
+        match form {
+            Form::Name => self.text(RESOURCE_NAME, variant.name().as_str()),
+            Form::Located => {
+                self.resource_name(RESOURCE_RESOURCE_NAME, variant.name(), variant.constraints());
+            }
+        }
+    }
+
+    /// A `ResourceName`. T23: the constraints go out as they were received.
+    fn resource_name(&mut self, field: u32, name: &ResourceName, constraints: &Constraints) {
+        self.length(field, resource_name_len(name, constraints));
+        self.text(NAME_NAME, name.as_str());
+        if !constraints.wire().is_empty() {
+            self.length(NAME_CONSTRAINTS, constraints.wire().len());
+            self.buffer.put_slice(constraints.wire());
+        }
     }
 
     fn payload(&mut self, payload: &Bytes) {
@@ -154,6 +190,19 @@ fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(type_url.as_str().len()) + field_len(variant.payload().len())
 }
 
+fn resource_len(type_url: &TypeUrl, form: Form, variant: &Variant) -> usize {
+    let name = match form {
+        Form::Name => variant.name().as_str().len(),
+        Form::Located => resource_name_len(variant.name(), variant.constraints()),
+    };
+    field_len(VERSION_TEXT_LEN) + field_len(any_len(type_url, variant)) + field_len(name)
+}
+
+fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {
+    let constraints = constraints.wire().len();
+    field_len(name.as_str().len()) + if constraints == 0 { 0 } else { field_len(constraints) }
+}
+
 /// A length-delimited field with a number below 16.
 fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
@@ -169,7 +218,11 @@ const VERSION_TEXT_LEN: usize = 32;
 const LENGTH_DELIMITED: u32 = 2;
 const RESOURCES: u32 = 2;
 const DELTA_REMOVED_RESOURCES: u32 = 6;
+const DELTA_REMOVED_RESOURCE_NAMES: u32 = 8;
 const RESOURCE_VERSION: u32 = 1;
 const RESOURCE_NAME: u32 = 3;
+const RESOURCE_RESOURCE_NAME: u32 = 8;
+const NAME_NAME: u32 = 1;
+const NAME_CONSTRAINTS: u32 = 2;
 const ANY_TYPE_URL: u32 = 1;
 const ANY_VALUE: u32 = 2;

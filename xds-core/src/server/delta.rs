@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
-use super::progress::{Gone, Progress};
+use super::progress::{Answer, Gone, Handle, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
-use crate::variants::Variant;
+use crate::subscription::{self, Asked, Locator};
+use crate::variants::{Form, Variant};
 
 /// One delta stream, seen from the server.
 ///
@@ -27,10 +28,10 @@ pub struct DeltaStream {
 pub struct DeltaRequest {
     /// Empty on the service of one type (S12).
     pub type_url: String,
-    /// Names to add (D2).
-    pub subscribe: Vec<ResourceName>,
-    /// Names to drop (D2).
-    pub unsubscribe: Vec<ResourceName>,
+    /// What to add (D2).
+    pub subscribe: Asked,
+    /// What to drop (D2).
+    pub unsubscribe: Asked,
     /// What the client brings from another stream, with its versions (D1).
     pub initial_resource_versions: BTreeMap<ResourceName, String>,
     /// The response it answers; `None` when the field is empty.
@@ -42,7 +43,9 @@ pub struct DeltaRequest {
 /// What has to be answered at once (D9, D10, D18).
 #[derive(Debug, Default)]
 struct Owed {
-    names: BTreeSet<ResourceName>,
+    locators: BTreeSet<Locator>,
+    /// Given up while a wildcard stays (D18).
+    left: BTreeSet<Locator>,
     everything: bool,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
@@ -80,7 +83,7 @@ impl DeltaStream {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         self.types.check_names(at, &request.subscribe)?;
         self.types.check_names(at, &request.unsubscribe)?;
-        let (watch, parameters) = (Arc::clone(&self.types.watch), self.types.parameters.clone());
+        let watch = Arc::clone(&self.types.watch);
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
@@ -90,9 +93,11 @@ impl DeltaStream {
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            progress.reselect(&watch, &parameters);
-            owed.names.extend(added.names);
-            owed.names.retain(|name| progress.subscription.covers(name));
+            progress.reselect(&watch);
+            owed.locators.extend(added.locators);
+            owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
+            owed.left.extend(added.left);
+            owed.left.retain(|_| progress.subscription.is_wildcard());
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
             owed.nothing = is_first && progress.membership.is_none();
         }
@@ -121,13 +126,17 @@ fn respond(
     let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
-    if let Some(membership) = &progress.membership {
-        // D14: a removal too many does no harm, one too few does.
-        let is_unknown = |_: &Update, gone: &Variant| owed.names.contains(gone.name());
-        let update = match is_held_back && !owed.everything {
-            true => membership.no_update(),
+    if progress.membership.is_some() {
+        let form = progress.form();
+        // Its answer says so already. D14: a removal too many does no harm, one too few does.
+        let is_unknown = |_: &Update, gone: &Variant| {
+            form == Form::Name && subscription::has_name(&owed.locators, gone.name())
+        };
+        let Step { update, gone } = match is_held_back && !owed.everything {
+            true => progress.stay(),
             false => progress.advance(now, snapshot, is_unknown)?,
         };
+        content.removed.extend(gone);
         if update.from == Revision::ZERO {
             content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
         } else {
@@ -163,8 +172,8 @@ struct Content {
     /// An update that goes as it is, with the body that the streams of a class share.
     shared: Option<Arc<Update>>,
     /// What goes besides, or instead.
-    changed: BTreeMap<ResourceName, Arc<Variant>>,
-    removed: BTreeSet<ResourceName>,
+    changed: BTreeMap<Handle, Arc<Variant>>,
+    removed: BTreeSet<Handle>,
 }
 
 impl Content {
@@ -183,58 +192,61 @@ impl Content {
         } else {
             let is_endpoints = progress.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
-                let is_equal = owed.brought.get(variant.name()) == Some(&variant.version().to_string());
+                let version = variant.version_in(progress.form()).to_string();
+                let is_equal = owed.brought.get(variant.name()) == Some(&version);
                 // D9: an assignment is sent though its version is equal when its cluster was.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
-                    self.changed.insert(variant.name().clone(), Arc::clone(variant));
+                    self.changed.insert(progress.handle(variant), Arc::clone(variant));
                 }
             }
-            self.removed.extend(update.absent.iter().cloned());
+            self.removed.extend(progress.told_at_once(update));
             let brought = owed.brought.keys().filter(|name| progress.subscription.covers(name));
-            let gone: Vec<_> = brought.filter(|name| progress.find(name, snapshot).is_none()).collect();
+            let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
+                let handle = Handle::of_name(name);
                 if progress.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
-                    self.removed.remove(name);
-                    progress.gone.insert(name.clone(), Gone::Held { variant: None, since: now });
+                    self.removed.remove(&handle);
+                    progress.gone.insert(handle, Gone::Held { variant: None, since: now });
                 } else {
-                    self.removed.insert(name.clone());
+                    self.removed.insert(handle);
                 }
             }
         }
         // D10: under the wildcard a name of its own without a resource is told too.
-        let is_told = |name: &&ResourceName| !update.has(name) && !owed.brought.contains_key(*name);
         if progress.selects_all() {
-            self.removed.extend(owed.names.iter().filter(is_told).cloned());
+            for locator in owed.locators.iter().filter(|locator| !owed.brought.contains_key(&locator.name)) {
+                if let Answer::Gone(handles) = progress.answer(locator, snapshot) {
+                    self.removed.extend(handles);
+                }
+            }
         }
     }
 
     /// A later response: what changed, and what was asked for again.
     fn update(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>, snapshot: &Snapshot) {
         let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
-        if !fresh.changed.is_empty() || (!update.removed.is_empty() && !progress.holds_removals()) {
+        if !fresh.changed.is_empty() || progress.told_at_once(&fresh).next().is_some() {
             self.shared = Some(Arc::clone(&fresh));
         }
-        if owed.everything && !progress.holds_removals() {
-            self.removed.extend(update.removed.iter().map(|removed| removed.variant.name().clone()));
+        if owed.everything {
+            self.removed.extend(progress.told_at_once(update));
         }
-        for name in &owed.names {
-            if fresh.has(name) {
-                continue;
-            }
-            match progress.find(name, snapshot) {
+        // D10, D18: the client is told at once, and again each time it asks.
+        let answers =
+            owed.locators.iter().map(|locator| progress.answer(locator, snapshot)).collect::<Vec<_>>();
+        let left = owed.left.iter().filter_map(|locator| progress.answer_left(locator, snapshot));
+        for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
+            match answer {
                 // D9, D18: sent again though nothing changed.
-                Some(variant) => _ = self.changed.insert(name.clone(), variant),
-                // D10, D18: the client is told at once, and again each time it asks.
-                None => {
-                    progress.told(name);
-                    self.removed.insert(name.clone());
-                }
+                Answer::Variant(variant) if fresh.has(variant.name(), variant.constraints()) => {}
+                Answer::Variant(variant) => _ = self.changed.insert(progress.handle(&variant), variant),
+                Answer::Gone(handles) => self.removed.extend(handles),
             }
         }
-        for name in owed.endpoints.iter().filter(|name| !fresh.has(name)) {
-            if let Some(variant) = progress.find(name, snapshot) {
-                self.changed.insert(name.clone(), variant);
+        for variant in owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot)) {
+            if !fresh.has(variant.name(), variant.constraints()) {
+                self.changed.insert(progress.handle(variant), Arc::clone(variant));
             }
         }
     }
@@ -242,15 +254,31 @@ impl Content {
     /// D13: what came back meanwhile is no removal.
     fn drop_returned(&mut self) {
         let Self { shared, changed, removed } = self;
-        let is_sent = |name: &ResourceName| {
-            changed.contains_key(name) || shared.as_ref().is_some_and(|update| update.has(name))
-        };
-        removed.retain(|name| !is_sent(name));
+        removed.retain(|handle| {
+            let Handle { name, constraints } = handle;
+            let shared = shared.as_ref();
+            match constraints {
+                Some(constraints) => {
+                    !changed.contains_key(handle)
+                        && !shared.is_some_and(|update| update.has(name, constraints))
+                }
+                // T30: a bare name says that there is nothing of it.
+                None => {
+                    let next = changed.range(handle..).next();
+                    next.is_none_or(|(next, _)| next.name != *name)
+                        && !shared.is_some_and(|update| update.has_name(name))
+                }
+            }
+        });
     }
 
     fn is_empty(&self) -> bool {
         let is_shared_empty = |update: &Arc<Update>| {
-            update.changed.is_empty() && update.absent.is_empty() && update.removed.is_empty()
+            update.changed.is_empty()
+                && update.replaced.is_empty()
+                && update.removed.is_empty()
+                && update.absent.is_empty()
+                && update.unmatched.is_empty()
         };
         self.shared.as_ref().is_none_or(is_shared_empty) && self.changed.is_empty() && self.removed.is_empty()
     }
@@ -264,35 +292,41 @@ impl Content {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
     }
 
-    /// The encoded resources and removals; D13: a name stands once.
+    /// The encoded resources and removals; D13: each stands once.
     fn body(&self, progress: &Progress) -> Arc<Body> {
-        let type_url = &progress.type_url;
+        let (type_url, form) = (&progress.type_url, progress.form());
+        let told = || -> BTreeSet<_> {
+            self.shared.iter().flat_map(|update| progress.told_at_once(update)).collect()
+        };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() => {
-                let removed = progress.told_at_once(update);
-                let make = || Arc::new(Body::delta(type_url, update.changed.iter(), removed));
+                let make = || Arc::new(Body::delta(type_url, form, update.changed.iter(), told().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }
-            shared => {
-                let told = shared.iter().flat_map(|update| progress.told_at_once(update));
-                let removed: BTreeSet<_> = told.chain(&self.removed).collect();
-                Arc::new(Body::delta(type_url, self.changed(), removed.into_iter()))
-            }
+            _ => Arc::new(Body::delta(type_url, form, self.changed(), told().union(&self.removed))),
         }
     }
 }
 
 impl Progress {
-    /// The removals of an update that are not held (S33).
-    fn told_at_once<'a>(&self, update: &'a Update) -> impl Iterator<Item = &'a ResourceName> + use<'a> {
+    /// What an update removes and that is not held (S33).
+    fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
+        let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
-        update.absent.iter().chain(removed.iter().map(|removed| removed.variant.name()))
+        let removed = removed.iter().map(|removed| &removed.variant);
+        let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
+        let unmatched = update
+            .unmatched
+            .iter()
+            .map(|(name, constraints)| Handle { name: name.clone(), constraints: Some(constraints.clone()) });
+        update.absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
     }
 }
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.everything && !self.nothing && self.endpoints.is_empty()
+        let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
+        !has_answers && !self.everything && !self.nothing
     }
 }
 

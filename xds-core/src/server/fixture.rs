@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryResponse, DiscoveryResponse, Resource as WireResource, ResourceName as WireName,
+};
 use xds_proto::type_url as url;
 
 use super::{
@@ -13,6 +15,7 @@ use super::{
 };
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
+use crate::subscription::{Asked, Locator};
 use crate::{Cache, Commit, CommitError, Constraints, Parameters, Transaction};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
@@ -87,8 +90,26 @@ pub(crate) fn parameters(text: &str) -> Parameters {
     text.split_whitespace().map(|pair| pair.split_once('=').expect("key=value")).collect()
 }
 
-fn names(text: &str) -> Vec<ResourceName> {
-    text.split_whitespace().map(ResourceName::new).collect()
+/// Names, and locators as `name?key=value&key=value`.
+fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Asked {
+    let mut asked = Asked::default();
+    for word in words {
+        match word.split_once('?') {
+            None => asked.names.push(word.into()),
+            Some((name, pairs)) => {
+                let parameters = parameters(&pairs.replace('&', " "));
+                asked.locators.push(Locator { name: name.into(), parameters });
+            }
+        }
+    }
+    asked
+}
+
+/// A variant as it is told to a client that knows locators: `name[when]`.
+fn located(name: &WireName) -> String {
+    let wire = name.dynamic_parameter_constraints.as_ref();
+    let when = wire.map(|message| Constraints::from_proto(message).unwrap().to_string());
+    format!("{}[{}]", name.name, when.unwrap_or_default())
 }
 
 fn encoded(response: &Response) -> Vec<u8> {
@@ -100,6 +121,24 @@ fn describe(type_url: &str, value: &[u8]) -> String {
     let payload = Payload::decode(value).unwrap();
     assert!(!type_url.is_empty());
     format!(" {}={}", payload.name, payload.content)
+}
+
+/// A wrapped resource, as `name=content` or `name[when]=content`.
+fn describe_resource(resource: &WireResource, type_url: &str) -> String {
+    let any = resource.resource.as_ref().unwrap();
+    assert_eq!(any.type_url, type_url);
+    let of_payload = Version::of_payload(&any.value).to_string();
+    let Some(name) = &resource.resource_name else {
+        // D22: the version belongs to the resource and to its content.
+        assert_eq!(resource.version, of_payload);
+        return describe(&any.type_url, &any.value);
+    };
+    // T25: only one of the two names.
+    assert_eq!(resource.name, "");
+    // T37: constraints are part of the content.
+    assert_eq!(resource.version == of_payload, name.dynamic_parameter_constraints.is_none());
+    let payload = Payload::decode(any.value.clone()).unwrap();
+    format!(" {}={}", located(name), payload.content)
 }
 
 /// A client of a SotW stream.
@@ -132,7 +171,7 @@ impl Sotw {
         self.send(SotwRequest {
             type_url: type_url(type_name).as_str().into(),
             response_nonce: Nonce::parse(nonce),
-            names: Some(names(list)),
+            asked: Some(asked(list.split_whitespace())),
             ..SotwRequest::default()
         })
     }
@@ -161,9 +200,14 @@ impl Sotw {
             assert_eq!(decoded.resources.len(), response.resources());
             let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
             for any in &decoded.resources {
-                // S29: every resource has the type of the response.
-                assert_eq!(any.type_url, decoded.type_url);
-                line += &describe(&any.type_url, &any.value);
+                if any.type_url == url::RESOURCE {
+                    let resource = WireResource::decode(any.value.clone()).unwrap();
+                    line += &describe_resource(&resource, &decoded.type_url);
+                } else {
+                    // S29: every resource has the type of the response.
+                    assert_eq!(any.type_url, decoded.type_url);
+                    line += &describe(&any.type_url, &any.value);
+                }
             }
             lines.push(line);
             self.last = decoded;
@@ -227,8 +271,8 @@ impl Delta {
             edits.split_whitespace().partition::<Vec<_>, _>(|word| word.starts_with('-'));
         self.send(DeltaRequest {
             type_url: type_url(type_name).as_str().into(),
-            subscribe: subscribe.into_iter().map(ResourceName::new).collect(),
-            unsubscribe: unsubscribe.into_iter().map(|name| ResourceName::new(&name[1..])).collect(),
+            subscribe: asked(subscribe.into_iter()),
+            unsubscribe: asked(unsubscribe.into_iter().map(|word| &word[1..])),
             initial_resource_versions: brought
                 .iter()
                 .map(|(name, version)| (ResourceName::new(*name), (*version).to_owned()))
@@ -259,14 +303,13 @@ impl Delta {
             assert_eq!(decoded.type_url, response.type_url.as_str());
             let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
             for resource in &decoded.resources {
-                let any = resource.resource.as_ref().unwrap();
-                // D22: the version belongs to the resource and to its content.
-                assert_eq!(resource.version, Version::of_payload(&any.value).to_string());
-                assert_eq!(any.type_url, decoded.type_url);
-                line += &describe(&any.type_url, &any.value);
+                line += &describe_resource(resource, &decoded.type_url);
             }
             for name in &decoded.removed_resources {
                 line += &format!(" -{name}");
+            }
+            for name in &decoded.removed_resource_names {
+                line += &format!(" -{}", located(name));
             }
             lines.push(line);
             self.last = decoded;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use super::order::Release;
 use super::response::{StreamConfig, StreamError, Verdict};
-use crate::cache::{Membership, Removed, Snapshot, Update, Watch};
+use crate::cache::{Membership, Snapshot, Update, Wanted, Watch};
+use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Selection, Subscription};
-use crate::variants::Variant;
+use crate::subscription::{Locator, Selection, Subscription};
+use crate::variants::{Form, Variant};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -31,9 +32,36 @@ pub(super) struct Progress {
     /// The newest response that was rejected, until a later one is accepted.
     pub(super) nacked: Option<Nonce>,
     /// What the client was sent, still asks for, and the cache no longer has.
-    pub(super) gone: BTreeMap<ResourceName, Gone>,
+    pub(super) gone: BTreeMap<Handle, Gone>,
+    /// What was followed by name until the client sent its first locator (V25).
+    former: Option<Membership>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
+}
+
+/// What a client knows a resource by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Handle {
+    pub(super) name: ResourceName,
+    /// Those of the variant, to a client that knows locators (T30). Without them it stands for all that the client has
+    /// under the name.
+    pub(super) constraints: Option<Constraints>,
+}
+
+/// What a response starts from.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) update: Arc<Update>,
+    /// What the client has to hear besides of what is gone.
+    pub(super) gone: Vec<Handle>,
+}
+
+/// What there is for a locator that was asked for.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Variant(Arc<Variant>),
+    /// Nothing: what the client is told.
+    Gone(Vec<Handle>),
 }
 
 /// A resource that no longer exists and that the client may still use (S33).
@@ -56,41 +84,51 @@ impl Gone {
 }
 
 impl Progress {
-    pub(super) fn new(type_url: TypeUrl) -> Self {
+    /// For a stream whose plain names go by these parameters.
+    pub(super) fn new(type_url: TypeUrl, derived: Parameters) -> Self {
         Self {
             known: KnownType::of(type_url.as_str()),
             type_url,
-            subscription: Subscription::default(),
+            subscription: Subscription::new(derived),
             membership: None,
             in_flight: BTreeMap::new(),
             last_sent: None,
             nacked: None,
             gone: BTreeMap::new(),
+            former: None,
             waiting_since: None,
         }
     }
 
     /// Follows a change of the subscription.
-    pub(super) fn reselect(&mut self, watch: &Arc<Watch>, parameters: &Parameters) {
-        let Some(selection) = self.subscription.selection() else {
+    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) {
+        let Some(asked) = Wanted::of(&self.subscription) else {
             self.membership = None;
             self.gone.clear();
             return;
         };
         match &mut self.membership {
-            Some(membership) => membership.select(selection),
-            None => self.membership = Some(watch.join(&self.type_url, selection, parameters)),
+            Some(membership) if membership.asked().form == asked.form => membership.select(asked),
+            // T25b: all that was sent by name is sent once more, with its constraints.
+            _ => self.former = self.membership.replace(watch.join(&self.type_url, asked)),
         }
-        if let Some(Selection::Names(names)) = self.membership.as_ref().map(Membership::selection) {
+        if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
             self.subscription.share(names);
         }
         let subscription = &self.subscription;
-        self.gone.retain(|name, _| subscription.covers(name));
+        self.gone
+            .retain(|handle, _| subscription.covering(&handle.name).any(|params| handle.matches(params)));
     }
 
     /// Whether the selection may have changed since it was sent.
     pub(super) fn is_behind(&self, snapshot: &Snapshot) -> bool {
         self.membership.as_ref().is_some_and(|membership| membership.is_behind(snapshot))
+    }
+
+    /// Stays where it is, for who is only answered.
+    pub(super) fn stay(&self) -> Step {
+        let membership = self.membership.as_ref().expect("only a selection can be advanced");
+        Step { update: membership.no_update(), gone: Vec::new() }
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
@@ -100,24 +138,51 @@ impl Progress {
         now: Duration,
         snapshot: &Snapshot,
         is_unknown: impl Fn(&Update, &Variant) -> bool,
-    ) -> Result<Arc<Update>, StreamError> {
+    ) -> Result<Step, StreamError> {
+        let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
-        let Some(update) = membership.update(snapshot) else {
-            return Err(StreamError::FellBehind { type_url: self.type_url.clone() });
-        };
+        let update = membership.update(snapshot).ok_or_else(fell_behind)?;
         membership.advance(snapshot.revision());
+        let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
+        let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
         for variant in &update.changed {
-            self.gone.remove(variant.name());
+            self.gone.remove(&self.handle(variant));
         }
+        let mut step = Step { update, gone: Vec::new() };
+        let removed = step.update.removed.iter().filter(|gone| !is_unknown(&step.update, &gone.variant));
+        let removed = removed.map(|gone| (self.handle(&gone.variant), Arc::clone(&gone.variant)));
+        let former = former.iter().flat_map(|former| &former.removed);
+        let former = former.map(|gone| (Handle::of_name(gone.variant.name()), Arc::clone(&gone.variant)));
         if self.holds_removals() {
-            for Removed { variant, .. } in
-                update.removed.iter().filter(|gone| !is_unknown(&update, &gone.variant))
-            {
-                let held = Gone::Held { variant: Some(Arc::clone(variant)), since: now };
-                self.gone.insert(variant.name().clone(), held);
+            for (handle, variant) in removed.chain(former).collect::<Vec<_>>() {
+                self.gone.insert(handle, Gone::Held { variant: Some(variant), since: now });
             }
+        } else {
+            step.gone.extend(former.map(|(handle, _)| handle));
         }
-        Ok(update)
+        if self.form() == Form::Located {
+            self.drop_replaced(&mut step.gone, snapshot);
+        }
+        Ok(step)
+    }
+
+    /// T31: what is gone is told with the variant that takes its place.
+    fn drop_replaced(&mut self, told: &mut Vec<Handle>, snapshot: &Snapshot) {
+        let subscription = &self.subscription;
+        let is_replaced = |handle: &Handle| {
+            let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
+            let mut holders = subscription.covering(&handle.name).filter(|params| handle.matches(params));
+            holders.any(|params| variants.resolve(params).is_some())
+        };
+        told.retain(|handle| !is_replaced(handle));
+        self.gone.retain(|handle, gone| {
+            let is_replaced = is_replaced(handle);
+            // What went by name is replaced without a word, as it would be by name.
+            if is_replaced && handle.constraints.is_some() && matches!(gone, Gone::Held { .. }) {
+                told.push(handle.clone());
+            }
+            !is_replaced
+        });
     }
 
     /// S33: removals of a type that others refer to wait.
@@ -138,30 +203,85 @@ impl Progress {
         self.gone.values().filter_map(|gone| gone.release_at(release, grace)).min()
     }
 
-    /// Lets go what may be; its names.
+    /// Lets go what may be.
     ///
     /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
     /// for them (D29).
-    pub(super) fn release(&mut self, release: Release, grace: Duration, now: Duration) -> Vec<ResourceName> {
+    pub(super) fn release(&mut self, release: Release, grace: Duration, now: Duration) -> Vec<Handle> {
         let is_due = |gone: &Gone| gone.release_at(release, grace).is_some_and(|time| time <= now);
         let due = self.gone.iter().filter(|(_, gone)| is_due(gone));
-        let released: Vec<_> = due.map(|(name, _)| name.clone()).collect();
-        released.iter().for_each(|name| self.told(name));
+        let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();
+        released.iter().for_each(|handle| self.told(handle));
         released
     }
 
-    /// The client is told that a name is gone, if it had it.
-    pub(super) fn told(&mut self, name: &ResourceName) {
+    /// The client is told that something is gone, if it had it.
+    fn told(&mut self, handle: &Handle) {
         if self.known.full_state || self.selects_all() {
-            self.gone.remove(name);
-        } else if let Some(gone) = self.gone.get_mut(name) {
+            self.gone.remove(handle);
+        } else if let Some(gone) = self.gone.get_mut(handle) {
             *gone = Gone::Told;
         }
     }
 
-    /// The variant of a name that the stream gets.
-    pub(super) fn find(&self, name: &ResourceName, snapshot: &Snapshot) -> Option<Arc<Variant>> {
-        self.membership.as_ref()?.find(name, snapshot)
+    /// The variant that a locator gets.
+    pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Option<Arc<Variant>> {
+        snapshot.get(&self.type_url, &locator.name)?.resolve(&locator.parameters).cloned()
+    }
+
+    /// The variants that the stream gets of a name, each once.
+    pub(super) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
+        self.membership.as_ref().map(|of| of.chosen(name, snapshot)).unwrap_or_default()
+    }
+
+    /// What a client is told at once that asks for a locator (D9, D10).
+    pub(super) fn answer(&mut self, locator: &Locator, snapshot: &Snapshot) -> Answer {
+        if let Some(variant) = self.find(locator, snapshot) {
+            return Answer::Variant(variant);
+        }
+        let Locator { name, parameters } = locator;
+        let by_name = Handle::of_name(name);
+        if self.form() == Form::Name {
+            self.told(&by_name);
+            return Answer::Gone(vec![by_name]);
+        }
+        // T35: what it had is told by its constraints, and another locator's variant is left alone.
+        let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
+        let own: Vec<_> = held.iter().filter(|handle| handle.matches(parameters)).cloned().collect();
+        if !own.is_empty() {
+            own.iter().for_each(|handle| self.told(handle));
+            return Answer::Gone(own);
+        }
+        let keys = held.iter().find_map(|handle| handle.constraints.as_ref()).map(Constraints::keys);
+        let disjoint = match (snapshot.get(&self.type_url, name), keys) {
+            (Some(variants), _) if !self.chosen(name, snapshot).is_empty() => variants.unmatched(parameters),
+            (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
+            _ => None,
+        };
+        Answer::Gone(vec![
+            disjoint
+                .map_or(by_name, |constraints| Handle { name: name.clone(), constraints: Some(constraints) }),
+        ])
+    }
+
+    /// D18: what a client is told of a locator that it gave up, with or without a wildcard that covers it.
+    pub(super) fn answer_left(&mut self, locator: &Locator, snapshot: &Snapshot) -> Option<Answer> {
+        if self.form() == Form::Name {
+            return Some(self.answer(locator, snapshot));
+        }
+        let variant = self.find(locator, snapshot)?;
+        let is_chosen = self.chosen(&locator.name, snapshot).iter().any(|other| Arc::ptr_eq(other, &variant));
+        Some(if is_chosen { Answer::Variant(variant) } else { Answer::Gone(vec![self.handle(&variant)]) })
+    }
+
+    /// How the client is sent resources.
+    pub(super) fn form(&self) -> Form {
+        if self.subscription.knows_locators() { Form::Located } else { Form::Name }
+    }
+
+    /// What the client knows a variant by.
+    pub(super) fn handle(&self, variant: &Variant) -> Handle {
+        Handle::of(variant, self.form())
     }
 
     /// Whether a first answer was given, or found needless.
@@ -204,9 +324,25 @@ impl Progress {
         Some(*sent + config.ack_wait).filter(|until| *until > now)
     }
 
-    /// Whether it selects everything of the type.
+    /// Whether it selects everything of the type, under whatever parameters.
     pub(super) fn selects_all(&self) -> bool {
-        self.subscription.selection() == Some(Selection::All)
+        self.subscription.is_wildcard()
+    }
+}
+
+impl Handle {
+    pub(super) fn of(variant: &Variant, form: Form) -> Self {
+        let constraints = (form == Form::Located).then(|| variant.constraints().clone());
+        Self { name: variant.name().clone(), constraints }
+    }
+
+    pub(super) fn of_name(name: &ResourceName) -> Self {
+        Self { name: name.clone(), constraints: None }
+    }
+
+    /// Whether who asks with these parameters had it.
+    fn matches(&self, parameters: &Parameters) -> bool {
+        self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
 }
 

@@ -106,6 +106,14 @@ pub enum StreamError {
         /// The name.
         name: ResourceName,
     },
+    /// W2: a parameter whose key no constraints can name.
+    #[error("{} {name:?} is asked for with a parameter whose key has control characters", type_url.message_name())]
+    InvalidKey {
+        /// The type of the request.
+        type_url: TypeUrl,
+        /// The name.
+        name: ResourceName,
+    },
     /// G9: too many names on one stream and type.
     #[error("{} names of {} on one stream exceed the limit of {limit}", found, type_url.message_name())]
     TooManyNames {

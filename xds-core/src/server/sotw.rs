@@ -12,6 +12,7 @@ use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Version};
 use crate::parameters::Parameters;
+use crate::subscription::{self, Asked, Locator};
 use crate::variants::Variant;
 
 /// One state-of-the-world stream, seen from the server.
@@ -34,13 +35,15 @@ pub struct SotwRequest {
     /// What was wrong with that response (S5).
     pub error_detail: Option<String>,
     /// The whole subscription; `None` when it is known to be that of the type's request before.
-    pub names: Option<Vec<ResourceName>>,
+    pub asked: Option<Asked>,
 }
 
 /// What was asked for and not answered yet.
 #[derive(Debug, Default)]
 struct Owed {
-    names: BTreeSet<ResourceName>,
+    locators: BTreeSet<Locator>,
+    /// Assignments whose cluster was sent (S34, S36).
+    endpoints: BTreeSet<ResourceName>,
     everything: bool,
     /// When it is answered without another occasion.
     due: Option<Duration>,
@@ -71,11 +74,10 @@ impl SotwStream {
         request: SotwRequest,
     ) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
-        if let Some(names) = &request.names {
-            self.types.check_names(at, names)?;
+        if let Some(asked) = &request.asked {
+            self.types.check_names(at, asked)?;
         }
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
-        let parameters = self.types.parameters.clone();
         let TypeState { progress, owed } = self.types.state(at);
         // S10: no nonce can be stale before something was sent.
         let is_current = progress.last_sent.is_none() || request.response_nonce == progress.last_sent;
@@ -87,13 +89,17 @@ impl SotwStream {
         if is_first {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
-        if let Some(names) = request.names {
-            let added = progress.subscription.replace(names, progress.known.legacy_wildcard);
-            progress.reselect(&watch, &parameters);
+        if let Some(asked) = request.asked {
+            let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
+            progress.reselect(&watch);
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
-            owed.names.retain(|name| progress.subscription.covers(name));
-            owed.names.extend(added.names);
-            owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
+            owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
+            owed.endpoints.retain(|name| progress.subscription.covers(name));
+            owed.locators.extend(added.locators);
+            let is_wildcard = progress.subscription.is_wildcard();
+            // S22: what a wildcard with other parameters does not cover leaves the full state.
+            let leaves = progress.known.full_state && !added.left.is_empty();
+            owed.everything = is_wildcard && (owed.everything || added.wildcard || leaves);
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
@@ -121,14 +127,13 @@ fn respond(
     let before = progress.subscription.names().clone();
     // A full state with what is held would bring it.
     let is_unknown = |update: &Update, gone: &Variant| {
-        let is_new = owed.names.contains(gone.name()) || (owed.everything && !before.contains(gone.name()));
+        let is_new = subscription::has_name(&owed.locators, gone.name())
+            || (owed.everything && !before.contains(gone.name()));
         is_new || gone.born_at > update.from
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
-    let update = match &progress.membership {
-        Some(membership) if is_answer_only => membership.no_update(),
-        _ => progress.advance(now, snapshot, is_unknown)?,
-    };
+    let update =
+        if is_answer_only { progress.stay() } else { progress.advance(now, snapshot, is_unknown)? }.update;
     if !progress.known.full_state {
         // S26: no response can say that such a resource is gone.
         progress.release(Release::Now, Duration::ZERO, now);
@@ -148,14 +153,16 @@ fn respond(
         return Ok(None);
     }
     let bodies = if progress.known.full_state {
-        progress.full_state(&owed, &update, &everything, releases, &version)
+        progress.full_state(&owed, &update, &everything, releases, &version, snapshot)
     } else {
         progress.partial(&owed, &everything, snapshot)
     };
     let Some(bodies) = bodies else { return Ok(None) };
     let type_url = progress.type_url.clone();
     let is_fresh = |variant: &&Arc<Variant>| {
-        owed.everything || variant.changed_at > update.from || owed.names.contains(variant.name())
+        owed.everything
+            || variant.changed_at > update.from
+            || subscription::has_name(&owed.locators, variant.name())
     };
     let fresh = everything.changed.iter().filter(is_fresh);
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
@@ -165,7 +172,7 @@ fn respond(
     if !endpoints.is_empty()
         && let Some(TypeState { progress, owed }) = types.endpoints()
     {
-        owed.names.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
+        owed.endpoints.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
         owed.answer_at(now);
     }
     Ok(Some(Response { type_url, nonce, version, bodies }))
@@ -173,7 +180,7 @@ fn respond(
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        self.names.is_empty() && !self.everything
+        self.locators.is_empty() && self.endpoints.is_empty() && !self.everything
     }
 
     /// Answers what is owed then, or earlier if that was to be.
@@ -192,7 +199,8 @@ impl Progress {
     /// T38: the version of what the client is sent with the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
-        Version(self.held().fold(selected, |sum, variant| sum.wrapping_add(variant.identity())))
+        let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.form()));
+        Version(self.held().fold(selected, add))
     }
 
     /// S25: all resources, or `None` when nothing changed for the client.
@@ -203,18 +211,20 @@ impl Progress {
         everything: &Update,
         releases: bool,
         version: &str,
+        snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
-        let gone = releases || (!self.holds_removals() && !update.removed.is_empty());
+        let is_removed = !update.removed.is_empty() && !self.holds_removals();
+        let gone = releases || is_removed || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything
-            || owed.names.iter().any(|name| everything.has(name))
+            || owed.locators.iter().any(|locator| self.find(locator, snapshot).is_some())
             || owed.brought.as_ref().is_some_and(|brought| *brought != version);
         if !answers && !gone && update.changed.is_empty() {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let held = Body::sotw(&self.type_url, self.held());
+        let held = Body::sotw(&self.type_url, self.form(), self.held());
         if !held.is_empty() {
             bodies.push(Arc::new(held));
         }
@@ -223,20 +233,24 @@ impl Progress {
 
     /// S26: what is new to the client, or `None` when nothing is.
     fn partial(&self, owed: &Owed, fresh: &Update, snapshot: &Snapshot) -> Option<Vec<Arc<Body>>> {
-        let missing = owed.names.iter().filter(|name| !fresh.has(name));
-        let mut answers: Vec<_> = missing.filter_map(|name| self.find(name, snapshot)).collect();
+        let answers = owed.locators.iter().filter_map(|locator| self.find(locator, snapshot));
+        let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
+        let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot)).cloned();
+        let mut answers: Vec<_> = answers.chain(endpoints).filter(is_missing).collect();
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             return (owed.everything || !fresh.changed.is_empty()).then(|| vec![self.sotw_body(fresh)]);
         }
         answers.extend(fresh.changed.iter().cloned());
-        answers.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-        Some(vec![Arc::new(Body::sotw(&self.type_url, answers.iter()))])
+        answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
+        answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Some(vec![Arc::new(Body::sotw(&self.type_url, self.form(), answers.iter()))])
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let body =
-            update.sotw_body.get_or_init(|| Arc::new(Body::sotw(&self.type_url, update.changed.iter())));
+        let body = update
+            .sotw_body
+            .get_or_init(|| Arc::new(Body::sotw(&self.type_url, self.form(), update.changed.iter())));
         Arc::clone(body)
     }
 }

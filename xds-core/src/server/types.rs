@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::{self, Gate, Release};
-use super::progress::Progress;
+use super::progress::{Handle, Progress};
 use super::response::{Next, Response, Service, StreamConfig, StreamError};
 use crate::cache::{Snapshot, Watch};
 use crate::name::{Nonce, ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+use crate::subscription::{Asked, Locator};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl<O: Owed> Types<O> {
         if self.states.len() >= self.config.types_limit {
             return Err(StreamError::TooManyTypes { limit: self.config.types_limit });
         }
-        let progress = Progress::new(type_url);
+        let progress = Progress::new(type_url, self.parameters.clone());
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
         Ok((at, true))
@@ -95,7 +96,7 @@ impl<O: Owed> Types<O> {
     }
 
     /// Lets go the held removals of a type that may be; their names.
-    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceName> {
+    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<Handle> {
         let release = self.removals(at, snapshot);
         self.states[at].progress.release(release, self.config.removal_grace, now)
     }
@@ -114,23 +115,25 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Refuses names that no resource can have (W2).
-    pub(super) fn check_names(&self, at: usize, names: &[ResourceName]) -> Result<(), StreamError> {
-        let is_invalid =
-            |name: &&ResourceName| name.as_str().is_empty() || name.as_str().bytes().any(|byte| byte < b' ');
-        match names.iter().find(is_invalid) {
-            None => Ok(()),
-            Some(name) => {
-                let type_url = self.states[at].progress.type_url.clone();
-                Err(StreamError::InvalidName { type_url, name: name.clone() })
-            }
+    /// Refuses names that no resource can have, and keys that no constraints can (W2).
+    pub(super) fn check_names(&self, at: usize, asked: &Asked) -> Result<(), StreamError> {
+        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
+        let type_url = || self.states[at].progress.type_url.clone();
+        let is_invalid = |name: &&ResourceName| name.as_str().is_empty() || has_control(name.as_str());
+        if let Some(name) = asked.all_names().find(is_invalid) {
+            return Err(StreamError::InvalidName { type_url: type_url(), name: name.clone() });
         }
+        let keys = |locator: &'_ Locator| locator.parameters.iter().any(|(key, _)| has_control(key));
+        if let Some(locator) = asked.locators.iter().find(|locator| keys(locator)) {
+            return Err(StreamError::InvalidKey { type_url: type_url(), name: locator.name.clone() });
+        }
+        Ok(())
     }
 
     /// Refuses a subscription to too many names (G9).
     pub(super) fn check_limit(&self, at: usize) -> Result<(), StreamError> {
         let progress = &self.states[at].progress;
-        let (found, limit) = (progress.subscription.names().len(), self.config.names_limit);
+        let (found, limit) = (progress.subscription.len(), self.config.names_limit);
         if found <= limit {
             return Ok(());
         }

@@ -167,3 +167,23 @@ fn clients_with_entries_of_their_own_share_the_classes_of_their_variants() {
     clients[3].pass(Duration::from_secs(10));
     assert_eq!(clients[3].sent(), "n3 RDS -r");
 }
+
+#[test]
+fn d11_the_last_variant_that_names_a_key_is_removed_from_who_had_it() {
+    // The key no longer counted when the streams looked for what was gone, so they were no longer told apart by it.
+    let cache = cache("X r[env=prod]=A");
+    let (mut had, mut had_not) = (delta(&cache, "env=prod", "X", "r"), delta(&cache, "env=test", "X", "r"));
+    assert_eq!([had.sent(), had_not.sent()], ["n1 X r=A", "n1 X -r"]);
+    commit(&cache, "X -r[env=prod]");
+    had.ack("X", "1");
+    assert_eq!([had.sent(), had_not.sent()], ["n2 X -r", ""]);
+    // Forgotten when everybody has heard of it: the key then no longer divides the clients.
+    let many =
+        |word: &str| (0..5000).fold("X".to_owned(), |line, at| line + &word.replace('#', &at.to_string()));
+    commit(&cache, &many(" t#=1"));
+    commit(&cache, &many(" -t#"));
+    commit(&cache, "X t=1");
+    had.ack("X", "2");
+    assert_eq!([had.sent(), had_not.sent()], ["", ""]);
+    assert_eq!(cache.classes(), 1);
+}

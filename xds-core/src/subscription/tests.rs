@@ -4,15 +4,33 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 
 use super::*;
 
-fn names(list: &[&str]) -> Vec<ResourceName> {
-    list.iter().map(|name| ResourceName::new(*name)).collect()
+/// Plain names, and locators as `name?key=value`.
+fn asked(list: &[&str]) -> Asked {
+    let mut asked = Asked::default();
+    for word in list {
+        match word.split_once('?') {
+            None => asked.names.push(ResourceName::new(*word)),
+            Some(_) => asked.locators.push(locator(word)),
+        }
+    }
+    asked
+}
+
+fn locator(word: &str) -> Locator {
+    let (name, pairs) = word.split_once('?').unwrap_or((word, ""));
+    let parameters = pairs.split('&').filter_map(|pair| pair.split_once('=')).collect();
+    Locator { name: name.into(), parameters }
+}
+
+fn locators(list: &[&str]) -> Vec<Locator> {
+    list.iter().map(|word| locator(word)).collect()
 }
 
 /// A SotW subscription after these lists.
 fn after(lists: &[&[&str]]) -> Subscription {
     let mut subscription = Subscription::default();
     for list in lists {
-        subscription.replace(names(list), true);
+        subscription.replace(asked(list), true);
     }
     subscription
 }
@@ -43,9 +61,9 @@ fn s19_the_first_list_that_is_not_empty_ends_the_legacy_wildcard_for_good() {
 #[test]
 fn s21_without_the_legacy_wildcard_an_empty_list_asks_for_nothing() {
     let mut subscription = Subscription::default();
-    assert_eq!(subscription.replace(Vec::new(), false), Added::default());
-    assert_eq!(subscription.selection(), None);
-    assert_eq!(subscription.replace(names(&["*"]), false), Added { names: Vec::new(), wildcard: true });
+    assert_eq!(subscription.replace(Asked::default(), false), Added::default());
+    assert!(subscription.is_empty());
+    assert_eq!(subscription.replace(asked(&["*"]), false), Added { wildcard: true, ..Added::default() });
 }
 
 #[test]
@@ -57,53 +75,56 @@ fn s23_a_name_counts_once() {
 fn s14_what_a_list_adds_is_the_difference_to_the_one_before() {
     let mut subscription = after(&[&["a", "b"]]);
     assert_eq!(
-        subscription.replace(names(&["c", "b"]), true),
-        Added { names: names(&["c"]), wildcard: false }
+        subscription.replace(asked(&["c", "b"]), true),
+        Added { locators: locators(&["c"]), ..Added::default() }
     );
 }
 
 #[test]
 fn d17_the_wildcard_vector_of_delta() {
     let mut subscription = Subscription::default();
-    assert_eq!(subscription.edit(Vec::new(), Vec::new(), true), Added { names: Vec::new(), wildcard: true });
+    assert_eq!(
+        subscription.edit(Asked::default(), Asked::default(), true),
+        Added { wildcard: true, ..Added::default() }
+    );
     assert_eq!(describe(&subscription), "*");
-    subscription.edit(names(&["A"]), Vec::new(), true);
+    subscription.edit(asked(&["A"]), Asked::default(), true);
     assert_eq!(describe(&subscription), "*,A");
-    subscription.edit(Vec::new(), names(&["*"]), true);
+    subscription.edit(Asked::default(), asked(&["*"]), true);
     assert_eq!(describe(&subscription), "A");
-    subscription.edit(Vec::new(), names(&["A"]), true);
+    subscription.edit(Asked::default(), asked(&["A"]), true);
     assert_eq!(describe(&subscription), "");
-    subscription.edit(Vec::new(), Vec::new(), true);
+    subscription.edit(Asked::default(), Asked::default(), true);
     assert_eq!(describe(&subscription), "");
 }
 
 #[test]
 fn d16_a_first_request_that_only_unsubscribes_means_nothing() {
     let mut subscription = Subscription::default();
-    subscription.edit(Vec::new(), names(&["A"]), true);
-    assert_eq!(subscription.selection(), None);
+    subscription.edit(Asked::default(), asked(&["A"]), true);
+    assert!(subscription.is_empty());
 }
 
 #[test]
 fn d9_a_name_subscribed_again_is_answered_again() {
     let mut subscription = Subscription::default();
-    subscription.edit(names(&["A"]), Vec::new(), true);
-    assert_eq!(subscription.edit(names(&["A"]), Vec::new(), true).names, names(&["A"]));
+    subscription.edit(asked(&["A"]), Asked::default(), true);
+    assert_eq!(subscription.edit(asked(&["A"]), Asked::default(), true).locators, locators(&["A"]));
 }
 
 #[test]
 fn d3_a_name_in_both_lists_ends_subscribed_and_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(names(&["A"]), Vec::new(), true);
-    assert_eq!(subscription.edit(names(&["A"]), names(&["A"]), true).names, names(&["A"]));
+    subscription.edit(asked(&["A"]), Asked::default(), true);
+    assert_eq!(subscription.edit(asked(&["A"]), asked(&["A"]), true).locators, locators(&["A"]));
     assert_eq!(describe(&subscription), "A");
 }
 
 #[test]
 fn d18_a_name_unsubscribed_under_the_wildcard_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(names(&["*", "A"]), Vec::new(), true);
-    assert_eq!(subscription.edit(Vec::new(), names(&["A", "unknown"]), true).names, names(&["A"]));
+    subscription.edit(asked(&["*", "A"]), Asked::default(), true);
+    assert_eq!(subscription.edit(Asked::default(), asked(&["A", "unknown"]), true).left, locators(&["A"]));
 }
 
 #[derive(Debug, Clone)]
@@ -125,6 +146,10 @@ impl Names {
     }
 }
 
+fn plain(names: Vec<ResourceName>) -> Vec<Locator> {
+    located(names, &Parameters::new()).collect()
+}
+
 #[test]
 fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
     fn agrees(steps: Vec<(Names, Names)>) -> bool {
@@ -133,12 +158,74 @@ fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
         steps.into_iter().all(|(subscribe, unsubscribe)| {
             model = &(&model - &unsubscribe.0) | &subscribe.0;
             let before = sotw.names().clone();
-            let added = delta.edit(subscribe.list(), unsubscribe.list(), false);
-            let sotw_added = sotw.replace(Names(model.clone()).list(), false);
+            let added = delta.edit(subscribe.list().into(), unsubscribe.list().into(), false);
+            let sotw_added = sotw.replace(Names(model.clone()).list().into(), false);
             delta.names() == sotw.names()
-                && added.names == subscribe.list()
-                && sotw_added.names == difference(&delta.names().0, &before.0)
+                && added.locators == plain(subscribe.list())
+                && sotw_added.locators == plain(difference(&delta.names().0, &before.0))
         })
     }
     QuickCheck::new().quickcheck(agrees as fn(Vec<(Names, Names)>) -> bool);
+}
+
+#[test]
+fn t2_a_plain_name_does_not_cancel_a_locator() {
+    let mut subscription = Subscription::default();
+    subscription.edit(asked(&["a", "a?env=prod"]), Asked::default(), true);
+    subscription.edit(Asked::default(), asked(&["a"]), true);
+    assert!(
+        subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
+    );
+}
+
+#[test]
+fn t2_without_parameters_a_locator_is_the_plain_name_where_nothing_is_derived() {
+    let mut subscription = Subscription::default();
+    subscription.edit(asked(&["a"]), Asked::default(), true);
+    subscription.edit(Asked::default(), asked(&["a?"]), true);
+    assert!(subscription.is_empty());
+}
+
+#[test]
+fn t46_a_locator_without_parameters_is_not_the_name_under_derived_ones() {
+    let mut subscription = Subscription::new([("env", "prod")].into_iter().collect());
+    let added = subscription.edit(asked(&["a", "a?"]), Asked::default(), true);
+    assert_eq!(added.locators, locators(&["a?", "a?env=prod"]));
+    subscription.edit(Asked::default(), asked(&["a"]), true);
+    assert!(
+        subscription.covers_locator(&locator("a")) && !subscription.covers_locator(&locator("a?env=prod"))
+    );
+}
+
+#[test]
+fn t28_locators_count_as_names_for_the_legacy_wildcard() {
+    let mut sotw = Subscription::default();
+    sotw.replace(Asked::default(), true);
+    assert!(sotw.is_wildcard());
+    sotw.replace(asked(&["a?env=prod"]), true);
+    assert!(!sotw.is_wildcard());
+    let mut delta = Subscription::default();
+    delta.edit(asked(&["a?env=prod"]), Asked::default(), true);
+    assert!(!delta.is_wildcard());
+}
+
+#[test]
+fn t28_a_wildcard_covers_every_name_under_its_own_parameters() {
+    let mut subscription = Subscription::default();
+    assert!(subscription.edit(asked(&["*?env=prod"]), Asked::default(), true).wildcard);
+    assert!(
+        subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
+    );
+    assert!(!subscription.edit(Asked::default(), asked(&["*"]), true).wildcard);
+    assert!(subscription.is_wildcard());
+    subscription.edit(Asked::default(), asked(&["*?env=prod"]), true);
+    assert!(subscription.is_empty());
+}
+
+#[test]
+fn s14_a_locator_with_other_parameters_is_another_one() {
+    let mut subscription = Subscription::default();
+    subscription.replace(asked(&["a?env=prod", "b"]), true);
+    let added = subscription.replace(asked(&["a?env=test", "b"]), true);
+    assert_eq!(added, Added { locators: locators(&["a?env=test"]), ..Added::default() });
 }

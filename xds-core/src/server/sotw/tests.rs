@@ -71,7 +71,7 @@ fn s5_a_nack_with_the_new_version_is_still_a_nack() {
         version_info: client.last.version_info.clone(),
         response_nonce: Nonce::parse("1"),
         error_detail: Some("one of two is bad".into()),
-        names: None,
+        asked: None,
     });
     assert!(matches!(verdict, Some(Verdict::Nacked { .. })), "{verdict:?}");
     assert_eq!(client.sent(), "");
@@ -215,7 +215,7 @@ fn s10_a_nonce_from_another_stream_is_not_stale_on_the_first_request() {
 fn s12_an_empty_type_means_the_type_of_the_service() {
     let cache = cache("EDS a=1");
     let mut client = Sotw::on(&cache, Service::Single(type_url("EDS")));
-    client.send(SotwRequest { names: Some(vec!["a".into()]), ..SotwRequest::default() });
+    client.send(SotwRequest { asked: Some(vec!["a".into()].into()), ..SotwRequest::default() });
     assert_eq!(client.sent(), "n1 EDS a=1");
 }
 
@@ -237,9 +237,10 @@ fn w2_g9_bad_and_too_many_names_end_the_stream_with_what_is_wrong() {
     let config = StreamConfig { names_limit: 2, ..StreamConfig::default() };
     let ask = |names: &[&str]| {
         let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, config.clone());
-        let names = Some(names.iter().map(|name| ResourceName::new(*name)).collect());
+        let names: Vec<_> = names.iter().map(|name| ResourceName::new(*name)).collect();
+        let asked = Some(names.into());
         let type_url = type_url("EDS").as_str().into();
-        stream.on_request(Duration::ZERO, SotwRequest { type_url, names, ..SotwRequest::default() })
+        stream.on_request(Duration::ZERO, SotwRequest { type_url, asked, ..SotwRequest::default() })
     };
     assert_eq!(ask(&["a", "b"]), Ok(None));
     let error = ask(&["a", "b", "c"]).unwrap_err();
@@ -474,9 +475,10 @@ fn s32_only_a_wildcard_that_brings_the_current_version_is_not_sent_again() {
     let version = |type_name: &str, list: &str| settled(&cache, type_name, list).last.version_info;
     let back = |type_name: &str, list: &str, version_info: String| {
         let mut client = Sotw::new(&cache);
-        let names = Some(list.split_whitespace().map(ResourceName::new).collect());
+        let names: Vec<_> = list.split_whitespace().map(ResourceName::new).collect();
+        let asked = Some(names.into());
         let type_url = type_url(type_name).as_str().into();
-        client.send(SotwRequest { type_url, version_info, names, ..SotwRequest::default() });
+        client.send(SotwRequest { type_url, version_info, asked, ..SotwRequest::default() });
         client
     };
     let mut client = back("CDS", "", version("CDS", ""));
@@ -495,7 +497,7 @@ fn s25_a_client_that_comes_back_hears_that_the_clusters_it_names_are_gone() {
     client.send(SotwRequest {
         type_url,
         version_info,
-        names: Some(vec!["gone".into()]),
+        asked: Some(vec!["gone".into()].into()),
         ..SotwRequest::default()
     });
     assert_eq!(client.sent(), "n1 CDS");

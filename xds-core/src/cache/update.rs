@@ -1,0 +1,162 @@
+//! What a stream has to learn to get from one revision to another.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use super::snapshot::{Removed, TypeSnapshot};
+use super::wanted::Wanted;
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision};
+use crate::parameters::Parameters;
+use crate::server::Body;
+use crate::subscription::Selection;
+use crate::variants::{Form, Variant, Variants};
+
+/// What the streams of a class at one cursor have to learn to be at another revision.
+///
+/// From the start (cursor zero) nothing is replaced or removed; only then names are absent and parameters unmatched.
+#[derive(Debug)]
+pub(crate) struct Update {
+    /// New and changed variants, by name.
+    pub(crate) changed: Vec<Arc<Variant>>,
+    /// What is gone while those who had it get another variant of the name (T31). Only to who knows locators: by name
+    /// the other variant is a change.
+    pub(crate) replaced: Vec<Arc<Variant>>,
+    /// What is gone without another variant in its place, by name; also what came and went since the cursor.
+    pub(crate) removed: Vec<Removed>,
+    /// Names of which there is nothing for who asks for them anew (D10).
+    pub(crate) absent: Vec<ResourceName>,
+    /// Names of which there is something, with the parameters that it is not for (T35).
+    pub(crate) unmatched: Vec<(ResourceName, Constraints)>,
+    /// [`changed`](Self::changed) as it goes on the wire, for the protocol that asked first.
+    pub(crate) sotw_body: OnceLock<Arc<Body>>,
+    /// The same, with what is gone, in delta.
+    pub(crate) delta_body: OnceLock<Arc<Body>>,
+    /// The cursor it starts from; zero when it holds everything.
+    pub(crate) from: Revision,
+    pub(super) to: Revision,
+}
+
+impl Update {
+    pub(super) fn new(from: Revision, to: Revision) -> Self {
+        let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
+        let (absent, unmatched) = (Vec::new(), Vec::new());
+        let (sotw_body, delta_body) = (OnceLock::new(), OnceLock::new());
+        Self { changed, replaced, removed, absent, unmatched, sotw_body, delta_body, from, to }
+    }
+
+    /// Compares the names that changed, if these are known, else all.
+    pub(super) fn make(
+        wanted: &Wanted,
+        logged: Option<&BTreeSet<ResourceName>>,
+        resources: &TypeSnapshot,
+        from: Revision,
+        to: Revision,
+    ) -> Self {
+        let mut update = Self::new(from, to);
+        let named = if from == Revision::ZERO { wanted.names() } else { Cow::default() };
+        let compare = |name: &ResourceName| update.compare(name, wanted, resources);
+        match logged {
+            Some(names) => names.iter().for_each(compare),
+            None if wanted.is_wildcard() => {
+                let gone = (from > Revision::ZERO).then(|| resources.gone_names());
+                let missing = named.iter().filter(|name| resources.get(name).is_none());
+                let names = resources.iter().map(|(name, _)| name).chain(gone.into_iter().flatten());
+                names.chain(missing).for_each(compare);
+                update.changed.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+                update.removed.sort_unstable_by(|a, b| a.variant.name().cmp(b.variant.name()));
+            }
+            None if from == Revision::ZERO => named.iter().for_each(compare),
+            None => wanted.names().iter().for_each(compare),
+        }
+        update
+    }
+
+    /// Whether it brings a variant of this name.
+    pub(crate) fn has_name(&self, name: &ResourceName) -> bool {
+        self.changed.binary_search_by(|variant| variant.name().cmp(name)).is_ok()
+    }
+
+    /// Whether it brings the variant of a name that has these constraints.
+    pub(crate) fn has(&self, name: &ResourceName, constraints: &Constraints) -> bool {
+        let first = self.changed.partition_point(|variant| variant.name() < name);
+        let mut of_name = self.changed[first..].iter().take_while(|variant| variant.name() == name);
+        of_name.any(|variant| variant.constraints() == constraints)
+    }
+
+    fn compare(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
+        match wanted.form {
+            Form::Name => {
+                for part in wanted.covering(name) {
+                    let is_named = part.selection != Selection::All;
+                    self.compare_by_name(name, &part.parameters, is_named, resources);
+                }
+            }
+            Form::Located => self.compare_located(name, wanted, resources),
+        }
+    }
+
+    fn compare_by_name(
+        &mut self,
+        name: &ResourceName,
+        parameters: &Parameters,
+        is_named: bool,
+        resources: &TypeSnapshot,
+    ) {
+        let matching = |removed: &&Removed| removed.variant.constraints().matches(parameters);
+        let mut removed = resources.removed_after(name, self.from).filter(matching);
+        match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
+            // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
+            // payload is that of the one before, nothing changed for those who ask by name.
+            Some(variant) if variant.changed_at > self.from => {
+                let before = removed.find(|removed| removed.variant.born_at <= self.from);
+                if before.is_none_or(|before| before.variant.version() != variant.version()) {
+                    self.changed.push(Arc::clone(variant));
+                }
+            }
+            Some(_) => {}
+            None if self.from > Revision::ZERO => {
+                self.removed.extend(removed.max_by_key(|removed| removed.at).cloned());
+            }
+            // Under a wildcard nobody asked for the name.
+            None if is_named => self.absent.push(name.clone()),
+            None => {}
+        }
+    }
+
+    fn compare_located(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
+        let chosen = wanted.chosen(name, resources);
+        self.changed.extend(chosen.iter().filter(|variant| variant.changed_at > self.from).copied().cloned());
+        let variants = resources.get(name);
+        if self.from == Revision::ZERO {
+            let mut named = wanted.covering(name).filter(|part| part.selection != Selection::All);
+            match variants {
+                Some(variants) if !chosen.is_empty() => {
+                    let unmatched = named.filter_map(|part| variants.unmatched(&part.parameters));
+                    let distinct: BTreeSet<_> = unmatched.collect();
+                    self.unmatched.extend(distinct.into_iter().map(|params| (name.clone(), params)));
+                }
+                _ if named.next().is_some() => self.absent.push(name.clone()),
+                _ => {}
+            }
+            return;
+        }
+        for removed in resources.removed_after(name, self.from) {
+            let constraints = removed.variant.constraints();
+            let had = |parameters: &Parameters| constraints.matches(parameters);
+            let mut holders = wanted.covering(name).filter(|part| had(&part.parameters)).peekable();
+            if holders.peek().is_none() {
+                continue;
+            }
+            let now = |parameters: &Parameters| {
+                variants.and_then(|variants: &Variants| variants.resolve(parameters))
+            };
+            if holders.any(|part| now(&part.parameters).is_some()) {
+                self.replaced.push(Arc::clone(&removed.variant));
+            } else {
+                self.removed.push(removed.clone());
+            }
+        }
+    }
+}

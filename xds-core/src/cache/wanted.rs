@@ -1,0 +1,155 @@
+//! What a stream wants of a type, and which variants that are.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::snapshot::{Keys, TypeSnapshot};
+use crate::name::ResourceName;
+use crate::parameters::Parameters;
+use crate::subscription::{Selection, Subscription};
+use crate::variants::{Form, Variant};
+
+/// What a stream wants of a type: equal wants, once their parameters are projected, form a class.
+#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    pub(crate) form: Form,
+    /// Sorted; each set of parameters once. Whoever asks by name has a single one.
+    parts: Vec<Part>,
+}
+
+/// What is wanted under one set of parameters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Part {
+    pub(crate) parameters: Parameters,
+    pub(crate) selection: Selection,
+}
+
+impl Wanted {
+    /// What a subscription asks for; `None` when that is nothing (S24).
+    pub(crate) fn of(subscription: &Subscription) -> Option<Self> {
+        let form = if subscription.knows_locators() { Form::Located } else { Form::Name };
+        let parts = subscription.selections();
+        let parts = parts.map(|(parameters, selection)| Part { parameters: parameters.clone(), selection });
+        let wanted = Self::new(form, parts.collect());
+        (!wanted.parts.is_empty()).then_some(wanted)
+    }
+
+    fn new(form: Form, mut parts: Vec<Part>) -> Self {
+        parts.sort_unstable_by(|a, b| a.parameters.cmp(&b.parameters));
+        let mut merged = Vec::<Part>::with_capacity(parts.len());
+        for part in parts {
+            match merged.last_mut() {
+                Some(last) if last.parameters == part.parameters => {
+                    let selection = std::mem::replace(&mut last.selection, Selection::All);
+                    last.selection = selection.union(part.selection);
+                }
+                _ => merged.push(part),
+            }
+        }
+        Self { form, parts: merged }
+    }
+
+    /// The same as far as the parameters matter.
+    pub(super) fn project(&self, keys: &Keys) -> Self {
+        let project = |part: &Part| Part {
+            parameters: keys.project(&part.parameters),
+            selection: part.selection.clone(),
+        };
+        Self::new(self.form, self.parts.iter().map(project).collect())
+    }
+
+    /// The selection, where there is a single set of parameters.
+    pub(crate) fn single(&self) -> Option<&Selection> {
+        match self.parts.as_slice() {
+            [part] => Some(&part.selection),
+            _ => None,
+        }
+    }
+
+    /// The same with other selections in its parts.
+    pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
+        let map = |part: Part| Part { selection: selection(part.selection), ..part };
+        Self { form: self.form, parts: self.parts.into_iter().map(map).collect() }
+    }
+
+    /// Whether every name is wanted, under whatever parameters.
+    pub(crate) fn is_wildcard(&self) -> bool {
+        self.parts.iter().any(|part| part.selection == Selection::All)
+    }
+
+    /// How many names are listed.
+    pub(super) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.selection.names().len()).sum()
+    }
+
+    /// The names listed, each once, in order.
+    pub(super) fn names(&self) -> Cow<'_, [ResourceName]> {
+        match self.parts.as_slice() {
+            [part] => part.selection.names().into(),
+            parts => {
+                let names: BTreeSet<_> = parts.iter().flat_map(|part| part.selection.names()).collect();
+                names.into_iter().cloned().collect()
+            }
+        }
+    }
+
+    /// The parts that ask for a name.
+    pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| part.selection.covers(name))
+    }
+
+    /// The variants of a name that it gets, each once (T29), in the order of its parts.
+    pub(super) fn chosen<'r>(
+        &self,
+        name: &ResourceName,
+        resources: &'r TypeSnapshot,
+    ) -> Vec<&'r Arc<Variant>> {
+        let mut chosen = Vec::new();
+        let Some(variants) = resources.get(name) else { return chosen };
+        for part in self.covering(name) {
+            if let Some(variant) = variants.resolve(&part.parameters)
+                && !chosen.iter().any(|other| Arc::ptr_eq(other, variant))
+            {
+                chosen.push(variant);
+            }
+        }
+        chosen
+    }
+
+    /// By how much the sum of identities moved with a change of one name; `None` when nothing changed here.
+    pub(super) fn shift(
+        &self,
+        name: &ResourceName,
+        before: &TypeSnapshot,
+        after: &TypeSnapshot,
+    ) -> Option<u128> {
+        let (before, after) = (self.chosen(name, before), self.chosen(name, after));
+        // V29: by name, another variant with the same payload is no change.
+        let is_same = |one: &Arc<Variant>, other: &Arc<Variant>| {
+            one.version() == other.version()
+                && (self.form == Form::Name || one.constraints() == other.constraints())
+        };
+        if before.len() == after.len() && before.iter().zip(&after).all(|(one, other)| is_same(one, other)) {
+            return None;
+        }
+        let sum = |variants: &[&Arc<Variant>]| {
+            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
+        };
+        Some(sum(&after).wrapping_sub(sum(&before)))
+    }
+
+    /// The sum of the identities of all that it gets (T38).
+    pub(super) fn sum(&self, resources: &TypeSnapshot) -> u128 {
+        let of_name = |name: &ResourceName| {
+            let chosen = self.chosen(name, resources).into_iter();
+            chosen.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
+        };
+        let add = |sum: u128, name: &ResourceName| sum.wrapping_add(of_name(name));
+        if self.is_wildcard() {
+            resources.iter().map(|(name, _)| name).fold(0, add)
+        } else {
+            self.names().iter().fold(0, add)
+        }
+    }
+}
