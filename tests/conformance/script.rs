@@ -56,7 +56,7 @@ fn step(line: &str, at: &str, wire: &mut dyn Wire, streams: &mut BTreeMap<String
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
         "" | "#" => {}
-        "commit" => _ = commit(wire.cache(), rest).expect(at),
+        "commit" => commit(wire.cache(), rest).expect(at),
         "refuse" => {
             let (changes, text) = rest.split_once(": ").expect(at);
             let error = commit(wire.cache(), changes).expect_err(at).to_string();

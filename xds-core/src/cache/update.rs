@@ -108,16 +108,19 @@ impl Update {
         let mut removed = resources.removed_after(name, self.from).filter(matching);
         match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
             // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
-            // payload is that of the one before, nothing changed for those who ask by name.
+            // payload is that of the one before, nothing changed for those who ask by name. What changed before it was
+            // removed had another payload at the cursor.
             Some(variant) if variant.changed_at > self.from => {
-                let before = removed.find(|removed| removed.variant.born_at <= self.from);
+                let before = removed.find(|removed| removed.variant.changed_at <= self.from);
                 if before.is_none_or(|before| before.variant.version() != variant.version()) {
                     self.changed.push(Arc::clone(variant));
                 }
             }
             Some(_) => {}
             None if self.from > Revision::ZERO => {
-                self.removed.extend(removed.max_by_key(|removed| removed.at).cloned());
+                // Of several the one that was there at the cursor.
+                let last = removed.max_by_key(|removed| (removed.variant.born_at <= self.from, removed.at));
+                self.removed.extend(last.cloned());
             }
             // Under a wildcard nobody asked for the name.
             None if is_named => self.absent.push(name.clone()),

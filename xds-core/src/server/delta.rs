@@ -9,6 +9,7 @@ use super::progress::{Answer, Gone, Handle, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
+use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator};
@@ -132,17 +133,18 @@ fn respond(
         let is_unknown = |_: &Update, gone: &Variant| {
             form == Form::Name && subscription::has_name(&owed.locators, gone.name())
         };
-        let Step { update, gone } = match is_held_back && !owed.everything {
-            true => progress.stay(),
+        let Step { update, gone, unsure } = match is_held_back && !owed.everything {
+            true => progress.stay(owed.locators.iter()),
             false => progress.advance(now, snapshot, is_unknown)?,
         };
         content.removed.extend(gone);
         if update.from == Revision::ZERO {
             content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
         } else {
-            content.update(progress, &owed, &update, snapshot);
+            content.update(progress, &owed, &unsure, &update, snapshot);
         }
     }
+    content.narrow_names(progress, snapshot);
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
     if content.is_empty() && !(owed.nothing || owed.everything && owed.brought.is_empty()) {
@@ -200,6 +202,11 @@ impl Content {
                 }
             }
             self.removed.extend(progress.told_at_once(update));
+            self.removed.extend(
+                owed.brought
+                    .iter()
+                    .flat_map(|(name, version)| progress.deny_brought(name, version, snapshot)),
+            );
             let brought = owed.brought.keys().filter(|name| progress.subscription.covers(name));
             let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
@@ -215,7 +222,11 @@ impl Content {
         }
         // D10: under the wildcard a name of its own without a resource is told too.
         if progress.selects_all() {
-            for locator in owed.locators.iter().filter(|locator| !owed.brought.contains_key(&locator.name)) {
+            let is_held = |name: &ResourceName| {
+                owed.brought.contains_key(name) && progress.chosen(name, snapshot).is_empty()
+            };
+            let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
+            for locator in told {
                 if let Answer::Gone(handles) = progress.answer(locator, snapshot) {
                     self.removed.extend(handles);
                 }
@@ -224,7 +235,14 @@ impl Content {
     }
 
     /// A later response: what changed, and what was asked for again.
-    fn update(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>, snapshot: &Snapshot) {
+    fn update(
+        &mut self,
+        progress: &mut Progress,
+        owed: &Owed,
+        unsure: &[Arc<Variant>],
+        update: &Arc<Update>,
+        snapshot: &Snapshot,
+    ) {
         let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
         if !fresh.changed.is_empty() || progress.told_at_once(&fresh).next().is_some() {
             self.shared = Some(Arc::clone(&fresh));
@@ -244,11 +262,28 @@ impl Content {
                 Answer::Gone(handles) => self.removed.extend(handles),
             }
         }
-        for variant in owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot)) {
+        let endpoints = owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot));
+        for variant in endpoints.chain(unsure) {
             if !fresh.has(variant.name(), variant.constraints()) {
                 self.changed.insert(progress.handle(variant), Arc::clone(variant));
             }
         }
+    }
+
+    /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or from another stream,
+    /// is told as the variant without constraints when something is there for others of its locators.
+    fn narrow_names(&mut self, progress: &Progress, snapshot: &Snapshot) {
+        if progress.form() == Form::Name {
+            return;
+        }
+        let is_there = |handle: &Handle| {
+            handle.constraints.is_none() && !progress.chosen(&handle.name, snapshot).is_empty()
+        };
+        let narrow = |handle| match is_there(&handle) {
+            true => Handle { constraints: Some(Constraints::NONE), ..handle },
+            false => handle,
+        };
+        self.removed = std::mem::take(&mut self.removed).into_iter().map(narrow).collect();
     }
 
     /// D13: what came back meanwhile is no removal.
@@ -262,7 +297,6 @@ impl Content {
                     !changed.contains_key(handle)
                         && !shared.is_some_and(|update| update.has(name, constraints))
                 }
-                // T30: a bare name says that there is nothing of it.
                 None => {
                     let next = changed.range(handle..).next();
                     next.is_none_or(|(next, _)| next.name != *name)
@@ -309,6 +343,20 @@ impl Content {
 }
 
 impl Progress {
+    /// T37: of several variants that a client could have brought only the version is known. When it is none of those it
+    /// gets now, whom there is nothing for must not keep it; also not under a wildcard.
+    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<Handle> {
+        let form = self.form();
+        let chosen = self.chosen(name, snapshot);
+        let is_known = |variant: &&Arc<Variant>| variant.version_in(form).to_string() == version;
+        let variants = snapshot.get(&self.type_url, name).filter(|_| form == Form::Located);
+        let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
+            return Vec::new();
+        };
+        let unmatched = self.subscription.covering(name).filter_map(|params| variants.unmatched(params));
+        unmatched.map(|constraints| Handle { name: name.clone(), constraints: Some(constraints) }).collect()
+    }
+
     /// What an update removes and that is not held (S33).
     fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
         let form = self.form();

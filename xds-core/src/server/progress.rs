@@ -1,6 +1,6 @@
 //! What one stream got of one type so far, the same for both protocols.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(super) struct Progress {
     pub(super) gone: BTreeMap<Handle, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
+    /// Names that were answered with what is newer than the cursor.
+    pub(super) ahead: BTreeSet<ResourceName>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
 }
@@ -54,6 +56,8 @@ pub(super) struct Step {
     pub(super) update: Arc<Update>,
     /// What the client has to hear besides of what is gone.
     pub(super) gone: Vec<Handle>,
+    /// What the update leaves out as what the client has, though it was told something else since.
+    pub(super) unsure: Vec<Arc<Variant>>,
 }
 
 /// What there is for a locator that was asked for.
@@ -96,6 +100,7 @@ impl Progress {
             nacked: None,
             gone: BTreeMap::new(),
             former: None,
+            ahead: BTreeSet::new(),
             waiting_since: None,
         }
     }
@@ -126,9 +131,10 @@ impl Progress {
     }
 
     /// Stays where it is, for who is only answered.
-    pub(super) fn stay(&self) -> Step {
+    pub(super) fn stay<'a>(&mut self, answered: impl Iterator<Item = &'a Locator>) -> Step {
+        self.ahead.extend(answered.map(|locator| locator.name.clone()));
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
-        Step { update: membership.no_update(), gone: Vec::new() }
+        Step { update: membership.no_update(), gone: Vec::new(), unsure: Vec::new() }
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
@@ -148,7 +154,10 @@ impl Progress {
         for variant in &update.changed {
             self.gone.remove(&self.handle(variant));
         }
-        let mut step = Step { update, gone: Vec::new() };
+        let ahead = std::mem::take(&mut self.ahead);
+        let unsure = ahead.iter().flat_map(|name| self.chosen(name, snapshot));
+        let unsure = unsure.filter(|variant| variant.changed_at > update.from).cloned().collect();
+        let mut step = Step { update, gone: Vec::new(), unsure };
         let removed = step.update.removed.iter().filter(|gone| !is_unknown(&step.update, &gone.variant));
         let removed = removed.map(|gone| (self.handle(&gone.variant), Arc::clone(&gone.variant)));
         let former = former.iter().flat_map(|former| &former.removed);
@@ -174,11 +183,9 @@ impl Progress {
             let mut holders = subscription.covering(&handle.name).filter(|params| handle.matches(params));
             holders.any(|params| variants.resolve(params).is_some())
         };
-        told.retain(|handle| !is_replaced(handle));
         self.gone.retain(|handle, gone| {
             let is_replaced = is_replaced(handle);
-            // What went by name is replaced without a word, as it would be by name.
-            if is_replaced && handle.constraints.is_some() && matches!(gone, Gone::Held { .. }) {
+            if is_replaced && matches!(gone, Gone::Held { .. }) {
                 told.push(handle.clone());
             }
             !is_replaced

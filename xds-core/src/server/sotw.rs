@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::body::Body;
 use super::order::Release;
-use super::progress::Progress;
+use super::progress::{Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, Update, Watch};
@@ -90,6 +90,7 @@ impl SotwStream {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
         if let Some(asked) = request.asked {
+            let form = progress.form();
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
             progress.reselect(&watch);
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
@@ -100,6 +101,8 @@ impl SotwStream {
             // S22: what a wildcard with other parameters does not cover leaves the full state.
             let leaves = progress.known.full_state && !added.left.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard || leaves);
+            // V25: what went by name comes again in the other form, or is gone.
+            owed.everything |= form != progress.form() && progress.last_sent.is_some();
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
@@ -132,8 +135,10 @@ fn respond(
         is_new || gone.born_at > update.from
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
-    let update =
-        if is_answer_only { progress.stay() } else { progress.advance(now, snapshot, is_unknown)? }.update;
+    let Step { update, unsure, .. } = match is_answer_only {
+        true => progress.stay(owed.locators.iter()),
+        false => progress.advance(now, snapshot, is_unknown)?,
+    };
     if !progress.known.full_state {
         // S26: no response can say that such a resource is gone.
         progress.release(Release::Now, Duration::ZERO, now);
@@ -155,7 +160,7 @@ fn respond(
     let bodies = if progress.known.full_state {
         progress.full_state(&owed, &update, &everything, releases, &version, snapshot)
     } else {
-        progress.partial(&owed, &everything, snapshot)
+        progress.partial(&owed, &unsure, &everything, snapshot)
     };
     let Some(bodies) = bodies else { return Ok(None) };
     let type_url = progress.type_url.clone();
@@ -232,11 +237,18 @@ impl Progress {
     }
 
     /// S26: what is new to the client, or `None` when nothing is.
-    fn partial(&self, owed: &Owed, fresh: &Update, snapshot: &Snapshot) -> Option<Vec<Arc<Body>>> {
+    fn partial(
+        &self,
+        owed: &Owed,
+        unsure: &[Arc<Variant>],
+        fresh: &Update,
+        snapshot: &Snapshot,
+    ) -> Option<Vec<Arc<Body>>> {
         let answers = owed.locators.iter().filter_map(|locator| self.find(locator, snapshot));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
-        let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot)).cloned();
-        let mut answers: Vec<_> = answers.chain(endpoints).filter(is_missing).collect();
+        let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
+        let besides = endpoints.chain(unsure).cloned();
+        let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             return (owed.everything || !fresh.changed.is_empty()).then(|| vec![self.sotw_body(fresh)]);

@@ -187,3 +187,48 @@ fn d11_the_last_variant_that_names_a_key_is_removed_from_who_had_it() {
     assert_eq!([had.sent(), had_not.sent()], ["", ""]);
     assert_eq!(cache.classes(), 1);
 }
+
+#[test]
+fn v29_a_content_that_was_never_sent_is_not_what_the_client_has() {
+    // The variant that was removed had the payload of the new one, but only since a commit that the client did not see.
+    let cache = cache("X r[env=prod]=A");
+    let mut client = delta(&cache, "env=prod", "X", "r");
+    assert_eq!(client.sent(), "n1 X r=A");
+    commit(&cache, "X r[env=prod]=B");
+    commit(&cache, "X -r[env=prod] r[env=prod,!version]=B");
+    client.ack("X", "1");
+    assert_eq!(client.sent(), "n2 X r=B");
+}
+
+#[test]
+fn s25_what_came_and_went_does_not_hide_what_the_client_had() {
+    // The last variant that was removed had come after the client's, which therefore stayed.
+    let cache = cache("CDS r[env=prod]=A k=static");
+    let mut client = sotw(&cache, "env=prod", "CDS", "*");
+    assert_eq!(client.sent(), "n1 CDS k=static r=A");
+    commit(&cache, "CDS -r[env=prod] r[env=prod,!version]=B");
+    commit(&cache, "CDS -r[env=prod,!version]");
+    client.ack("CDS", "1");
+    assert_eq!(client.sent(), "");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n2 CDS k=static");
+}
+
+#[test]
+fn v29_what_was_answered_while_routes_wait_counts_as_what_the_client_has() {
+    // The route was told to be gone while its type waited for clusters (S33), and came back with the payload it had.
+    let cache = cache("CDS c=static; RDS r[env=prod]=A");
+    let mut client = delta(&cache, "env=prod", "CDS", "*");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n1 CDS c=static; n2 RDS r=A");
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "CDS c=2; RDS -r[env=prod]");
+    assert_eq!(client.sent(), "n3 CDS c=2");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n4 RDS -r");
+    commit(&cache, "RDS r[env=prod,!version]=A");
+    client.ack("CDS", "3");
+    client.ack("RDS", "4");
+    assert_eq!(client.sent(), "n5 RDS r=A");
+}

@@ -1,0 +1,113 @@
+//! Whatever happened on a stream, in the end its client holds what it asked for as the cache has it.
+//!
+//! A model client of each protocol asks by name or by locator, ACKs late, comes back on new streams; commits happen in
+//! between, which also change whom the variants of a name are for. Then all is answered and time passes, and what the
+//! client holds must be what the newest snapshot has for it, and what it believes absent what is not there.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod client;
+mod history;
+mod known;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quickcheck::{Gen, QuickCheck};
+use xds_core::Cache;
+use xds_proto::type_url::ROUTE_CONFIGURATION;
+
+use client::{Client, DeltaClient, SotwClient};
+use history::{ByName, History, Located, Step, commit, parameters};
+
+/// Runs the steps, heals, and compares.
+fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> Result<(), String> {
+    for step in &history.steps {
+        match step {
+            Step::Commit(changes) => commit(cache, changes),
+            Step::Ask { type_url, asked } => {
+                client.ask(history::type_of(*type_url), asked.iter().map(history::asked_of).collect());
+            }
+            Step::Take { accept } => _ = client.take(*accept),
+            Step::Pass { ms } => client.pass(Duration::from_millis((*ms).into())),
+            Step::Reconnect => client.reconnect(),
+        }
+        client.receive();
+    }
+    if !cache.snapshot().is_synced() {
+        commit(cache, &[]);
+    }
+    settle(client);
+    // S33: what was NACKed holds removals until something of its type is accepted.
+    if !history.steps.iter().any(|step| matches!(step, Step::Take { accept: false })) {
+        client.check()?;
+    }
+    for last in history.last_commits() {
+        commit(cache, &last);
+        settle(client);
+    }
+    client.check()
+}
+
+/// The client takes all there is, until nothing more comes.
+fn settle(client: &mut dyn Client) {
+    // As long as it asks for routes that are gone it uses those it has, and their clusters stay (S33).
+    client.give_up_missing(ROUTE_CONFIGURATION);
+    for _ in 0..8 {
+        client.pass(Duration::from_secs(20));
+        client.receive();
+        while client.take(true) {
+            client.receive();
+        }
+    }
+}
+
+fn sotw(history: &History) -> bool {
+    let cache = Cache::new();
+    report(converges(&cache, &mut SotwClient::new(&cache, parameters(history.node)), history))
+}
+
+fn delta(history: &History) -> bool {
+    let cache = Cache::new();
+    report(converges(&cache, &mut DeltaClient::new(&cache, parameters(history.node)), history))
+}
+
+/// Histories of up to 30 steps, each of up to 30 changes.
+fn quick() -> QuickCheck {
+    QuickCheck::new().rng(Gen::new(30)).tests(1000)
+}
+
+fn report(result: Result<(), String>) -> bool {
+    result.inspect_err(|difference| eprintln!("{difference}")).is_ok()
+}
+
+#[test]
+fn a_sotw_client_holds_what_the_cache_has() {
+    fn holds(history: ByName) -> bool {
+        sotw(&history.0)
+    }
+    quick().quickcheck(holds as fn(ByName) -> bool);
+}
+
+#[test]
+fn a_delta_client_holds_what_the_cache_has() {
+    fn holds(history: ByName) -> bool {
+        delta(&history.0)
+    }
+    quick().quickcheck(holds as fn(ByName) -> bool);
+}
+
+#[test]
+fn a_sotw_client_with_locators_holds_what_the_cache_has() {
+    fn holds(history: Located) -> bool {
+        sotw(&history.0)
+    }
+    quick().quickcheck(holds as fn(Located) -> bool);
+}
+
+#[test]
+fn a_delta_client_with_locators_holds_what_the_cache_has() {
+    fn holds(history: Located) -> bool {
+        delta(&history.0)
+    }
+    quick().quickcheck(holds as fn(Located) -> bool);
+}
