@@ -13,6 +13,7 @@ use transaction::Change;
 
 pub(crate) use interest::Membership;
 pub use interest::Watch;
+pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
 pub(crate) use update::Update;

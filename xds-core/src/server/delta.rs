@@ -134,7 +134,7 @@ fn respond(
             form == Form::Name && subscription::has_name(&owed.locators, gone.name())
         };
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
-            true => progress.stay(owed.locators.iter()),
+            true => progress.stay(owed.locators.union(&owed.left)),
             false => progress.advance(now, snapshot, is_unknown)?,
         };
         content.removed.extend(gone);

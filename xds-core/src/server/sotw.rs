@@ -9,7 +9,7 @@ use super::order::Release;
 use super::progress::{Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
-use crate::cache::{Snapshot, Update, Watch};
+use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator};
@@ -218,8 +218,10 @@ impl Progress {
         version: &str,
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
-        let is_removed = !update.removed.is_empty() && !self.holds_removals();
-        let gone = releases || is_removed || !update.replaced.is_empty();
+        let is_gone = |removed: &Removed| {
+            removed.variant.born_at <= update.from && !self.gone.contains_key(&self.handle(&removed.variant))
+        };
+        let gone = releases || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything

@@ -232,3 +232,14 @@ fn v29_what_was_answered_while_routes_wait_counts_as_what_the_client_has() {
     client.ack("RDS", "4");
     assert_eq!(client.sent(), "n5 RDS r=A");
 }
+
+#[test]
+fn s25_a_name_that_is_gone_when_it_is_asked_for_beside_the_wildcard_is_not_kept() {
+    // The removal was neither held, as the name was new, nor sent.
+    let cache = cache("CDS r=static k=static");
+    let mut client = sotw(&cache, "", "CDS", "*");
+    assert_eq!(client.sent(), "n1 CDS k=static r=static");
+    commit(&cache, "CDS -r");
+    client.ask("CDS", "r", "1");
+    assert_eq!(client.sent(), "n2 CDS");
+}

@@ -50,6 +50,10 @@ impl Known {
     /// Asks for something else.
     pub(crate) fn ask(&mut self, asked: BTreeSet<Asked>) {
         self.knows_locators |= asked.iter().any(|(_, parameters)| parameters.is_some());
+        if asked.difference(&self.asked).any(|(name, _)| name.is_none()) {
+            // S32: it does not have all that the version stands for.
+            self.version.clear();
+        }
         self.asked = asked;
         self.has_asked = true;
         self.drop_unasked();
