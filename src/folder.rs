@@ -12,6 +12,9 @@
 //! `when: env=prod,!version` beside `@type` says whom a resource is for ([`xds_core::when`]), so that one name may have
 //! several variants. In a wrapper, also of a `.pb` file, `resource_name.dynamic_parameter_constraints` says the same.
 //!
+//! `domains.yaml` (or `.yml`, `.json`) at the top holds no resource: it says what values clients have
+//! (the module `domains`).
+//!
 //! The folder is one transaction: all files parse and validate, or the last good state stays. All mistakes of all
 //! files are reported at once ([`FolderErrors`]).
 //!
@@ -22,6 +25,7 @@
 //! | `descriptors` | what messages look like |
 //! | `index` | which file provides which resources; from changed files to a transaction; no I/O |
 //! | `watch` | when to look again |
+//! | `domains` | what values clients have, which only a check asks for |
 
 use std::collections::BTreeSet;
 use std::num::NonZero;
@@ -42,6 +46,7 @@ pub use error::{FolderError, Position, Problem};
 mod convert;
 mod descriptors;
 mod document;
+mod domains;
 mod encode;
 mod error;
 mod index;
@@ -117,6 +122,10 @@ impl Folder {
         let mut changed = Vec::with_capacity(files.len());
         let mut errors = Vec::new();
         for file in &files | &self.pending {
+            // Of these only one may be there, which takes a look at all files.
+            if domains::is_domains(&file) {
+                return self.load(cache, |_| {});
+            }
             let path = self.root.join(&*file);
             let hidden = file.split('/').any(|part| part.starts_with('.'));
             if hidden {
@@ -225,6 +234,10 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             Err(error) => return Err(vec![unreadable(file, &error)]),
         };
+        if domains::is_domains(file) {
+            // It serves nothing, and is as good as the rest of the folder all the same.
+            return domains::read(file, &content).map(|_| Found::Resources(stamp, Vec::new()));
+        }
         let Some(format) = Format::of(file) else { return Ok(Found::Nothing) };
         let mut placed: Vec<Placed> = document::read(file, format, &content, &self.descriptors)?;
         placed.shrink_to_fit();

@@ -243,6 +243,26 @@ fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places()
 }
 
 #[test]
+fn broken_domains_are_refused_and_change_nothing_that_is_served() {
+    let scratch = Scratch::with_cluster("domains");
+    scratch.write("domains.yaml", "env: [prod]\n");
+    let serving = scratch.serve(&[]);
+    serving.until("listening on ");
+    scratch.write("domains.yaml", "env: [prod, prod]\n");
+    let lines = serving.until("the last good state of the folder stays");
+    let expected = "domains.yaml:1:13: env[1]: \"prod\" is listed already";
+    assert!(lines.iter().any(|line| line.contains(expected)), "{lines:#?}");
+    let (code, text) = refused(&scratch.xds("check").output().unwrap());
+    assert_eq!((code, text.lines().next()), (Some(2), Some(&*format!("error: {expected}"))));
+    scratch.write("domains.yaml", "env: [prod, test]\n");
+    serving.until("the folder is good again");
+    scratch.write("domains.json", "{}");
+    let lines = serving.until("the last good state of the folder stays");
+    let expected = "domains.yaml: domains.json says already what values clients have";
+    assert!(lines.iter().any(|line| line.contains(expected)), "{lines:#?}");
+}
+
+#[test]
 fn a_folder_without_resources_is_refused_unless_allowed() {
     let scratch = Scratch::new("empty");
     for command in ["serve", "check"] {

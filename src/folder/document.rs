@@ -398,7 +398,8 @@ fn unpack(any: &DynamicMessage) -> (String, Bytes) {
     (type_url.unwrap_or_default(), value.unwrap_or_default())
 }
 
-fn position_after(text: &[u8]) -> Position {
+/// Where the text ends.
+pub(super) fn position_after(text: &[u8]) -> Position {
     let line_start = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let newlines = text.iter().filter(|&&byte| byte == b'\n').count();
     Position::new(newlines + 1, text.len() - line_start + 1)

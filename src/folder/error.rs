@@ -152,6 +152,33 @@ pub enum Problem {
     /// The wrapper `envoy.service.discovery.v3.Resource` wraps nothing.
     #[error("missing `resource`")]
     EmptyWrapper,
+    /// The file with what clients have is no map of keys.
+    #[error("expected a map from keys to their values, such as `env: [prod, test]`")]
+    NotDomains,
+    /// A resource has come under the name that is reserved for what clients have.
+    #[error("this file says what values clients have; put resources into another file")]
+    ResourceInDomains,
+    /// A second file with what clients have.
+    #[error("{file} says already what values clients have")]
+    DomainsTwice {
+        /// The first one.
+        file: Box<str>,
+    },
+    /// A key that no client could have.
+    #[error("no value: list what clients have, or say `absent: true` or `other: true`")]
+    NoValues,
+    /// A value of a key is listed twice.
+    #[error("{value:?} is listed already")]
+    RepeatedValue {
+        /// The value.
+        value: String,
+    },
+    /// What clients have of a key is said by other fields.
+    #[error("no field `{field}`; there are `values`, `absent` and `other`")]
+    UnknownDomainField {
+        /// As written.
+        field: String,
+    },
     /// The cache does not take such a resource.
     #[error(transparent)]
     Resource(#[from] ResourceError),

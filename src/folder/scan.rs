@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::document::Format;
+use super::domains;
 use super::error::{FolderError, Problem};
 
 /// Tells whether a file is still the one that was read, without reading it.
@@ -33,6 +34,10 @@ pub(super) fn scan(root: &Path) -> Scan {
     let mut scan = Scan::default();
     scan.directory(root, "", &mut Vec::new());
     scan.files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    let mut domains = scan.files.iter().map(|(file, _)| file).filter(|file| domains::is_domains(file));
+    if let (Some(first), Some(second)) = (domains.next(), domains.next()) {
+        scan.errors.push(FolderError::new(second, Problem::DomainsTwice { file: first.clone() }));
+    }
     scan
 }
 
