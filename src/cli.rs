@@ -1,13 +1,14 @@
 //! The command line: one module per subcommand.
 
 use std::error::Error;
-use std::io;
+use std::fmt;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use xds::folder::{Descriptors, DescriptorsError, Folder, FolderErrors};
+use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
 
 mod check;
 mod completions;
@@ -17,15 +18,15 @@ mod serve;
 /// Parses the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Serve(serve) => serve.run(),
+        Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
         Command::Completions(completions) => {
             completions.run();
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("{failure}");
             let mut cause = failure.source();
@@ -111,12 +112,25 @@ impl Failure {
 fn folder_failure(folder: &Path, errors: &FolderErrors) -> String {
     let mut text = String::new();
     for error in errors {
-        let place = if error.file.is_empty() { format!("{}: ", folder.display()) } else { String::new() };
-        text.push_str(&format!("error: {place}{error}\n"));
+        text.push_str(&error_line(folder, error));
+        text.push('\n');
     }
-    let count = errors.len();
-    text.push_str(&format!("{}: {count} error{}", folder.display(), if count == 1 { "" } else { "s" }));
+    text.push_str(&format!("{}: {}", folder.display(), counted(errors.len(), "error")));
     text
+}
+
+fn error_line(folder: &Path, error: &FolderError) -> String {
+    let place = if error.file.is_empty() { format!("{}: ", folder.display()) } else { String::new() };
+    format!("error: {place}{error}")
+}
+
+/// Writes to standard output. A reader that has gone, such as `head`, has seen enough.
+fn say(text: impl fmt::Display) {
+    _ = writeln!(io::stdout(), "{text}");
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 const EXAMPLES: &str = "\
@@ -149,6 +163,8 @@ What a folder may hold:
   YAML wants quotes where it begins with an exclamation mark: when: '!version'
 
   A YAML file may hold several, separated by `---`. A .pb file is a binary DiscoveryResponse.
+
+  domains.yaml at the top says what values clients have, for `xds check` to judge by (see its --help).
 
   The folder is one transaction: everything in it parses and validates, or the last good state stays. Changes are
   picked up while serving: writes in place, renames, and the ..data link of Kubernetes volumes.

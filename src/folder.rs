@@ -13,7 +13,7 @@
 //! several variants. In a wrapper, also of a `.pb` file, `resource_name.dynamic_parameter_constraints` says the same.
 //!
 //! `domains.yaml` (or `.yml`, `.json`) at the top holds no resource: it says what values clients have
-//! (the module `domains`).
+//! ([`Contents::warnings`]).
 //!
 //! The folder is one transaction: all files parse and validate, or the last good state stays. All mistakes of all
 //! files are reported at once ([`FolderErrors`]).
@@ -26,6 +26,7 @@
 //! | `index` | which file provides which resources; from changed files to a transaction; no I/O |
 //! | `watch` | when to look again |
 //! | `domains` | what values clients have, which only a check asks for |
+//! | `contents`, [`lint`] | the folder as data, and what in it is allowed but unlikely to be meant |
 
 use std::collections::BTreeSet;
 use std::num::NonZero;
@@ -40,9 +41,11 @@ use document::{Format, Placed};
 use index::{Found, Index, Plan};
 use scan::{Entry, Stamp};
 
+pub use contents::{Contents, Located, Place};
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use error::{FolderError, Position, Problem};
 
+mod contents;
 mod convert;
 mod descriptors;
 mod document;
@@ -50,6 +53,7 @@ mod domains;
 mod encode;
 mod error;
 mod index;
+pub mod lint;
 mod scan;
 mod tree;
 mod watch;

@@ -242,6 +242,81 @@ fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places()
     serving.until("the folder is good again");
 }
 
+/// What a command prints, as JSON; its exit code.
+fn json(command: &mut Command) -> (serde_json::Value, Option<i32>) {
+    let output = command.args(["--format", "json"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text, "", "everything is in the object");
+    (serde_json::from_slice(&output.stdout).unwrap(), output.status.code())
+}
+
+#[test]
+fn t15_check_reports_every_name_whose_variants_do_not_go_together() {
+    let scratch = Scratch::with_cluster("names");
+    scratch.write("b.yaml", cluster("a") + "when: env=prod\n");
+    scratch.write("c.yaml", format!("{}when: env=prod\n---\n{0}when: version=v1,env=test\n", cluster("c")));
+    scratch.write("d.yaml", cluster("d") + "when: env=prod,!env\n");
+    let (code, text) = refused(&scratch.xds("check").output().unwrap());
+    assert_eq!(code, Some(2));
+    let places: Vec<_> =
+        text.lines().filter_map(|line| line.strip_prefix("error: ")?.split(": ").next()).collect();
+    assert_eq!(places, ["b.yaml:1:1", "c.yaml:5:1", "d.yaml:1:1"]);
+    assert!(text.ends_with(": 3 errors\n"), "{text}");
+    let (object, code) = json(&mut scratch.xds("check"));
+    assert_eq!(code, Some(2));
+    assert_eq!(object["errors"][0]["file"], "b.yaml");
+    assert_eq!(object["errors"][0]["witness"], serde_json::json!({"env": "prod"}));
+    assert_eq!((&object["errors"][1]["line"], &object["summary"]["errors"]), (&5.into(), &3.into()));
+    // The first of them is what a server says.
+    let (code, served) = refused(&scratch.xds("serve").output().unwrap());
+    assert_eq!((code, served.lines().next()), (Some(2), text.lines().next()));
+}
+
+#[test]
+fn t18_warnings_have_places_and_proofs_and_are_errors_only_when_asked() {
+    let scratch = Scratch::new("warnings");
+    scratch.write("a.yaml", format!("{}when: env=prod\n---\n{0}when: env=test\n", cluster("a")));
+    scratch.write("domains.yaml", "env: [prod, qa]\n");
+    let output = scratch.xds("check").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let name = r#"envoy.config.cluster.v3.Cluster "a""#;
+    let expected = [
+        format!(r#"warning: a.yaml:1: {name}: no variant for (env="qa")"#),
+        "  hint: a variant with `when: 'env=qa'` is for the first of these".into(),
+        format!("warning: a.yaml:5: {name} [env=test]: no client that domains.yaml allows gets this variant"),
+        "  hint: if such clients are to come, add their values to domains.yaml".into(),
+        format!("{}: 2 warnings", scratch.0.display()),
+    ];
+    assert_eq!(
+        (output.status.code(), text.lines().collect::<Vec<_>>()),
+        (Some(0), expected.iter().map(|line| &**line).collect())
+    );
+    assert!(String::from_utf8(output.stdout).unwrap().contains("2 resources in 2 files"));
+
+    let strict =
+        |arguments: &[&str]| scratch.xds("check").arg("--strict").args(arguments).status().unwrap().code();
+    assert_eq!(strict(&[]), Some(2));
+    assert_eq!(strict(&["--allow", "gap"]), Some(2));
+    assert_eq!(strict(&["--allow", "gap,dead-variant"]), Some(0));
+
+    let (object, code) = json(&mut scratch.xds("check"));
+    assert_eq!(code, Some(0));
+    let warning = serde_json::json!({
+        "kind": "gap",
+        "type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+        "name": "a",
+        "when": null,
+        "places": [{"file": "a.yaml", "line": 1}, {"file": "a.yaml", "line": 5}],
+        "witnesses": [{"parameters": {"env": "qa"}, "absent": [], "any": []}],
+        "reference": null,
+        "message": format!(r#"{name}: no variant for (env="qa")"#),
+        "hint": "a variant with `when: 'env=qa'` is for the first of these",
+    });
+    assert_eq!(object["warnings"][0], warning);
+    assert_eq!(object["warnings"][1]["when"], "env=test");
+    assert_eq!(object["summary"]["types"][0]["variants"], 2);
+}
+
 #[test]
 fn broken_domains_are_refused_and_change_nothing_that_is_served() {
     let scratch = Scratch::with_cluster("domains");
@@ -260,6 +335,52 @@ fn broken_domains_are_refused_and_change_nothing_that_is_served() {
     let lines = serving.until("the last good state of the folder stays");
     let expected = "domains.yaml: domains.json says already what values clients have";
     assert!(lines.iter().any(|line| line.contains(expected)), "{lines:#?}");
+}
+
+#[test]
+fn t48_check_tells_which_clients_each_way_to_bring_in_a_key_leaves_out() {
+    let scratch = Scratch::new("new-key");
+    scratch.write("domains.yaml", "env: [prod, test]\nversion: { values: [v1, v2], absent: true }\n");
+    let witnesses = |whens: &[&str]| {
+        let document = |when: &&str| format!("---\n{}when: '{when}'\n", cluster("a"));
+        scratch.write("a.yaml", whens.iter().map(document).collect::<String>());
+        let (object, code) = json(&mut scratch.xds("check"));
+        assert_eq!(code, Some(0), "{object:#}");
+        let kinds = object["warnings"].as_array().unwrap().iter().map(|warning| warning["kind"].clone());
+        assert!(kinds.clone().all(|kind| kind == "gap"), "{object:#}");
+        object["warnings"][0]["witnesses"].clone()
+    };
+    let none = serde_json::Value::Null;
+    let rest = "env!=prod,version || env!=prod,!version";
+    // Before, and after by way of the clients, who send the key already.
+    assert_eq!(witnesses(&["env=prod", "env!=prod"]), none);
+    assert_eq!(witnesses(&["env=prod,version=v1", "env=prod,version!=v1", rest]), none);
+    // By way of the server: T19, those who do not send it yet need a variant of their own.
+    let witness = |parameters: serde_json::Value, absent: &[&str]| serde_json::json!([{ "parameters": parameters, "absent": absent, "any": [] }]);
+    assert_eq!(
+        witnesses(&["env=prod,version=v1", "env=prod,version=v2", rest]),
+        witness(serde_json::json!({"env": "prod"}), &["version"])
+    );
+    assert_eq!(
+        witnesses(&["env=prod,version=v1", "env=prod,!version", rest]),
+        witness(serde_json::json!({"env": "prod", "version": "v2"}), &[])
+    );
+    assert_eq!(witnesses(&["env=prod,version=v1", "env=prod,version=v2", "env=prod,!version", rest]), none);
+    // T12: one that was left as it was.
+    scratch.write("b.yaml", cluster("a") + "when: env=qa\n");
+    assert_eq!(json(&mut scratch.xds("check")).1, Some(2));
+}
+
+#[test]
+fn the_examples_have_no_warnings() {
+    for example in ["quickstart", "variants"] {
+        let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+        xds.current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args(["check", "--strict"])
+            .arg(format!("examples/{example}"));
+        let output = xds.output().unwrap();
+        assert_eq!(refused(&output), (Some(0), String::new()));
+    }
 }
 
 #[test]

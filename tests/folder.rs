@@ -98,6 +98,38 @@ fn files_of_all_kinds_are_found_at_any_depth_and_hidden_ones_are_not() {
 }
 
 #[test]
+fn contents_are_refused_for_what_a_load_is_refused_for() {
+    let variant = |when: &str| format!("---\n{}when: '{when}'\n", cluster("v", "s"));
+    let folders: [&[String]; 9] = [
+        &[cluster("a", "s"), cluster("b", "s")],
+        &[cluster("a", "s"), cluster("a", "t")],
+        &[variant("env=prod"), variant("env=test"), variant("env!=prod,env!=test")],
+        &[variant("env=prod"), variant("env!=test")],
+        &[variant("env=prod"), variant("zone=a")],
+        &[variant("env=prod"), variant("env=prod")],
+        &[variant("env=prod,!env")],
+        &[cluster("a", "s") + "nme: x\n", cluster("b", "s")],
+        &[],
+    ];
+    for (number, documents) in folders.into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("contents-{number}"));
+        fs::create_dir_all(&scratch.0).unwrap();
+        for (file, document) in documents.iter().enumerate() {
+            scratch.write(&format!("{file}.yaml"), document);
+        }
+        let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+        let contents = folder.contents(|_| {});
+        match load(&mut folder, &cache) {
+            Ok(loaded) => {
+                assert_eq!(contents.errors(), None);
+                assert_eq!((contents.files(), contents.resources()), (loaded.files, loaded.resources));
+            }
+            Err(errors) => assert_eq!(contents.errors(), Some(errors)),
+        }
+    }
+}
+
+#[test]
 fn errors_of_all_files_are_reported_at_once_and_the_last_good_state_stays() {
     let scratch = Scratch::new("errors");
     scratch.write("a.yaml", cluster("a", "first"));

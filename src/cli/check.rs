@@ -1,27 +1,198 @@
 //! `xds check`: all mistakes of a folder, without serving it.
 
-use clap::Args;
-use xds::Cache;
+use std::process::ExitCode;
 
-use super::{Failure, Source, load};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use xds::Parameters;
+use xds::folder::lint::{Uncovered, Warning};
+use xds::folder::{Contents, FolderError, FolderErrors, Place, Problem};
+use xds_core::CommitError;
 
-/// Check a folder: report every mistake in it, or count its resources per type
+use super::{Failure, Source, load, say};
+
+/// Check a folder: report every mistake and every likely one, or count its resources per type
 ///
-/// Exit code 0 when `xds serve` would serve the folder, 2 when a file has a mistake, 1 when something cannot be read.
+/// Errors are what `xds serve` refuses: files that cannot be read as resources, variants that overlap, variants that
+/// name different keys. Each name is judged by itself, so all of them are found at once.
+///
+/// Warnings are what it serves and what is unlikely to be meant: parameters that no variant of a name matches, variants
+/// that no client gets, keys that make no difference, and names of other resources (routes, clusters, endpoints,
+/// secrets, extensions) that the folder does not have, or not for all clients that would ask for them. Each comes with
+/// parameters that prove it. They are looked for once all files can be read.
+///
+/// The file domains.yaml at the top of the folder says which clients to think of.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  xds check config && git push")]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Check {
     #[command(flatten)]
     source: Source,
+    /// Take warnings for errors: exit with code 2
+    #[arg(long)]
+    strict: bool,
+    /// Leave out warnings of this kind, where they are meant: say clusters that only some clients have
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(Warning::KINDS))]
+    allow: Vec<String>,
+    /// How to report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+/// How a command writes what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    /// Lines for people, with file and line in front
+    Text,
+    /// One JSON object on standard output
+    Json,
 }
 
 impl Check {
-    pub(super) fn run(&self) -> Result<(), Failure> {
-        let cache = Cache::new();
-        let loaded = load::load(&self.source, &mut self.source.open()?, &cache)?;
-        for line in load::summary(&self.source, &loaded, &cache) {
-            println!("{line}");
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let contents = load::contents(&self.source.open()?);
+        let (errors, mut warnings) = (contents.errors(), contents.warnings());
+        warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.kind()));
+        match self.format {
+            ReportFormat::Text => self.text(&contents, errors.as_ref(), &warnings),
+            ReportFormat::Json => say(format_args!("{:#}", object(&contents, errors.as_ref(), &warnings))),
         }
-        Ok(())
+        Ok(match errors {
+            Some(errors) if errors.are_environment() => ExitCode::from(1),
+            Some(_) => ExitCode::from(2),
+            None if self.strict && !warnings.is_empty() => ExitCode::from(2),
+            None => ExitCode::SUCCESS,
+        })
+    }
+
+    fn text(&self, contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warning]) {
+        let folder = self.source.folder.display();
+        if errors.is_none() {
+            load::summary_of(&self.source, contents).iter().for_each(say);
+        }
+        // What is wrong with one file stands together.
+        let mut found: Vec<(&str, u32, String)> = Vec::new();
+        for error in errors.into_iter().flatten() {
+            let text = super::error_line(&self.source.folder, error);
+            found.push((&error.file, error.at.map_or(0, |at| at.line), text));
+        }
+        for warning in warnings {
+            let mut text = match &*warning.places {
+                [place, ..] => format!("warning: {place}: {warning}"),
+                [] => format!("warning: {warning}"),
+            };
+            if let Some(hint) = warning.hint() {
+                text.push_str(&format!("\n  hint: {hint}"));
+            }
+            let first = warning.places.first();
+            found.push((first.map_or("", |place| &*place.file), first.map_or(0, |place| place.line), text));
+        }
+        found.sort_by_key(|(file, line, _)| (*file, *line));
+        found.iter().for_each(|(_, _, text)| eprintln!("{text}"));
+        let counted = [(errors.map_or(0, FolderErrors::len), "error"), (warnings.len(), "warning")];
+        let counted = counted.into_iter().filter(|(count, _)| *count > 0);
+        let counted: Vec<_> = counted.map(|(count, what)| super::counted(count, what)).collect();
+        if !counted.is_empty() {
+            let strict =
+                if self.strict && errors.is_none() { " (errors, as --strict was given)" } else { "" };
+            eprintln!("{folder}: {}{strict}", counted.join(", "));
+        }
     }
 }
+
+fn object(contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warning]) -> Value {
+    let types = contents.types().map(|type_url| {
+        let (variants, names) = contents.count(type_url);
+        json!({ "type": type_url.as_str(), "names": names, "variants": variants })
+    });
+    json!({
+        "errors": errors.into_iter().flatten().map(error).collect::<Vec<_>>(),
+        "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
+        "summary": {
+            "files": contents.files(),
+            "resources": contents.resources(),
+            "types": types.collect::<Vec<_>>(),
+            "errors": errors.map_or(0, FolderErrors::len),
+            "warnings": warnings.len(),
+        },
+    })
+}
+
+fn error(error: &FolderError) -> Value {
+    let witness = match &error.problem {
+        Problem::Commit { error, .. } => match &**error {
+            CommitError::Ambiguous { witness, .. } => Some(parameters(witness)),
+            _ => None,
+        },
+        _ => None,
+    };
+    json!({
+        "file": &*error.file,
+        "line": error.at.map(|at| at.line),
+        "column": error.at.map(|at| at.column),
+        "witness": witness,
+        "message": error.message().to_string(),
+    })
+}
+
+fn warning(warning: &Warning) -> Value {
+    let reference =
+        warning.reference().map(|reference| json!({ "type": reference.type_url, "name": reference.name }));
+    json!({
+        "kind": warning.kind(),
+        "type": warning.type_url.as_str(),
+        "name": warning.name.as_str(),
+        "when": warning.constraints.as_ref().map(when),
+        "places": warning.places.iter().map(place).collect::<Vec<_>>(),
+        "witnesses": warning.witnesses().iter().map(witness).collect::<Vec<_>>(),
+        "reference": reference,
+        "message": warning.to_string(),
+        "hint": warning.hint(),
+    })
+}
+
+fn witness(uncovered: &Uncovered) -> Value {
+    let Uncovered { witness, absent, free } = uncovered;
+    let keys = |keys: &[_]| keys.iter().map(|key: &std::sync::Arc<str>| key.to_string()).collect::<Vec<_>>();
+    json!({ "parameters": parameters(witness), "absent": keys(absent), "any": keys(free) })
+}
+
+pub(super) fn place(place: &Place) -> Value {
+    json!({ "file": &*place.file, "line": place.line })
+}
+
+pub(super) fn parameters(parameters: &Parameters) -> Value {
+    parameters.iter().map(|(key, value)| (key.to_string(), Value::from(&**value))).collect()
+}
+
+/// The condition of a variant; `null` of one that is for everyone.
+pub(super) fn when(constraints: &xds::Constraints) -> Option<String> {
+    (!constraints.is_unconstrained()).then(|| constraints.to_string())
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  xds check config && git push
+  xds check config --strict                    nothing unlikely either
+  xds check config --strict --allow gap        but for names that only some clients have
+  xds check config --format json | jq -r '.warnings[] | .places[0].file + \": \" + .message'
+
+domains.yaml, at the top of the folder (or domains.yml, domains.json): what values clients have.
+A key with a list is always there, with one of its values; one that is not in the file can be
+anything, or absent.
+  env: [prod, canary, test]
+  version: { values: [v1, v2], absent: true }  # or not sent at all
+  pod-name: { other: true }                    # always sent, with any value
+
+JSON: one object with
+  errors    [{file, line, column, witness, message}]
+  warnings  [{kind, type, name, when, places: [{file, line}],
+              witnesses: [{parameters, absent, any}], reference: {type, name}, message, hint}]
+            kind: those of --allow
+  summary   {files, resources, types: [{type, names, variants}], errors, warnings}
+  What does not apply is null or an empty list. Fields may be added.
+
+Exit codes:
+  0  `xds serve` would serve the folder
+  1  something cannot be read
+  2  a mistake; with --strict, a warning";

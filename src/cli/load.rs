@@ -3,16 +3,27 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use xds::Cache;
-use xds::folder::{Folder, Loaded, Progress};
+use xds::folder::{Contents, Folder, Loaded, Progress};
+use xds::{Cache, TypeUrl};
 
 use super::{Failure, Source};
 
-/// Loads the folder into the cache. On a terminal, a load that takes a while shows how far it is.
+/// Loads the folder into the cache.
 pub(super) fn load(source: &Source, folder: &mut Folder, cache: &Cache) -> Result<Loaded, Failure> {
+    let loaded = with_bar(|progress| folder.load(cache, progress));
+    loaded.map_err(|errors| Failure::Folder { folder: source.folder.clone(), errors })
+}
+
+/// Reads the folder without a cache.
+pub(super) fn contents(folder: &Folder) -> Contents {
+    with_bar(|progress| folder.contents(progress))
+}
+
+/// On a terminal, a read that takes a while shows how far it is.
+fn with_bar<T>(read: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let started_at = Instant::now();
     let mut bar: Option<ProgressBar> = None;
-    let show = |Progress { files_read, files }: Progress| {
+    let mut show = |Progress { files_read, files }: Progress| {
         if bar.is_none() && started_at.elapsed() > LONG {
             // Draws on standard error, and only where that is a terminal.
             let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {eta} left");
@@ -22,21 +33,40 @@ pub(super) fn load(source: &Source, folder: &mut Folder, cache: &Cache) -> Resul
             bar.set_position(files_read as u64);
         }
     };
-    let loaded = folder.load(cache, show);
+    let done = read(&mut show);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    loaded.map_err(|errors| Failure::Folder { folder: source.folder.clone(), errors })
+    done
 }
 
 /// What was loaded: a line in total and one per type.
 pub(super) fn summary(source: &Source, loaded: &Loaded, cache: &Cache) -> Vec<String> {
-    let Loaded { files, resources, .. } = loaded;
-    let mut lines = vec![format!("{}: {resources} resources in {files} files", source.folder.display())];
     let snapshot = cache.snapshot();
-    for (type_url, names) in snapshot.counts().filter(|(_, names)| *names > 0) {
+    let types = snapshot.counts().map(|(type_url, names)| {
         let resources = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
-        let variants: usize = resources.map(|(_, variants)| variants.len()).sum();
+        (type_url, resources.map(|(_, variants)| variants.len()).sum(), names)
+    });
+    lines(source, loaded.files, loaded.resources, types)
+}
+
+/// What was read: the same lines.
+pub(super) fn summary_of(source: &Source, contents: &Contents) -> Vec<String> {
+    let types = contents.types().map(|type_url| {
+        let (variants, names) = contents.count(type_url);
+        (type_url, variants, names)
+    });
+    lines(source, contents.files(), contents.resources(), types)
+}
+
+fn lines<'a>(
+    source: &Source,
+    files: usize,
+    resources: usize,
+    types: impl Iterator<Item = (&'a TypeUrl, usize, usize)>,
+) -> Vec<String> {
+    let mut lines = vec![format!("{}: {resources} resources in {files} files", source.folder.display())];
+    for (type_url, variants, names) in types.filter(|(_, _, names)| *names > 0) {
         let names_of = if variants > names { format!(" of {names} names") } else { String::new() };
         lines.push(format!("{variants:>9} {}{names_of}", type_url.message_name()));
     }

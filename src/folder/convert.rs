@@ -393,7 +393,7 @@ pub(super) fn nearest_field(word: &str, message: &MessageDescriptor) -> Option<S
 }
 
 /// The candidate that differs least from a misspelt word, if one is close.
-fn nearest(word: &str, candidates: impl Iterator<Item = String>) -> Option<String> {
+pub(super) fn nearest(word: &str, candidates: impl Iterator<Item = String>) -> Option<String> {
     let close = word.len() / 3 + 1;
     candidates
         .map(|candidate| (distance(word, &candidate), candidate))

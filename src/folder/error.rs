@@ -265,6 +265,24 @@ impl fmt::Display for FolderError {
             }
             f.write_str(": ")?;
         }
+        self.fmt_message(f)
+    }
+}
+
+impl FolderError {
+    /// What is displayed without the place.
+    #[must_use]
+    pub fn message(&self) -> impl fmt::Display {
+        struct Message<'a>(&'a FolderError);
+        impl fmt::Display for Message<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt_message(f)
+            }
+        }
+        Message(self)
+    }
+
+    fn fmt_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // These problems name the resource themselves.
         if let (Some(resource), false) = (
             &self.resource,
@@ -275,7 +293,7 @@ impl fmt::Display for FolderError {
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
         }
-        self.problem.fmt(f)
+        fmt::Display::fmt(&self.problem, f)
     }
 }
 

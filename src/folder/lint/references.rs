@@ -1,0 +1,130 @@
+//! Which resources a payload names, read out of it by the table.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::LazyLock;
+
+use prost_reflect::{DynamicMessage, ReflectMessage, Value};
+use xds_core::Resource;
+
+use super::super::descriptors::Descriptors;
+use super::table::{CLOSED, NAMING_NOTHING, NAMINGS, Naming};
+
+/// One resource that another one names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference {
+    /// The type URL of what is named.
+    pub type_url: &'static str,
+    /// Its name.
+    pub name: String,
+}
+
+/// What a resource names, each once. Only what its clients get from where they got the resource: by `ads` or `self`, or
+/// as a cluster.
+pub(super) fn of(resource: &Resource, descriptors: &Descriptors) -> BTreeSet<Reference> {
+    let mut walk = Walk { descriptors, found: BTreeSet::new() };
+    let type_url = resource.type_url().as_str();
+    if !NAMING_NOTHING.contains(&type_url)
+        && let Some(descriptor) = descriptors.message(type_url)
+        && let Ok(message) = DynamicMessage::decode(descriptor, resource.payload().clone())
+    {
+        walk.message(&message, 0);
+    }
+    walk.found
+}
+
+struct Walk<'a> {
+    descriptors: &'a Descriptors,
+    found: BTreeSet<Reference>,
+}
+
+impl Walk<'_> {
+    /// Looks into a message that lies in so many `Any`s.
+    fn message(&mut self, message: &DynamicMessage, depth: usize) {
+        let descriptor = message.descriptor();
+        let full_name = descriptor.full_name();
+        if CLOSED.contains(&full_name) {
+            return;
+        }
+        if full_name == "google.protobuf.Any" {
+            return self.any(message, depth);
+        }
+        for naming in BY_MESSAGE.get(full_name).into_iter().flatten() {
+            self.naming(naming, message);
+        }
+        for (_, value) in message.fields() {
+            self.value(value, depth);
+        }
+    }
+
+    fn value(&mut self, value: &Value, depth: usize) {
+        match value {
+            Value::Message(inner) => self.message(inner, depth),
+            Value::List(items) => items.iter().for_each(|item| self.value(item, depth)),
+            Value::Map(entries) => entries.values().for_each(|entry| self.value(entry, depth)),
+            _ => {}
+        }
+    }
+
+    fn any(&mut self, any: &DynamicMessage, depth: usize) {
+        let (url, bytes) = (any.get_field_by_number(1), any.get_field_by_number(2));
+        if depth < ANY_DEPTH_LIMIT
+            && let Some(descriptor) =
+                url.as_deref().and_then(Value::as_str).and_then(|url| self.descriptors.message(url))
+            && let Some(bytes) = bytes.as_deref().and_then(Value::as_bytes)
+            && let Ok(message) = DynamicMessage::decode(descriptor, bytes.clone())
+        {
+            self.message(&message, depth + 1);
+        }
+    }
+
+    fn naming(&mut self, naming: &Naming, message: &DynamicMessage) {
+        if let Some((field, number)) = naming.only_if
+            && !at(message, field).iter().any(|value| value.as_enum_number() == Some(number))
+        {
+            return;
+        }
+        if let Some(source) = naming.source {
+            let sources = at(message, source);
+            let is_ours = |value: &Value| {
+                value
+                    .as_message()
+                    .is_some_and(|source| source.has_field_by_name("ads") || source.has_field_by_name("self"))
+            };
+            if !sources.iter().any(is_ours) {
+                return;
+            }
+        }
+        let texts = |path: &&str| {
+            let texts = at(message, path).into_iter().filter_map(|value| value.as_str().map(String::from));
+            Some(texts.filter(|text| !text.is_empty()).collect::<Vec<_>>()).filter(|texts| !texts.is_empty())
+        };
+        let names = naming.names.iter().find_map(texts).unwrap_or_default();
+        self.found.extend(names.into_iter().map(|name| Reference { type_url: naming.target, name }));
+    }
+}
+
+/// The values that a path leads to; of a list, all.
+fn at(message: &DynamicMessage, path: &str) -> Vec<Value> {
+    let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    if !message.has_field_by_name(first) {
+        return Vec::new();
+    }
+    let Some(value) = message.get_field_by_name(first) else { return Vec::new() };
+    match (value.as_ref(), rest) {
+        (Value::Message(inner), Some(rest)) => at(inner, rest),
+        (Value::List(items), None) => items.clone(),
+        (value, None) => vec![value.clone()],
+        (_, Some(_)) => Vec::new(),
+    }
+}
+
+static BY_MESSAGE: LazyLock<HashMap<&str, Vec<&Naming>>> = LazyLock::new(|| {
+    let mut by_message = HashMap::<&str, Vec<&Naming>>::new();
+    for naming in NAMINGS {
+        by_message.entry(naming.message).or_default().push(naming);
+    }
+    by_message
+});
+
+/// How many `Any`s within each other are looked into; each may use all the stack that its decoder may.
+const ANY_DEPTH_LIMIT: usize = 16;
