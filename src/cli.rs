@@ -13,6 +13,7 @@ use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErro
 mod check;
 mod completions;
 mod load;
+mod resolve;
 mod serve;
 
 /// Parses the command line and does what it says.
@@ -20,6 +21,7 @@ pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
+        Command::Resolve(resolve) => resolve.run(),
         Command::Completions(completions) => {
             completions.run();
             Ok(ExitCode::SUCCESS)
@@ -51,6 +53,7 @@ struct Cli {
 enum Command {
     Serve(serve::Serve),
     Check(check::Check),
+    Resolve(resolve::Resolve),
     Completions(completions::Completions),
 }
 
@@ -92,6 +95,8 @@ enum Failure {
     #[error("error: cannot listen on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
     #[error("error: {0}")]
+    Type(resolve::TypeError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[error("error: the system refuses what a server needs: {0}")]
     System(io::Error),
@@ -103,7 +108,7 @@ impl Failure {
         match self {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
-            Self::Descriptors(_) | Self::Folder { .. } => ExitCode::from(2),
+            Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
@@ -138,6 +143,7 @@ Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000      the same for other machines
   xds check config                             find all mistakes, without serving
+  xds resolve config RDS web env=prod          which variant such clients get, and why
   xds completions bash > /etc/bash_completion.d/xds
 
 `xds --help` tells what a folder may hold.";
@@ -173,7 +179,9 @@ Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000      the same for other machines
   xds check config                             find all mistakes, without serving
+  xds resolve config RDS web env=prod          which variant such clients get, and why
   xds completions bash > /etc/bash_completion.d/xds
 
 Exit codes:
-  0  done    1  the machine says no: port in use, folder unreadable    2  bad input: arguments, files";
+  0  done    1  the machine says no: port in use, folder unreadable    2  bad input: arguments, files
+  3  nothing for these parameters (`xds resolve`)";

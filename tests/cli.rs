@@ -337,6 +337,96 @@ fn broken_domains_are_refused_and_change_nothing_that_is_served() {
     assert!(lines.iter().any(|line| line.contains(expected)), "{lines:#?}");
 }
 
+/// The variants of TP2's example.
+fn resolve(arguments: &[&str]) -> Command {
+    let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+    xds.current_dir(env!("CARGO_MANIFEST_DIR")).args(["resolve", "examples/variants"]).args(arguments);
+    xds
+}
+
+#[test]
+fn t3_resolve_tells_the_variant_and_what_decided() {
+    let output = resolve(&["rds", "web-routes", "version=v2", "env=prod", "pod=a"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("  version  ")).collect();
+    assert_eq!(
+        lines,
+        [
+            r#"envoy.config.route.v3.RouteConfiguration "web-routes" for env="prod", pod="a", version="v2""#,
+            "  variant  env=prod,version!=v1",
+            "  place    routes.yaml:12",
+            r#"  because  env is "prod", which some variant names"#,
+            r#"           version is "v2", which no variant names"#,
+            "  unused   pod: made no difference",
+        ]
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let arguments = ["RouteConfiguration", "web-routes", "env=prod", "version=v1", "--payload"];
+    let (object, code) = json(&mut resolve(&arguments));
+    assert_eq!(code, Some(0));
+    let variant = &object["variant"];
+    assert_eq!((&variant["when"], &variant["place"]["line"]), (&"env=prod,version=v1".into(), &2.into()));
+    assert_eq!(variant["payload"]["virtual_hosts"][0]["routes"][0]["route"]["cluster"], "prod-v1");
+    assert_eq!(object["tests"][0], serde_json::json!({"key": "env", "value": "prod", "named": true}));
+    // In a listener there is a message in a message, and its type is told.
+    let (object, _) = json(&mut resolve(&["lds", "web", "--payload"]));
+    assert_eq!(object["variant"]["when"], serde_json::Value::Null);
+    let filter = &object["variant"]["payload"]["filter_chains"][0]["filters"][0]["typed_config"];
+    assert_eq!(filter["rds"]["route_config_name"], "web-routes");
+}
+
+#[test]
+fn t4_resolve_tells_why_nothing_matches_with_code_3() {
+    let scratch = Scratch::new("resolve");
+    scratch.write("a.yaml", format!("{}when: env=prod,!beta\n---\n{0}when: env=test,beta\n", cluster("a")));
+    let output = scratch.xds("resolve").args(["Cluster", "a", "env=prod", "beta="]).output().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().lines().collect::<Vec<_>>(),
+        [
+            r#"envoy.config.cluster.v3.Cluster "a" for beta="", env="prod""#,
+            "  variant  none: for such clients the resource does not exist",
+            r#"  because  env is "prod", which some variant names"#,
+            r#"           beta is "", which no variant names"#,
+            "  nearest  env=prod,!beta at a.yaml:1",
+            r#"             needs !beta, but beta is """#,
+            r#"             matches env="prod""#,
+            "  nearest  env=test,beta at a.yaml:5",
+            r#"             needs env=test, but env is "prod""#,
+            r#"             matches beta="", env="test""#,
+        ]
+    );
+    assert_eq!(output.status.code(), Some(3));
+    let (object, code) = json(scratch.xds("resolve").args(["cds", "a", "env=prod", "beta="]));
+    assert_eq!((code, &object["variant"]), (Some(3), &serde_json::Value::Null));
+    assert_eq!(object["nearest"][0]["fails"], serde_json::json!({"!beta": ""}));
+    assert_eq!(object["nearest"][0]["witness"], serde_json::json!({"env": "prod"}));
+}
+
+#[test]
+fn resolve_helps_with_words_it_does_not_know() {
+    let error = |command: &mut Command| refused(&command.output().unwrap());
+    let (code, text) = error(&mut resolve(&["eds", "prod-v2"]));
+    assert_eq!(code, Some(3));
+    assert!(
+        text.contains(r#"no envoy.config.endpoint.v3.ClusterLoadAssignment "prod-v2", perhaps "prod-v1""#),
+        "{text}"
+    );
+    let (code, text) = error(&mut resolve(&["eds", "web-routes"]));
+    assert_eq!(code, Some(3));
+    assert!(text.contains("resource of type envoy.config.route.v3.RouteConfiguration"), "{text}");
+    let (code, text) = error(&mut resolve(&["routes", "web-routes"]));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("RouteConfiguration (RDS)"), "{text}");
+    let (code, text) = error(&mut resolve(&["rds", "web-routes", "env"]));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("expected KEY=VALUE"), "{text}");
+    let scratch = Scratch::new("resolve-broken");
+    scratch.write("a.yaml", "name: a\n");
+    let (code, text) = error(scratch.xds("resolve").args(["cds", "a"]));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("a.yaml:1:1: "), "{text}");
+}
+
 #[test]
 fn t48_check_tells_which_clients_each_way_to_bring_in_a_key_leaves_out() {
     let scratch = Scratch::new("new-key");
@@ -447,7 +537,7 @@ fn help_and_completions_name_every_command() {
     };
     for text in [xds(&["--help"]), xds(&["-h"]), xds(&["completions", "bash"]), xds(&["completions", "fish"])]
     {
-        for command in ["serve", "check", "completions"] {
+        for command in ["serve", "check", "resolve", "completions"] {
             assert!(text.contains(command), "{text}");
         }
     }

@@ -1,0 +1,249 @@
+//! `xds resolve`: which variant some parameters get, and why.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Value, json};
+use xds::folder::{Contents, Located};
+use xds::matching::{Explanation, KeyTest};
+use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
+
+use super::check::{ReportFormat, parameters, place, when};
+use super::{Failure, Source, load, say};
+use near_miss::{NearMiss, near_miss};
+
+pub(super) use type_name::TypeError;
+
+mod near_miss;
+mod type_name;
+
+/// Tell which variant of a resource some parameters get, and why
+///
+/// The parameters are those of a client: what it sends, or what `xds serve` derives from its node. Parameters that no
+/// variant names make no difference.
+///
+/// Where no variant matches, the nearest ones are listed with the conditions that fail.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Resolve {
+    #[command(flatten)]
+    source: Source,
+    /// Type URL, message name (RouteConfiguration, also with its package) or discovery service (RDS), in any case
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// Name of the resource
+    name: String,
+    /// Parameters of the client; a key given twice has the last value
+    #[arg(value_name = "KEY=VALUE", value_parser = pair)]
+    parameters: Vec<(String, String)>,
+    /// Print the resource too, as proto3 JSON
+    #[arg(long)]
+    payload: bool,
+    /// How to report
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+}
+
+fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE; a key that is absent is left out")?;
+    Ok((key.into(), value.into()))
+}
+
+/// What parameters get of a name.
+struct Answer<'a> {
+    type_url: TypeUrl,
+    name: ResourceName,
+    parameters: Parameters,
+    tests: Vec<KeyTest>,
+    found: Option<&'a Located>,
+    /// Where nothing matches: variants that nearly do.
+    nearest: Vec<(&'a Located, NearMiss)>,
+    payload: Option<Value>,
+}
+
+impl Resolve {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let contents = load::contents(&self.source.open()?);
+        if let Some(errors) = contents.errors() {
+            return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
+        }
+        let type_url = type_name::parse(&self.type_name, &contents).map_err(Failure::Type)?;
+        let name = ResourceName::from(&*self.name);
+        let Some(variants) = contents.get(type_url.as_str(), &name) else {
+            self.unknown(&contents, &type_url);
+            return Ok(ExitCode::from(NOTHING));
+        };
+        let answer = self.answer(&contents, type_url, name, variants);
+        match self.format {
+            ReportFormat::Text => answer.text(),
+            ReportFormat::Json => say(format_args!("{:#}", answer.object())),
+        }
+        Ok(if answer.found.is_some() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
+    }
+
+    fn parameters(&self) -> Parameters {
+        self.parameters.iter().map(|(key, value)| (&**key, &**value)).collect()
+    }
+
+    /// Says that there is no such name, for whatever parameters.
+    fn unknown(&self, contents: &Contents, type_url: &TypeUrl) {
+        let perhaps = contents.nearest_name(type_url.as_str(), &self.name);
+        if self.format == ReportFormat::Json {
+            let object = json!({
+                "type": type_url.as_str(),
+                "name": self.name,
+                "parameters": parameters(&self.parameters()),
+                "variant": null,
+                "tests": [],
+                "nearest": [],
+                "perhaps": perhaps,
+            });
+            return say(format_args!("{object:#}"));
+        }
+        let folder = self.source.folder.display();
+        let perhaps = perhaps.map_or_else(String::new, |perhaps| format!(", perhaps {perhaps:?}"));
+        eprintln!("error: {folder}: no {} {:?}{perhaps}", type_url.message_name(), self.name);
+        let name = ResourceName::from(&*self.name);
+        for other in contents.types().filter(|other| contents.get(other.as_str(), &name).is_some()) {
+            eprintln!("  hint: the name is that of a resource of type {}", other.message_name());
+        }
+    }
+
+    fn answer<'a>(
+        &self,
+        contents: &Contents,
+        type_url: TypeUrl,
+        name: ResourceName,
+        variants: &'a VariantSet<Arc<Located>>,
+    ) -> Answer<'a> {
+        let parameters = self.parameters();
+        let Explanation { tests, found } = variants.explain(&parameters);
+        let found = found.map(|(_, variant)| &**variant);
+        let mut nearest = Vec::new();
+        if found.is_none() {
+            let miss = |(formula, variant): (_, &'a Arc<Located>)| {
+                Some((&**variant, near_miss(formula, &parameters)?))
+            };
+            nearest = variants.iter().filter_map(miss).collect();
+            nearest.sort_by_key(|(variant, miss)| (miss.failing.len(), variant.place.clone()));
+            nearest.truncate(NEAREST_LISTED);
+        }
+        let payload = found.filter(|_| self.payload).and_then(|found| contents.payload_json(&found.resource));
+        if self.payload && found.is_some() && payload.is_none() {
+            eprintln!("warning: the payload is of a type that only --descriptors could tell");
+        }
+        Answer { type_url, name, parameters, tests, found, nearest, payload }
+    }
+}
+
+impl Answer<'_> {
+    fn text(&self) {
+        let Self { type_url, name, parameters, found, payload, .. } = self;
+        say(format_args!("{} {:?} for {parameters}", type_url.message_name(), name.as_str()));
+        match found {
+            Some(found) => {
+                let id = found.resource.id();
+                let variant = when(&id.constraints).unwrap_or_else(|| "the one that is for everyone".into());
+                row("variant", &[variant]);
+                row("place", &[found.place.to_string()]);
+                row("version", &[found.resource.version().to_string()]);
+            }
+            None => row("variant", &["none: for such clients the resource does not exist".into()]),
+        }
+        row("because", &self.tests.iter().map(because).collect::<Vec<_>>());
+        let is_unused = |(key, _): &(&Arc<str>, &Arc<str>)| !self.tests.iter().any(|test| test.key == **key);
+        let unused: Vec<_> = parameters.iter().filter(is_unused).map(|(key, _)| key.to_string()).collect();
+        if !unused.is_empty() {
+            row("unused", &[format!("{}: made no difference", unused.join(", "))]);
+        }
+        for (variant, NearMiss { failing, matching }) in &self.nearest {
+            let constraints = &variant.resource.id().constraints;
+            let mut lines = vec![format!("{constraints} at {}", variant.place)];
+            lines.extend(failing.iter().map(|condition| format!("  needs {condition}")));
+            lines.extend(matching.iter().map(|matching| format!("  matches {matching}")));
+            row("nearest", &lines);
+        }
+        if let Some(payload) = payload {
+            say(format_args!("{payload:#}"));
+        }
+    }
+
+    fn object(&self) -> Value {
+        let Self { type_url, name, parameters: given, tests, found, nearest, payload } = self;
+        let variant = found.map(|found| {
+            json!({
+                "when": when(&found.resource.id().constraints),
+                "place": place(&found.place),
+                "version": found.resource.version().to_string(),
+                "payload": payload,
+            })
+        });
+        let test = |test: &KeyTest| json!({ "key": &*test.key, "value": test.value.as_deref(), "named": test.is_named });
+        let near = |(variant, miss): &(&Located, NearMiss)| {
+            let fails: BTreeMap<_, _> = miss
+                .failing
+                .iter()
+                .map(|condition| (condition.formula().to_string(), condition.found.as_deref()))
+                .collect();
+            json!({
+                "when": when(&variant.resource.id().constraints),
+                "place": place(&variant.place),
+                "fails": fails,
+                "witness": miss.matching.as_ref().map(parameters),
+            })
+        };
+        json!({
+            "type": type_url.as_str(),
+            "name": name.as_str(),
+            "parameters": parameters(given),
+            "variant": variant,
+            "tests": tests.iter().map(test).collect::<Vec<_>>(),
+            "nearest": nearest.iter().map(near).collect::<Vec<_>>(),
+            "perhaps": null,
+        })
+    }
+}
+
+fn because(test: &KeyTest) -> String {
+    match (&test.value, test.is_named) {
+        (None, _) => format!("{} is absent", test.key),
+        (Some(value), true) => format!("{} is {value:?}, which some variant names", test.key),
+        (Some(value), false) => format!("{} is {value:?}, which no variant names", test.key),
+    }
+}
+
+/// Lines under a word; nothing without lines.
+fn row(word: &str, lines: &[String]) {
+    for (number, line) in lines.iter().enumerate() {
+        say(format_args!("  {:<8} {line}", if number == 0 { word } else { "" }));
+    }
+}
+
+/// How many variants are listed that nearly match.
+const NEAREST_LISTED: usize = 3;
+
+/// The exit code where the parameters get nothing.
+const NOTHING: u8 = 3;
+
+const EXAMPLES: &str = "\
+Examples:
+  xds resolve examples/variants RDS web-routes env=prod version=v2
+  xds resolve config Cluster payments                   what clients without parameters get
+  xds resolve config CDS payments env=prod --payload    and what is in it
+  xds resolve config CDS payments env=prod --format json | jq .variant.place
+
+JSON: one object with
+  type, name, parameters
+  variant   {when, place: {file, line}, version, payload}; null where none matches
+  tests     [{key, value, named}]: the keys looked at; `named`: some variant names this value
+  nearest   [{when, place, fails: {condition: value found}, witness}]: variants that nearly match
+  perhaps   a similar name, where there is none like this
+  `when` is null for the variant that is for everyone. Fields may be added.
+
+Exit codes:
+  0  a variant matches
+  1  something cannot be read
+  2  bad input, also a folder with mistakes
+  3  no variant matches";

@@ -1,0 +1,157 @@
+//! What parameters lack to match a variant.
+
+use std::fmt;
+use std::sync::Arc;
+
+use xds::Parameters;
+use xds_core::Formula;
+use xds_core::matching::normal::Normal;
+
+/// A variant that parameters do not match.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NearMiss {
+    /// Conditions that fail, and would all have to hold; as few as there are.
+    pub(super) failing: Vec<Condition>,
+    /// Parameters that match, with little changed.
+    pub(super) matching: Option<Parameters>,
+}
+
+/// One condition on one key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Condition {
+    pub(super) key: Arc<str>,
+    wanted: Wanted,
+    /// What the parameters have instead.
+    pub(super) found: Option<Arc<str>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    Value(Arc<str>),
+    AnyBut(Arc<str>),
+    Present,
+    Absent,
+}
+
+/// What the parameters lack to match the formula; `None` when nothing can help.
+pub(super) fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss> {
+    let mut failing = failing(formula, true, parameters)?;
+    failing.sort_unstable();
+    failing.dedup();
+    let changed = |other: Option<&str>| -> Parameters {
+        let kept =
+            parameters.iter().filter(|(key, _)| !failing.iter().any(|condition| condition.key == **key));
+        let kept = kept.map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
+        let mended = failing.iter().filter_map(|condition| {
+            let value = match &condition.wanted {
+                Wanted::Value(value) => Some(Arc::clone(value)),
+                Wanted::AnyBut(_) => other.map(Arc::from),
+                Wanted::Present => Some("any".into()),
+                Wanted::Absent => None,
+            };
+            Some((Arc::clone(&condition.key), value?))
+        });
+        kept.chain(mended).collect()
+    };
+    // A key that must not have a value may be left out, unless something else asks for it.
+    let changed = [None, Some("other")].map(changed).into_iter().find(|changed| formula.matches(changed));
+    let matching = changed.or_else(|| Normal::of(formula).ok()?.sample());
+    Some(NearMiss { failing, matching })
+}
+
+/// The fewest conditions that keep the formula from being what is expected.
+fn failing(formula: &Formula, expected: bool, parameters: &Parameters) -> Option<Vec<Condition>> {
+    let literal = |key: &Arc<str>, wanted: Wanted| {
+        let found = parameters.get(key).cloned();
+        let holds = formula.matches(parameters) == expected;
+        Some(if holds { Vec::new() } else { vec![Condition { key: Arc::clone(key), wanted, found }] })
+    };
+    match formula {
+        Formula::Equals { key, value } => {
+            let value = Arc::clone(value);
+            literal(key, if expected { Wanted::Value(value) } else { Wanted::AnyBut(value) })
+        }
+        Formula::Exists { key } => literal(key, if expected { Wanted::Present } else { Wanted::Absent }),
+        Formula::Not(part) => failing(part, !expected, parameters),
+        Formula::All(parts) | Formula::Any(parts) => {
+            let mut each = parts.iter().map(|part| failing(part, expected, parameters));
+            if matches!(formula, Formula::All(_)) == expected {
+                each.collect::<Option<Vec<_>>>().map(|lists| lists.concat())
+            } else {
+                each.by_ref().flatten().min_by_key(Vec::len)
+            }
+        }
+    }
+}
+
+/// In the `when:` syntax, and what is there instead.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.found {
+            Some(found) => write!(f, "{}, but {} is {found:?}", self.formula(), self.key),
+            None => write!(f, "{}, but {} is absent", self.formula(), self.key),
+        }
+    }
+}
+
+impl Condition {
+    pub(super) fn formula(&self) -> Formula {
+        let key = || Arc::clone(&self.key);
+        let equals = |value: &Arc<str>| Formula::Equals { key: key(), value: Arc::clone(value) };
+        match &self.wanted {
+            Wanted::Value(value) => equals(value),
+            Wanted::AnyBut(value) => Formula::Not(Box::new(equals(value))),
+            Wanted::Present => Formula::Exists { key: key() },
+            Wanted::Absent => Formula::Not(Box::new(Formula::Exists { key: key() })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds::Constraints;
+
+    use super::*;
+
+    fn miss(when: &str, parameters: &[(&str, &str)]) -> Option<(Vec<String>, Parameters)> {
+        let constraints: Constraints = when.parse().unwrap();
+        let miss = near_miss(constraints.formula(), &parameters.iter().copied().collect())?;
+        Some((miss.failing.iter().map(ToString::to_string).collect(), miss.matching?))
+    }
+
+    fn expected(failing: &[&str], matching: &[(&str, &str)]) -> Option<(Vec<String>, Parameters)> {
+        Some((failing.iter().map(ToString::to_string).collect(), matching.iter().copied().collect()))
+    }
+
+    #[test]
+    fn the_conditions_that_fail_are_told_with_parameters_that_would_do() {
+        assert_eq!(
+            miss("env=prod,version=v1", &[("env", "qa"), ("version", "v1"), ("zone", "b")]),
+            expected(&["env=prod, but env is \"qa\""], &[("env", "prod"), ("version", "v1"), ("zone", "b")])
+        );
+        assert_eq!(
+            miss("env!=prod,!beta,canary", &[("env", "prod"), ("beta", "")]),
+            expected(
+                &[
+                    "!beta, but beta is \"\"",
+                    "canary, but canary is absent",
+                    "env!=prod, but env is \"prod\""
+                ],
+                &[("canary", "any")]
+            )
+        );
+        assert_eq!(
+            miss("env,env!=prod", &[("env", "prod")]),
+            expected(&["env!=prod, but env is \"prod\""], &[("env", "other")])
+        );
+    }
+
+    #[test]
+    fn of_alternatives_the_nearest_counts() {
+        assert_eq!(
+            miss("(a=1,b=2) || c=3", &[("a", "0")]),
+            expected(&["c=3, but c is absent"], &[("a", "0"), ("c", "3")])
+        );
+        assert_eq!(miss("false", &[]), None);
+    }
+}

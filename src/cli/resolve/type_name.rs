@@ -1,0 +1,99 @@
+//! The ways to say a type on the command line.
+
+use xds::folder::Contents;
+use xds::{TypeUrl, type_url as url};
+
+/// The type that a word stands for: a type URL, a message name with or without its package, or the name of its
+/// discovery service, all without regard to case.
+///
+/// # Errors
+/// With what it could be.
+pub(super) fn parse(word: &str, contents: &Contents) -> Result<TypeUrl, TypeError> {
+    let mut types: Vec<TypeUrl> = contents.types().cloned().collect();
+    types.extend(SERVICES.iter().map(|(_, type_url)| TypeUrl::from(*type_url)));
+    types.sort_unstable();
+    types.dedup();
+    let means = |type_url: &TypeUrl| {
+        let names = [type_url.as_str(), type_url.message_name(), short(type_url)];
+        names.into_iter().chain(service(type_url)).any(|name| name.eq_ignore_ascii_case(word))
+    };
+    let mut found: Vec<_> = types.into_iter().filter(means).collect();
+    match (found.pop(), &*found) {
+        (Some(only), []) => Ok(only),
+        (Some(last), _) => {
+            found.push(last);
+            let choices = found.iter().map(ToString::to_string).collect();
+            Err(TypeError::Ambiguous { word: word.into(), choices })
+        }
+        (None, _) => {
+            let choices = contents.types().map(|type_url| match service(type_url) {
+                Some(service) => format!("{} ({service})", short(type_url)),
+                None => type_url.message_name().to_owned(),
+            });
+            Err(TypeError::Unknown { word: word.into(), choices: choices.collect() })
+        }
+    }
+}
+
+/// Why a word stands for no type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::cli) enum TypeError {
+    #[error("no type is called {word:?}; the folder has {}", choices.join(", "))]
+    Unknown { word: String, choices: Vec<String> },
+    #[error("{word:?} may be any of {}", choices.join(", "))]
+    Ambiguous { word: String, choices: Vec<String> },
+}
+
+/// The message without its package.
+fn short(type_url: &TypeUrl) -> &str {
+    let name = type_url.message_name();
+    name.rsplit_once('.').map_or(name, |(_, name)| name)
+}
+
+fn service(type_url: &TypeUrl) -> Option<&'static str> {
+    SERVICES.iter().find(|(_, known)| *known == type_url.as_str()).map(|(service, _)| *service)
+}
+
+/// The discovery services by the names they go by.
+const SERVICES: [(&str, &str); 10] = [
+    ("LDS", url::LISTENER),
+    ("RDS", url::ROUTE_CONFIGURATION),
+    ("SRDS", url::SCOPED_ROUTE_CONFIGURATION),
+    ("VHDS", url::VIRTUAL_HOST),
+    ("CDS", url::CLUSTER),
+    ("EDS", url::CLUSTER_LOAD_ASSIGNMENT),
+    ("LEDS", url::LB_ENDPOINT),
+    ("SDS", url::SECRET),
+    ("RTDS", url::RUNTIME),
+    ("ECDS", url::TYPED_EXTENSION_CONFIG),
+];
+
+#[cfg(test)]
+mod tests {
+    use xds::folder::Folder;
+
+    use super::*;
+
+    #[test]
+    fn a_type_goes_by_its_url_its_message_and_its_service_in_any_case() {
+        let contents = Folder::new("examples/variants").contents(|_| {});
+        let words = [
+            url::ROUTE_CONFIGURATION,
+            "envoy.config.route.v3.RouteConfiguration",
+            "RouteConfiguration",
+            "routeconfiguration",
+            "RDS",
+            "rds",
+        ];
+        for word in words {
+            assert_eq!(parse(word, &contents).unwrap().as_str(), url::ROUTE_CONFIGURATION);
+        }
+        // Known, though the folder has none.
+        assert_eq!(parse("sds", &contents).unwrap().as_str(), url::SECRET);
+        assert_eq!(
+            parse("Route", &contents).unwrap_err().to_string(),
+            "no type is called \"Route\"; the folder has Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
+             RouteConfiguration (RDS)"
+        );
+    }
+}
