@@ -21,7 +21,7 @@ mod tests;
 /// The message these bytes encode, not yet checked for types that are missing.
 pub(super) fn read(raw: &[u8]) -> Result<DynamicParameterConstraints, ConstraintError> {
     let mut message = DynamicParameterConstraints::default();
-    Reader { operands: 0 }.constraints(raw, &mut message, &Trail::TOP)?;
+    Reader { operands: 0 }.constraints(raw, &mut message, &Trail::TOP, 0)?;
     Ok(message)
 }
 
@@ -30,14 +30,18 @@ struct Reader {
     operands: usize,
 }
 
+/// How many messages are around the one that is read.
+type Level = usize;
+
 impl Reader {
     fn constraints(
         &mut self,
         mut raw: &[u8],
         message: &mut DynamicParameterConstraints,
         trail: &Trail<'_>,
+        level: Level,
     ) -> Result<(), ConstraintError> {
-        while let Some(field) = next_field(&mut raw, 1..=4).ok_or_else(|| malformed(trail))? {
+        while let Some(field) = next_field(&mut raw, 1..=4, level).ok_or_else(|| malformed(trail))? {
             let before = message.r#type.take();
             message.r#type = match (field, before) {
                 (Field::Known(1, content), before) => {
@@ -45,7 +49,7 @@ impl Reader {
                         Some(Type::Constraint(single)) => single,
                         _ => SingleConstraint::default(),
                     };
-                    read_single(content, &mut single, trail)?;
+                    read_single(content, &mut single, trail, level + 1)?;
                     Some(Type::Constraint(single))
                 }
                 (Field::Known(2, content), before) => {
@@ -53,7 +57,7 @@ impl Reader {
                         Some(Type::OrConstraints(list)) => list,
                         _ => ConstraintList::default(),
                     };
-                    self.list(content, &mut list, Step::Or, trail)?;
+                    self.list(content, &mut list, Step::Or, trail, level + 1)?;
                     Some(Type::OrConstraints(list))
                 }
                 (Field::Known(3, content), before) => {
@@ -61,7 +65,7 @@ impl Reader {
                         Some(Type::AndConstraints(list)) => list,
                         _ => ConstraintList::default(),
                     };
-                    self.list(content, &mut list, Step::And, trail)?;
+                    self.list(content, &mut list, Step::And, trail, level + 1)?;
                     Some(Type::AndConstraints(list))
                 }
                 (Field::Known(_, content), before) => {
@@ -70,7 +74,7 @@ impl Reader {
                         _ => Box::default(),
                     };
                     limits::operator(trail)?;
-                    self.constraints(content, &mut negated, &trail.down(Step::Not))?;
+                    self.constraints(content, &mut negated, &trail.down(Step::Not), level + 1)?;
                     Some(Type::NotConstraints(negated))
                 }
                 (Field::Unknown, before) => before,
@@ -85,9 +89,10 @@ impl Reader {
         list: &mut ConstraintList,
         step: fn(usize) -> Step,
         trail: &Trail<'_>,
+        level: Level,
     ) -> Result<(), ConstraintError> {
         limits::operator(trail)?;
-        while let Some(field) = next_field(&mut raw, 1..=1).ok_or_else(|| malformed(trail))? {
+        while let Some(field) = next_field(&mut raw, 1..=1, level).ok_or_else(|| malformed(trail))? {
             let Field::Known(_, content) = field else { continue };
             let trail = trail.down(step(list.constraints.len()));
             self.operands += 1;
@@ -98,7 +103,7 @@ impl Reader {
                 });
             }
             let mut message = DynamicParameterConstraints::default();
-            self.constraints(content, &mut message, &trail)?;
+            self.constraints(content, &mut message, &trail, level + 1)?;
             list.constraints.push(message);
         }
         Ok(())
@@ -109,15 +114,16 @@ fn read_single(
     mut raw: &[u8],
     single: &mut SingleConstraint,
     trail: &Trail<'_>,
+    level: Level,
 ) -> Result<(), ConstraintError> {
-    while let Some(field) = next_field(&mut raw, 1..=3).ok_or_else(|| malformed(trail))? {
+    while let Some(field) = next_field(&mut raw, 1..=3, level).ok_or_else(|| malformed(trail))? {
         match field {
             Field::Known(1, content) => single.key = text(content, Step::Key, trail)?,
             Field::Known(2, content) => {
                 single.constraint_type = Some(ConstraintType::Value(text(content, Step::Value, trail)?));
             }
             Field::Known(_, mut content) => {
-                while next_field(&mut content, 0..=0).ok_or_else(|| malformed(trail))?.is_some() {}
+                while next_field(&mut content, 0..=0, level + 1).ok_or_else(|| malformed(trail))?.is_some() {}
                 single.constraint_type = Some(ConstraintType::Exists(Exists {}));
             }
             Field::Unknown => {}
@@ -142,13 +148,17 @@ enum Field<'a> {
 }
 
 /// Takes the next field off; `Some(None)` at the end, `None` for what is no field or has another wire type.
-fn next_field<'a>(raw: &mut &'a [u8], known: std::ops::RangeInclusive<u32>) -> Option<Option<Field<'a>>> {
+fn next_field<'a>(
+    raw: &mut &'a [u8],
+    known: std::ops::RangeInclusive<u32>,
+    level: Level,
+) -> Option<Option<Field<'a>>> {
     if raw.is_empty() {
         return Some(None);
     }
     let (number, wire_type) = decode_key(raw).ok()?;
     if !known.contains(&number) {
-        skip_field(wire_type, number, raw, DecodeContext::default()).ok()?;
+        skip(wire_type, number, raw, level)?;
         return Some(Some(Field::Unknown));
     }
     if wire_type != WireType::LengthDelimited {
@@ -159,6 +169,27 @@ fn next_field<'a>(raw: &mut &'a [u8], known: std::ops::RangeInclusive<u32>) -> O
     *raw = rest;
     Some(Some(Field::Known(number, content)))
 }
+
+/// Passes over the content of a field.
+///
+/// The bytes go on to others as they are (T23), and to their parsers a group is one more level of the message it is in.
+fn skip(wire_type: WireType, number: u32, raw: &mut &[u8], level: Level) -> Option<()> {
+    if level >= LEVEL_LIMIT {
+        return None;
+    }
+    if wire_type != WireType::StartGroup {
+        return skip_field(wire_type, number, raw, DecodeContext::default()).ok();
+    }
+    loop {
+        match decode_key(raw).ok()? {
+            (end, WireType::EndGroup) => return (end == number).then_some(()),
+            (inner, wire_type) => skip(wire_type, inner, raw, level + 1)?,
+        }
+    }
+}
+
+/// Protobuf parsers refuse a field with so many messages and groups around it.
+const LEVEL_LIMIT: Level = 100;
 
 /// More elements no acceptable tree has: a path of that many lists above each leaf.
 const OPERAND_LIMIT: usize = Constraints::DEPTH_LIMIT * Constraints::LEAF_LIMIT;

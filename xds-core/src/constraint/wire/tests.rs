@@ -68,6 +68,25 @@ fn t9_unknown_fields_beside_a_known_type_change_nothing() {
 }
 
 #[test]
+fn t23_no_group_is_deeper_than_the_parsers_of_those_who_get_the_bytes_allow() {
+    // Each group counted its levels anew: bytes were accepted that nobody could decode when they were sent on.
+    let group = |depth: usize| [vec![9 << 3 | 3; depth], vec![8 << 3, 1], vec![9 << 3 | 4; depth]].concat();
+    let nested = |lists: usize, groups: usize| {
+        let inner = [condition("a", "1"), group(groups)].concat();
+        (0..lists).fold(inner, |part, _| long_field(3, &long_field(1, &part)))
+    };
+    let mut refused = 0;
+    for (lists, groups) in (0..=32).step_by(8).flat_map(|lists| (30..101).map(move |groups| (lists, groups)))
+    {
+        let raw = nested(lists, groups);
+        let decodes = <DynamicParameterConstraints as prost::Message>::decode(&raw[..]).is_ok();
+        assert_eq!(Constraints::from_wire(&raw).is_ok(), decodes, "{lists} lists, {groups} groups");
+        refused += usize::from(!decodes);
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn t11_depth_is_bounded_before_the_stack_is() {
     let nots = |count| (0..count).fold(condition("a", "1"), |part, _| long_field(4, &part));
     assert!(Constraints::from_wire(&nots(32)).is_ok());
