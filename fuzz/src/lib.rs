@@ -1,0 +1,47 @@
+//! What must hold for any input of our parsers and wire readers.
+//!
+//! A *body* is a plain function over bytes. It panics when a property does not hold, and says whether the input was
+//! accepted. Two things call it:
+//!
+//! - `tests/bodies.rs` on stable, in each `cargo test`: the files of `corpus/<body>/`, then a [`Mutator`] for a second,
+//!   or ten where the environment has `CI` (`XDS_FUZZ_SECONDS` overrides both). What was accepted is mutated further,
+//!   which takes the place of coverage: valid inputs grow.
+//! - `libfuzzer/`, a workspace of its own for long runs with coverage, on nightly with cargo-fuzz:
+//!   `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer constraints_when fuzz/corpus/constraints_when`.
+//!
+//! A test prints its seed before it starts, so that even an overflown stack can be replayed with `XDS_FUZZ_SEED`; when a
+//! property fails it prints the input. An input that failed once becomes a file of the corpus, and a named test beside
+//! the code that was wrong.
+//!
+//! ```
+//! assert!(xds_fuzz::constraints_when(b"env in (prod,canary), !beta"));
+//! assert!(!xds_fuzz::constraints_when(b"env in prod"));
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `wire`, `when`, `draft` | the bodies for constraints, by what they are read from |
+//! | `constraints` | what holds for all accepted constraints |
+//! | `mutate` | inputs from inputs, by a seed |
+#![forbid(unsafe_code)]
+
+mod constraints;
+mod draft;
+mod mutate;
+mod when;
+mod wire;
+
+pub use draft::constraints_draft;
+pub use mutate::Mutator;
+pub use when::constraints_when;
+pub use wire::constraints_wire;
+
+/// A function that panics when a property does not hold for an input, and says whether the input was accepted.
+pub type Body = fn(&[u8]) -> bool;
+
+/// All bodies with the name of their corpus and words of their language.
+pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
+    ("constraints_wire", constraints_wire, wire::WORDS),
+    ("constraints_draft", constraints_draft, draft::WORDS),
+    ("constraints_when", constraints_when, when::WORDS),
+];

@@ -1,0 +1,62 @@
+//! Encoded constraints.
+
+use prost::Message;
+use xds_core::{ConstraintError, Constraints};
+use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
+
+use crate::constraints;
+
+/// Reads an encoded `DynamicParameterConstraints`: as any protobuf parser does, or not at all (T8, T9, T11).
+///
+/// # Panics
+/// When a property does not hold.
+pub fn constraints_wire(raw: &[u8]) -> bool {
+    let decoded = DynamicParameterConstraints::decode(raw);
+    match Constraints::from_wire(raw) {
+        Ok(read) => {
+            let decoded = decoded.expect("what is accepted and sent on decodes");
+            let again = Constraints::from_proto(&decoded).expect("both readers keep the same rules");
+            assert_eq!(again.formula(), read.formula());
+            assert_eq!(&read.wire()[..], raw);
+            constraints::check(&read);
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            let decoded = decoded.map(|decoded| (Constraints::from_proto(&decoded), decoded));
+            match (error, decoded) {
+                // The decoder has dropped a type from the future.
+                (ConstraintError::Untyped { .. }, Ok((Ok(again), decoded))) => {
+                    assert!(decoded.r#type.is_none() && again.is_unconstrained());
+                }
+                // What a later field replaces counts, as it takes memory while it is read.
+                (ConstraintError::TooDeep { .. } | ConstraintError::TooManyLeaves { .. }, _) => {}
+                (error, Ok((Ok(_), _))) => panic!("{error}: but it decodes to what is accepted"),
+                (_, Ok((Err(_), _)) | Err(_)) => {}
+            }
+            false
+        }
+    }
+}
+
+/// Tags with lengths, and whole conditions.
+pub(crate) const WORDS: &[&[u8]] = &[
+    b"\x0a\x00",
+    b"\x12\x00",
+    b"\x1a\x00",
+    b"\x22\x00",
+    b"\x0a\x01k",
+    b"\x12\x01v",
+    b"\x0a\x05\x0a\x01k\x1a\x00",
+    b"\x0a\x07\x0a\x05\x0a\x01k\x1a\x00",
+    b"\x0a\x06\x0a\x01k\x12\x01v",
+    b"\x22\x07\x0a\x05\x0a\x01k\x1a\x00",
+    b"\x12\x09\x0a\x07\x0a\x05\x0a\x01k\x1a\x00",
+    // Fields that no version knows: a varint, text, a group.
+    b"\x38\x01",
+    b"\x2a\x01x",
+    b"\x4b\x4c",
+    b"\x4b",
+    b"\x80",
+    b"\xff",
+];
