@@ -44,6 +44,17 @@ fn t21_equal_canonical_forms_mean_the_same() {
 }
 
 #[test]
+fn t21_a_rewritten_formula_with_another_leaf_is_equal_only_if_it_means_the_same() {
+    fn holds(mut pair: Rewritten, leaf: usize) -> bool {
+        let count = leaves(&pair.other).max(1);
+        swap_leaf(&mut pair.other, &mut (leaf % count));
+        let (original, other) = (constraints(&pair.original), constraints(&pair.other));
+        original.canon() != other.canon() || truth(&pair.original) == truth(&pair.other)
+    }
+    check(holds as fn(Rewritten, usize) -> bool);
+}
+
+#[test]
 fn t21_the_canonical_form_is_a_message_that_means_the_same() {
     fn holds(AnyFormula(formula): AnyFormula) -> bool {
         let canon = constraints(&formula).canon().to_vec();
@@ -167,6 +178,26 @@ fn leaves(formula: &Formula) -> usize {
         Formula::Equals { .. } | Formula::Exists { .. } => 1,
         Formula::All(parts) | Formula::Any(parts) => parts.iter().map(leaves).sum(),
         Formula::Not(part) => leaves(part),
+    }
+}
+
+/// Makes another condition out of one leaf, counted from the left.
+fn swap_leaf(formula: &mut Formula, left: &mut usize) -> bool {
+    match formula {
+        Formula::Equals { .. } | Formula::Exists { .. } if *left > 0 => {
+            *left -= 1;
+            false
+        }
+        Formula::Equals { key, .. } => {
+            *formula = Formula::Exists { key: key.clone() };
+            true
+        }
+        Formula::Exists { key } => {
+            *formula = Formula::Equals { key: key.clone(), value: "x".into() };
+            true
+        }
+        Formula::All(parts) | Formula::Any(parts) => parts.iter_mut().any(|part| swap_leaf(part, left)),
+        Formula::Not(part) => swap_leaf(part, left),
     }
 }
 

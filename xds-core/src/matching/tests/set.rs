@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use quickcheck::{Arbitrary, Gen};
 
-use super::world::{POINTS, Written, check, truth};
+use super::world::{POINTS, Written, check, equals, exists, not, shuffled, truth};
 use crate::constraint::Formula;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::parameters::Parameters;
@@ -130,20 +130,81 @@ fn disjoint(formulas: &[Written]) -> Vec<Formula> {
 
 #[test]
 fn t15_a_disjoint_family_is_accepted_in_any_order_and_any_portions() {
-    fn prop(formulas: Vec<Written>, turn: usize, portion: usize) -> bool {
+    fn prop(formulas: Vec<Written>, order: usize, portion: usize) -> bool {
         let parts = disjoint(&formulas);
         let variants = || parts.iter().enumerate().map(|(id, formula)| (Arc::new(formula.clone()), id));
         let at_once = Set::new().edit([], variants(), KeySetRule::Free).unwrap();
-        let mut turned: Vec<_> = variants().collect();
-        turned.rotate_left(turn % parts.len().max(1));
         let mut in_portions = Set::new();
-        for some in turned.chunks(portion % 3 + 1) {
+        for some in shuffled(variants().collect(), order).chunks(portion % 3 + 1) {
             in_portions = in_portions.edit([], some.iter().cloned(), KeySetRule::Free).unwrap();
         }
         let model = variants().map(|(formula, id)| (id, (*formula).clone(), truth(&formula))).collect();
         agree(&at_once, &model) && agree(&in_portions, &model)
     }
     check(prop as fn(Vec<Written>, usize, usize) -> bool);
+}
+
+#[test]
+fn t15_no_order_makes_an_overlapping_family_acceptable() {
+    fn prop(formulas: Vec<Written>, order: usize) -> bool {
+        let formulas: Vec<_> = formulas.iter().take(4).collect();
+        let truths: Vec<_> = formulas.iter().map(|formula| truth(&formula.0)).collect();
+        let mut seen = 0;
+        let overlaps = truths.iter().any(|truth| {
+            let is_met = seen & truth != 0;
+            seen |= truth;
+            is_met
+        });
+        let mut set = Set::new();
+        let refused = shuffled((0..formulas.len()).collect(), order).into_iter().any(|id| {
+            let insertion = (Arc::new(formulas[id].0.clone()), id);
+            set.edit([], [insertion], KeySetRule::Free).map(|edited| set = edited).is_err()
+        });
+        refused == (overlaps || truths.contains(&0))
+    }
+    check(prop as fn(Vec<Written>, usize) -> bool);
+}
+
+#[test]
+fn t16_what_is_left_counts_whatever_the_order_of_inserts_and_removals() {
+    fn prop(formulas: Vec<Written>, order: usize, removed: u8) -> bool {
+        let parts = disjoint(&formulas);
+        // Each variant comes before it goes; apart from that, in any order.
+        let goes = |id: &usize| removed >> id & 1 == 1;
+        let steps = (0..parts.len()).chain((0..parts.len()).filter(goes)).collect();
+        let (mut set, mut seen) = (Set::new(), [false; 8]);
+        for id in shuffled(steps, order) {
+            let insertion = (!seen[id]).then(|| (Arc::new(parts[id].clone()), id));
+            let removal = seen[id].then(|| &parts[id]);
+            set = set.edit(removal, insertion, KeySetRule::Free).unwrap();
+            seen[id] = true;
+        }
+        let left = (0..parts.len()).filter(|id| !goes(id));
+        agree(&set, &left.map(|id| (id, parts[id].clone(), truth(&parts[id]))).collect())
+    }
+    check(prop as fn(Vec<Written>, usize, u8) -> bool);
+}
+
+#[test]
+fn parameters_prepared_before_an_edit_keep_their_answer_and_fresh_ones_get_the_new() {
+    fn prop(formulas: Vec<Written>, kept: usize) -> bool {
+        let parts = disjoint(&formulas);
+        let variants: Vec<_> =
+            parts.iter().enumerate().map(|(id, formula)| (Arc::new(formula.clone()), id)).collect();
+        // The second half may name values that the first has never heard of.
+        let (first, second) = variants.split_at(kept % (variants.len() + 1));
+        let before = Set::new().edit([], first.iter().cloned(), KeySetRule::Free).unwrap();
+        let prepared: Vec<_> = POINTS.iter().map(|point| before.prepare(point)).collect();
+        let after = before.edit([], second.iter().cloned(), KeySetRule::Free).unwrap();
+        let answer = |variants: &[(Arc<Formula>, usize)], point| {
+            variants.iter().find(|(formula, _)| formula.matches(point)).map(|(_, id)| *id)
+        };
+        POINTS.iter().zip(&prepared).step_by(7).all(|(point, prepared)| {
+            prepared.resolve().copied() == answer(first, point)
+                && after.prepare(point).resolve().copied() == answer(&variants, point)
+        })
+    }
+    check(prop as fn(Vec<Written>, usize) -> bool);
 }
 
 #[test]
@@ -190,7 +251,7 @@ fn t5_keys_and_values_that_no_variant_names_change_nothing() {
 
 #[test]
 fn t3_a_value_that_is_named_later_is_found_by_those_who_had_it_before() {
-    let one = |value: &str| Arc::new(super::world::equals("k", value));
+    let one = |value: &str| Arc::new(equals("k", value));
     let before = Set::new().edit([], [(one("a"), 0)], KeySetRule::Equal).unwrap();
     let parameters = super::world::parameters(&[("k", "b")]);
     let prepared = before.prepare(&parameters);
@@ -211,6 +272,48 @@ fn reachable_are_the_variants_that_some_matching_parameters_get() {
         proven && found.iter().map(|(id, _)| **id).eq(expected)
     }
     check(prop as fn(Vec<Written>, Written) -> bool);
+}
+
+#[test]
+fn to_restrict_twice_is_to_restrict_by_both() {
+    /// Some known parameters as a formula: per key nothing, absent, or a value.
+    fn known(outcomes: [u8; 3]) -> Formula {
+        let condition = |(key, outcome): (&str, u8)| match outcome % 6 {
+            0 => Some(not(exists(key))),
+            1 => Some(equals(key, "x")),
+            2 => Some(equals(key, "")),
+            3 => Some(equals(key, "fresh")),
+            _ => None,
+        };
+        Formula::All(["a", "b", "c"].into_iter().zip(outcomes).filter_map(condition).collect())
+    }
+    type Outcomes = (u8, u8, u8);
+    fn prop(formulas: Vec<Written>, one: Outcomes, other: Outcomes) -> bool {
+        let parts = disjoint(&formulas);
+        let variants = parts.iter().enumerate().map(|(id, formula)| (Arc::new(formula.clone()), id));
+        let set = Set::new().edit([], variants, KeySetRule::Free).unwrap();
+        let (one, other) = (known(one.into()), known(other.into()));
+        let both = Formula::All(vec![one.clone(), other.clone()]);
+        let ids = |set: &Set, within: &Formula| {
+            let found = set.reachable(within).unwrap();
+            assert!(
+                found.iter().all(|(id, sample)| set.resolve(sample) == Some(id) && within.matches(sample))
+            );
+            let mut ids: Vec<_> = found.iter().map(|(id, _)| **id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let within_one = |id: usize| {
+            let formula = Formula::All(vec![parts[id].clone(), one.clone()]);
+            (Arc::new(formula), id)
+        };
+        let once = ids(&set, &one).into_iter().map(within_one);
+        let once = Set::new().edit([], once, KeySetRule::Free).unwrap();
+        let expected = (0..parts.len()).filter(|id| truth(&parts[*id]) & truth(&both) != 0);
+        let found = ids(&set, &both);
+        found.iter().copied().eq(expected) && ids(&once, &other) == found
+    }
+    check(prop as fn(Vec<Written>, Outcomes, Outcomes) -> bool);
 }
 
 #[test]
