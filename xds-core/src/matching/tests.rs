@@ -1,3 +1,4 @@
+mod bounds;
 mod coverage;
 mod large;
 mod normal;

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::world::equals;
 use crate::constraint::Formula;
-use crate::matching::{KeySetRule, VariantSet};
+use crate::matching::coverage::Domains;
+use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::parameters::Parameters;
 
 /// A sequence of numbers that look random, the same in every run.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as usize) % end
     }
@@ -77,56 +78,142 @@ fn an_edit_that_exchanges_a_value_leaves_the_trees_alone() {
     assert_eq!((set.resolve(&point(7)), edited.resolve(&point(7))), (Some(&7), Some(&99)));
 }
 
+/// A value for some of eight keys: one alternative of a variant, or a point.
+type Row = [Option<u8>; 8];
+
+fn row_formula(row: &Row) -> Formula {
+    let value =
+        |(key, value): (usize, &Option<u8>)| Some(equals(&format!("k{key}"), &format!("v{}", (*value)?)));
+    Formula::All(row.iter().enumerate().filter_map(value).collect())
+}
+
+fn row_parameters(row: &Row) -> Parameters {
+    let value = |(key, value): (usize, &Option<u8>)| Some((format!("k{key}"), format!("v{}", (*value)?)));
+    row.iter().enumerate().filter_map(value).collect()
+}
+
+/// Whether a point has every value that a row asks for.
+fn is_in(point: &Row, row: &Row) -> bool {
+    row.iter().zip(point).all(|(asked, given)| asked.is_none() || asked == given)
+}
+
+/// Whether no point is in both.
+fn are_apart(one: &Row, other: &Row) -> bool {
+    one.iter().zip(other).any(|(one, other)| one.is_some() && other.is_some() && one != other)
+}
+
 #[test]
 fn random_alternatives_over_many_keys_are_found_as_by_a_scan() {
     let mut dice = Dice(2);
+    let mut row = || {
+        let skipped = [dice.below(8), dice.below(8)];
+        std::array::from_fn(|key| (!skipped.contains(&key)).then(|| dice.below(16) as u8))
+    };
     let mut set = VariantSet::new();
-    let mut kept: Vec<Formula> = Vec::new();
-    let mut candidates = Vec::new();
-    for id in 0..700 {
-        let terms = (0..3).map(|_| {
-            let skipped = (dice.below(8), dice.below(8));
-            let keys = (0..8).filter(|key| *key != skipped.0 && *key != skipped.1).collect::<Vec<_>>();
-            Formula::All(
-                keys.iter().map(|key| equals(&format!("k{key}"), &format!("v{}", dice.below(16)))).collect(),
-            )
-        });
-        candidates.push((Arc::new(Formula::Any(terms.collect())), id));
-    }
-    for portion in candidates.chunks(10) {
-        match set.edit([], portion.iter().cloned(), KeySetRule::Free) {
-            Ok(edited) => {
-                set = edited;
-                kept.extend(portion.iter().map(|(formula, _)| (**formula).clone()));
-            }
-            Err(error) => assert!(error.to_string().starts_with("two variants match"), "{error}"),
-        }
-    }
-    assert!(kept.len() > 300);
-    let scan =
-        |point: &Parameters| kept.iter().find(|formula| formula.matches(point)).map(std::ptr::from_ref);
-    let found = |point: &Parameters| set.explain(point).found.map(|(formula, _)| formula.clone());
-    for round in 0..2_000 {
-        let mut pairs: Vec<_> =
-            (0..8).map(|key| (format!("k{key}"), format!("v{}", dice.below(17)))).collect();
-        if let Formula::Any(terms) = &kept[dice.below(kept.len())]
-            && let Formula::All(tests) = &terms[dice.below(3)]
-            && round % 4 > 0
-        {
-            // A point inside a term, or one step beside it.
-            for test in tests {
-                if let Formula::Equals { key, value } = test {
-                    pairs.push((key.to_string(), value.to_string()));
-                }
+    let mut kept: Vec<[Row; 3]> = Vec::new();
+    let mut refused = 0;
+    while kept.len() < 1_000 {
+        let portion: Vec<[Row; 3]> = (0..50).map(|_| [row(), row(), row()]).collect();
+        let meets = |one: &[Row; 3], other: &[Row; 3]| {
+            one.iter().any(|one| other.iter().any(|other| !are_apart(one, other)))
+        };
+        let insertions = |rows: &[[Row; 3]], first: usize| {
+            let formula = |rows: &[Row; 3]| Arc::new(Formula::Any(rows.iter().map(row_formula).collect()));
+            rows.iter().map(formula).zip(first..).collect::<Vec<_>>()
+        };
+        let mut fit: Vec<[Row; 3]> = Vec::new();
+        for rows in &portion {
+            if !kept.iter().chain(&fit).any(|other| meets(rows, other)) {
+                fit.push(*rows);
             }
         }
-        if round % 4 > 1 {
-            pairs.push((format!("k{}", dice.below(8)), format!("v{}", dice.below(17))));
+        if fit.len() < portion.len() {
+            refused += 1;
+            let error = set.edit([], insertions(&portion, kept.len()), KeySetRule::Free).unwrap_err();
+            assert!(matches!(error, SetError::Overlap { .. }), "{error}");
         }
-        let point = pairs.into_iter().skip(round % 2).collect();
-        let expected = scan(&point)
-            .map(|formula| kept.iter().find(|other| std::ptr::eq(*other, formula)).unwrap().clone());
-        assert_eq!(found(&point), expected);
+        set = set.edit([], insertions(&fit, kept.len()), KeySetRule::Free).unwrap();
+        kept.extend(fit);
+    }
+    assert!(refused > 3, "{refused} portions had an overlap");
+
+    let mut tried = 0;
+    let mut agree = |point: &Row, expected: Option<usize>| {
+        tried += 1;
+        let parameters = row_parameters(point);
+        assert_eq!(set.resolve(&parameters).copied(), expected, "{point:?}");
+        if tried % 16 == 0 {
+            assert_eq!(set.prepare(&parameters).resolve().copied(), expected, "{point:?}");
+            assert_eq!(set.explain(&parameters).found.map(|(_, id)| *id), expected, "{point:?}");
+        }
+    };
+    let scan = |point: &Row| kept.iter().position(|rows| rows.iter().any(|row| is_in(point, row)));
+    for (id, rows) in kept.iter().enumerate() {
+        for row in rows {
+            // A point inside, with more values than asked for, and its neighbours in one key that is asked for.
+            let inside: Row =
+                row.map(|value| value.or_else(|| Some(dice.below(17) as u8).filter(|v| *v < 16)));
+            agree(&inside, Some(id));
+            let key = (0..8).cycle().skip(dice.below(8)).find(|key| row[*key].is_some()).expect("it asks");
+            let mut beside = inside;
+            beside[key] = Some((inside[key].unwrap_or(0) + 1 + dice.below(16) as u8) % 17);
+            agree(&beside, scan(&beside));
+            beside[key] = None;
+            agree(&beside, scan(&beside));
+        }
+    }
+    for _ in 0..1_000 {
+        let point: Row = std::array::from_fn(|_| Some(dice.below(18) as u8).filter(|value| *value < 17));
+        agree(&point, scan(&point));
+    }
+    assert!(tried >= 10_000);
+}
+
+#[test]
+fn a_set_that_grew_by_edits_and_one_built_at_once_are_the_same_to_every_question() {
+    let gone = |at: &usize| at.is_multiple_of(50);
+    let all = || (0..1_500).filter(|at| !gone(at)).map(|at| (exact(at), at));
+    let at_once = VariantSet::new().edit([], all(), KeySetRule::Equal).unwrap();
+    let first = (0..1_460).map(|at| (exact(at), at));
+    let grown = VariantSet::new().edit([], first, KeySetRule::Equal).unwrap();
+    let removals: Vec<_> = (0..1_500).filter(gone).map(exact).collect();
+    let later = (1_460..1_500).filter(|at| !gone(at)).map(|at| (exact(at), at));
+    let grown = grown.edit(removals.iter().map(|formula| &**formula), later, KeySetRule::Equal).unwrap();
+    let (size, merged) = (grown.size(), at_once.size());
+    assert!(size.pending > 0 && size.vacant > 0 && (merged.pending, merged.vacant) == (0, 0), "{size:?}");
+
+    for at in 0..1_600 {
+        let expected = Some(at).filter(|at| *at < 1_500 && !gone(at));
+        for set in [&grown, &at_once] {
+            assert_eq!(set.resolve(&point(at)).copied(), expected);
+            assert_eq!(set.prepare(&point(at)).resolve().copied(), expected);
+            assert_eq!(set.explain(&point(at)).found.map(|(_, id)| *id), expected);
+        }
+    }
+    let key_sets = |set: &VariantSet<usize>| set.key_sets().map(|(_, count)| count).collect::<Vec<_>>();
+    assert_eq!(key_sets(&grown), key_sets(&at_once));
+    for within in [equals("k1", "v11"), equals("k0", "v0"), Formula::Not(Box::new(equals("k2", "v5")))] {
+        let reachable = |set: &VariantSet<usize>| {
+            let mut ids: Vec<_> = set.reachable(&within).unwrap().into_iter().map(|(id, _)| *id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!(reachable(&grown), reachable(&at_once));
+        assert!(!reachable(&grown).is_empty());
+        let coverage = |set: &VariantSet<usize>| {
+            let coverage = set.coverage(&Domains::new(), &within, 20).unwrap();
+            let mut dead: Vec<_> = coverage.dead.into_iter().copied().collect();
+            dead.sort_unstable();
+            (coverage.gaps, dead, coverage.idle_keys)
+        };
+        assert_eq!(coverage(&grown), coverage(&at_once));
+    }
+    for taken in [3, 1_470] {
+        for set in [&grown, &at_once] {
+            let error = set.edit([], [(exact(taken), 9_999)], KeySetRule::Equal).unwrap_err();
+            let witness = point(taken);
+            assert_eq!(error, SetError::Overlap { first: taken, second: 9_999, witness });
+        }
     }
 }
 
