@@ -1,4 +1,4 @@
-//! What must hold for any input of our parsers and wire readers.
+//! What must hold for any input of our parsers, wire readers and the matching of constraints.
 //!
 //! A *body* is a plain function over bytes. It panics when a property does not hold, and says whether the input was
 //! accepted. Two things call it:
@@ -22,16 +22,19 @@
 //! | --- | --- |
 //! | `wire`, `when`, `draft` | the bodies for constraints, by what they are read from |
 //! | `constraints` | what holds for all accepted constraints |
+//! | `matching` | the body for sets of variants, with the limits that are in use |
 //! | `mutate` | inputs from inputs, by a seed |
 #![forbid(unsafe_code)]
 
 mod constraints;
 mod draft;
+mod matching;
 mod mutate;
 mod when;
 mod wire;
 
 pub use draft::constraints_draft;
+pub use matching::variant_sets;
 pub use mutate::Mutator;
 pub use when::constraints_when;
 pub use wire::constraints_wire;
@@ -44,4 +47,5 @@ pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("constraints_wire", constraints_wire, wire::WORDS),
     ("constraints_draft", constraints_draft, draft::WORDS),
     ("constraints_when", constraints_when, when::WORDS),
+    ("variant_sets", variant_sets, matching::WORDS),
 ];

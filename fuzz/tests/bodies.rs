@@ -24,6 +24,11 @@ fn constraints_when() {
 }
 
 #[test]
+fn variant_sets() {
+    run("variant_sets");
+}
+
+#[test]
 fn a_mutator_repeats_itself() {
     let inputs = |seed| {
         let mut mutator = Mutator::new(seed, &[b"word"], vec![b"input".to_vec()]);
