@@ -24,6 +24,16 @@ fn constraints_when() {
 }
 
 #[test]
+fn requests_delta() {
+    run("requests_delta");
+}
+
+#[test]
+fn requests_sotw() {
+    run("requests_sotw");
+}
+
+#[test]
 fn variant_sets() {
     run("variant_sets");
 }
