@@ -46,52 +46,64 @@ impl Cube {
 
     /// Parameters in both cubes, with no key that neither names; `None` if there are none (T13).
     pub(super) fn meet(&self, other: &Self) -> Option<Parameters> {
-        let mut chosen = Vec::new();
+        let mut chosen = Vec::with_capacity(self.tests.len() + other.tests.len());
+        let mut theirs = other.tests.iter().peekable();
+        // Both are sorted, so one pass finds the keys of both.
         for (key, set) in &self.tests {
-            let (outcome, theirs) = match other.set(key) {
-                Some(theirs) => (set.meet(theirs)?, theirs.values()),
-                None => (set.any()?, &[][..]),
-            };
-            chosen.extend(concrete(outcome, &[set.values(), theirs]).map(|value| (Arc::clone(key), value)));
-        }
-        for (key, set) in &other.tests {
-            if self.set(key).is_none() {
-                chosen.extend(concrete(set.any()?, &[set.values()]).map(|value| (Arc::clone(key), value)));
+            while let Some((key, set)) = theirs.next_if(|(other, _)| other < key) {
+                chosen.push((key, concrete(set.any()?, &[set.values()])));
             }
+            let value = match theirs.next_if(|(other, _)| other == key) {
+                Some((_, theirs)) => concrete(set.meet(theirs)?, &[set.values(), theirs.values()]),
+                None => concrete(set.any()?, &[set.values()]),
+            };
+            chosen.push((key, value));
         }
-        Some(chosen.into_iter().collect())
+        for (key, set) in theirs {
+            chosen.push((key, concrete(set.any()?, &[set.values()])));
+        }
+        let chosen = chosen.into_iter().filter_map(|(key, value)| Some((Arc::clone(key), value?)));
+        Some(chosen.collect())
     }
 
     fn and(mut self, other: Self) -> Simple {
         if self.tests.is_empty() {
             return Simple::Cube(other);
         }
-        for (key, set) in other.tests {
-            match self.tests.binary_search_by(|(mine, _)| mine.cmp(&key)) {
-                Ok(at) => {
-                    let both = self.tests[at].1.and(&set);
-                    if both.is_empty() {
-                        return Simple::Never;
-                    }
-                    self.tests[at].1 = both;
-                }
-                Err(at) => self.tests.insert(at, (key, set)),
+        let is_possible = other.tests.into_iter().all(|(key, set)| self.narrow(key, set));
+        if is_possible { Simple::Cube(self) } else { Simple::Never }
+    }
+
+    /// Adds a condition on one key; false when nothing is left of that key.
+    fn narrow(&mut self, key: Arc<str>, set: ValueSet<Arc<str>>) -> bool {
+        // Most conditions are written in the order of their keys.
+        if self.tests.last().is_none_or(|(last, _)| *last < key) {
+            self.tests.push((key, set));
+            return true;
+        }
+        match self.tests.binary_search_by(|(mine, _)| mine.cmp(&key)) {
+            Ok(at) => {
+                let both = self.tests[at].1.and(&set);
+                let is_possible = !both.is_empty();
+                self.tests[at].1 = both;
+                is_possible
+            }
+            Err(at) => {
+                self.tests.insert(at, (key, set));
+                true
             }
         }
-        Simple::Cube(self)
     }
 }
 
 impl Simple {
     /// The formula, or its negation, when one cube says it; found without any diagram, in linear time per level.
     pub(super) fn of(formula: &Formula, negated: bool) -> Option<Self> {
-        let one = |key: &Arc<str>, set: ValueSet<Arc<str>>| {
-            let set = if negated { set.complement() } else { set };
-            Some(Self::Cube(Cube { tests: vec![(Arc::clone(key), set)] }))
-        };
         match formula {
-            Formula::Equals { key, value } => one(key, ValueSet::only(Arc::clone(value))),
-            Formula::Exists { key } => one(key, ValueSet::present()),
+            Formula::Equals { .. } | Formula::Exists { .. } => {
+                let test = literal(formula, negated)?;
+                Some(Self::Cube(Cube { tests: vec![test] }))
+            }
             Formula::Not(part) => Self::of(part, !negated),
             Formula::All(parts) if !negated => Self::conjunction(parts, negated),
             Formula::Any(parts) if negated => Self::conjunction(parts, negated),
@@ -103,6 +115,10 @@ impl Simple {
         let mut whole = Cube::default();
         let mut never = false;
         for part in parts {
+            if let Some((key, set)) = literal(part, negated) {
+                never |= !whole.narrow(key, set);
+                continue;
+            }
             match Self::of(part, negated)? {
                 Self::Never => never = true,
                 Self::Cube(_) if never => {}
@@ -138,6 +154,17 @@ impl Simple {
         let tests = if set.is_full() { Vec::new() } else { vec![(key, set)] };
         Some(Self::Cube(Cube { tests }))
     }
+}
+
+/// A condition on a single key, or its negation.
+fn literal(formula: &Formula, negated: bool) -> Option<(Arc<str>, ValueSet<Arc<str>>)> {
+    let (key, set) = match formula {
+        Formula::Equals { key, value } => (key, ValueSet::only(Arc::clone(value))),
+        Formula::Exists { key } => (key, ValueSet::present()),
+        Formula::Not(part) => return literal(part, !negated),
+        Formula::All(_) | Formula::Any(_) => return None,
+    };
+    Some((Arc::clone(key), if negated { set.complement() } else { set }))
 }
 
 /// The union of sets, halved again and again so that a long list of values costs no square.

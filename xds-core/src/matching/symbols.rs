@@ -72,8 +72,8 @@ impl Symbols {
 
     /// The set in numbers, adding what is not known yet.
     pub(super) fn add_set(&mut self, key: u32, set: &ValueSet<Arc<str>>) -> ValueSet<u32> {
-        let values = set.values().iter().map(|value| self.add_value(key, value)).collect();
-        ValueSet::of(values, set.has_other(), set.has_absent())
+        let values = set.values().iter().map(|value| self.add_value(key, value));
+        ValueSet::gather(values, set.has_other(), set.has_absent())
     }
 }
 

@@ -20,41 +20,61 @@ pub enum Outcome<T> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ValueSet<T> {
     /// Sorted, each once.
-    values: Vec<T>,
+    values: Values<T>,
     /// Whether `values` are those that are not allowed.
     inverted: bool,
     absent: bool,
 }
 
+/// A list that needs no memory of its own for a single value, which is what most conditions name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Values<T> {
+    One([T; 1]),
+    /// None or at least two.
+    Several(Vec<T>),
+}
+
 impl<T: Ord + Clone> ValueSet<T> {
     /// Exactly this value (T6).
     pub fn only(value: T) -> Self {
-        Self { values: vec![value], inverted: false, absent: false }
+        Self { values: Values::One([value]), inverted: false, absent: false }
     }
 
     /// Every value, and not absent (T6).
     #[must_use]
     pub fn present() -> Self {
-        Self { values: Vec::new(), inverted: true, absent: false }
+        Self { values: Values::Several(Vec::new()), inverted: true, absent: false }
     }
 
     /// Nothing.
     #[must_use]
     pub fn none() -> Self {
-        Self { values: Vec::new(), inverted: false, absent: false }
+        Self { values: Values::Several(Vec::new()), inverted: false, absent: false }
     }
 
     /// These values; all but these when `inverted`; and absent if so said. The values need not be sorted.
-    pub fn of(mut values: Vec<T>, inverted: bool, absent: bool) -> Self {
-        values.sort_unstable();
-        values.dedup();
+    pub fn of(values: Vec<T>, inverted: bool, absent: bool) -> Self {
+        Self::gather(values, inverted, absent)
+    }
+
+    /// [`of`](Self::of) whatever gives the values; a single one needs no memory of its own.
+    pub(super) fn gather(values: impl IntoIterator<Item = T>, inverted: bool, absent: bool) -> Self {
+        let mut values = Values::from_iter(values);
+        if let Values::Several(several) = &mut values {
+            several.sort_unstable();
+            several.dedup();
+            values = values.shrunk();
+        }
         Self { values, inverted, absent }
     }
 
     /// The values named: those allowed, or those not allowed when the set [holds any other](Self::has_other).
     #[must_use]
     pub fn values(&self) -> &[T] {
-        &self.values
+        match &self.values {
+            Values::One(one) => one,
+            Values::Several(several) => several,
+        }
     }
 
     /// Whether a value that the set does not name is in it.
@@ -71,7 +91,7 @@ impl<T: Ord + Clone> ValueSet<T> {
 
     /// Whether this value is in the set.
     pub fn has_value(&self, value: &T) -> bool {
-        self.values.binary_search(value).is_ok() != self.inverted
+        self.values().binary_search(value).is_ok() != self.inverted
     }
 
     /// Whether the outcome is in the set; [`Outcome::Other`] is one that the set does not name.
@@ -86,13 +106,13 @@ impl<T: Ord + Clone> ValueSet<T> {
     /// Whether nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty() && !self.inverted && !self.absent
+        self.values().is_empty() && !self.inverted && !self.absent
     }
 
     /// Whether everything is in it, so that the key does not matter.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.values.is_empty() && self.inverted && self.absent
+        self.values().is_empty() && self.inverted && self.absent
     }
 
     /// What is not in this set.
@@ -109,12 +129,12 @@ impl<T: Ord + Clone> ValueSet<T> {
         let absent = self.absent && other.absent;
         let (values, inverted) = match (self.inverted, other.inverted) {
             (false, _) => {
-                (self.values.iter().filter(|value| other.has_value(value)).cloned().collect(), false)
+                (self.values().iter().filter(|value| other.has_value(value)).cloned().collect(), false)
             }
             (true, false) => {
-                (other.values.iter().filter(|value| self.has_value(value)).cloned().collect(), false)
+                (other.values().iter().filter(|value| self.has_value(value)).cloned().collect(), false)
             }
-            (true, true) => (union(&self.values, &other.values), true),
+            (true, true) => (Values::Several(union(self.values(), other.values())).shrunk(), true),
         };
         Self { values, inverted, absent }
     }
@@ -131,8 +151,8 @@ impl<T: Ord + Clone> ValueSet<T> {
             return Some(Outcome::Absent);
         }
         let value = match (self.inverted, other.inverted) {
-            (false, _) => self.values.iter().find(|value| other.has_value(value)),
-            (true, false) => other.values.iter().find(|value| self.has_value(value)),
+            (false, _) => self.values().iter().find(|value| other.has_value(value)),
+            (true, false) => other.values().iter().find(|value| self.has_value(value)),
             (true, true) => return Some(Outcome::Other),
         };
         value.cloned().map(Outcome::Value)
@@ -145,7 +165,27 @@ impl<T: Ord + Clone> ValueSet<T> {
         } else if self.inverted {
             Some(Outcome::Other)
         } else {
-            self.values.first().cloned().map(Outcome::Value)
+            self.values().first().cloned().map(Outcome::Value)
+        }
+    }
+}
+
+impl<T> Values<T> {
+    /// The same, without a list around a single value.
+    fn shrunk(self) -> Self {
+        match self {
+            Self::Several(several) if several.len() == 1 => several.into_iter().collect(),
+            values => values,
+        }
+    }
+}
+
+impl<T> FromIterator<T> for Values<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut values = values.into_iter();
+        match (values.next(), values.next()) {
+            (Some(one), None) => Self::One([one]),
+            (first, second) => Self::Several(first.into_iter().chain(second).chain(values).collect()),
         }
     }
 }
