@@ -93,8 +93,8 @@ struct Table<V> {
 #[derive(Debug)]
 pub struct Prepared<'a, V> {
     set: &'a VariantSet<V>,
-    base: Vec<OutcomeId>,
-    delta: Vec<OutcomeId>,
+    /// What each key of the base is, then each of the delta.
+    outcomes: Box<[OutcomeId]>,
 }
 
 /// How parameters came to their variant, or to none.
@@ -166,7 +166,7 @@ impl<V> VariantSet<V> {
             Inner::Table(table) => (None, Some(table)),
         };
         let members = table.into_iter().flat_map(|table| table.members());
-        everyone.into_iter().chain(members.map(|member| (&*member.formula, &member.value)))
+        everyone.into_iter().chain(members.map(|member| (member.formula(), &member.value)))
     }
 
     /// The variant that these parameters get (T3); `None` when the name does not exist for them (T4).
@@ -187,11 +187,13 @@ impl<V> VariantSet<V> {
     /// Looks the parameters up, to resolve them again and again.
     #[must_use]
     pub fn prepare(&self, parameters: &Parameters) -> Prepared<'_, V> {
-        let (base, delta) = match &self.0 {
-            Inner::Empty | Inner::Everyone(_) => Default::default(),
-            Inner::Table(table) => (table.base.outcomes(parameters), table.delta.outcomes(parameters)),
+        let outcomes = match &self.0 {
+            Inner::Empty | Inner::Everyone(_) => Box::default(),
+            Inner::Table(table) => {
+                table.base.outcomes(parameters).chain(table.delta.outcomes(parameters)).collect()
+            }
         };
-        Prepared { set: self, base, delta }
+        Prepared { set: self, outcomes }
     }
 
     /// The variant that these parameters get, and the tests on the way.
@@ -217,7 +219,7 @@ impl<V> VariantSet<V> {
                 outcome
             });
             if let Some(member) = slot.and_then(|slot| part.get(slot)) {
-                return Explanation { tests, found: Some((&member.formula, &member.value)) };
+                return Explanation { tests, found: Some((member.formula(), &member.value)) };
             }
         }
         Explanation { tests, found: None }
@@ -305,8 +307,10 @@ impl<'a, V> Prepared<'a, V> {
             Inner::Empty => None,
             Inner::Everyone(value) => Some(value),
             Inner::Table(table) => {
-                let found = table.base.resolve_outcomes(&self.base);
-                let found = found.or_else(|| table.delta.resolve_outcomes(&self.delta));
+                let found = table.base.resolve_outcomes(&self.outcomes);
+                let of_delta =
+                    || table.delta.resolve_outcomes(&self.outcomes[table.base.index.symbols.len()..]);
+                let found = found.or_else(of_delta);
                 found.map(|member| &member.value)
             }
         }
@@ -314,7 +318,7 @@ impl<'a, V> Prepared<'a, V> {
 }
 
 impl<V> Table<V> {
-    fn members(&self) -> impl Iterator<Item = &Arc<Member<V>>> {
+    fn members(&self) -> impl Iterator<Item = &Member<V>> {
         self.base.members().chain(self.delta.members())
     }
 

@@ -70,7 +70,7 @@ struct Draft<V> {
     table: Table<V>,
     /// The places that removals made free, by what was there.
     vacant: HashMap<[u8; 16], (Side, Slot), FixedState>,
-    fresh: Vec<Arc<Member<V>>>,
+    fresh: Vec<Member<V>>,
 }
 
 impl<V: Clone> Draft<V> {
@@ -81,12 +81,7 @@ impl<V: Clone> Draft<V> {
                 let formula = Arc::new(super::EVERYONE.clone());
                 let normal = Normal::of(&formula).expect("it is a constant");
                 let keys = KeySet::default();
-                let base = Part::new(vec![Arc::new(Member::new(
-                    value.clone(),
-                    formula,
-                    Arc::clone(&keys),
-                    &normal,
-                ))]);
+                let base = Part::new(vec![Member::new(value.clone(), formula, Arc::clone(&keys), &normal)]);
                 Table { base, delta: Part::default(), keys: BTreeMap::from([(keys, 1)]) }
             }
             Inner::Table(table) => Table::clone(table),
@@ -107,11 +102,11 @@ impl<V: Clone> Draft<V> {
         let Some(sample) = normal.sample() else { return };
         for side in [Side::Base, Side::Delta] {
             let part = self.part(side);
-            let found = part.find(&sample).and_then(|slot| Some((slot, Arc::clone(part.get(slot)?))));
+            let found = part.find(&sample).and_then(|slot| Some((slot, part.get(slot)?.clone())));
             if let Some((slot, member)) = found.filter(|(_, member)| member.normal() == normal) {
                 part.set(slot, None);
                 self.vacant.insert(normal.digest().0, (side, slot));
-                self.count_out(&member.keys);
+                self.count_out(member.keys());
             }
         }
     }
@@ -125,7 +120,7 @@ impl<V: Clone> Draft<V> {
             return Err(SetError::Unsatisfiable { variant: value });
         }
         let keys = self.count_in(written_keys(&formula));
-        let member = Arc::new(Member::new(value, formula, keys, &normal));
+        let member = Member::new(value, formula, keys, &normal);
         let vacant = if self.vacant.is_empty() { None } else { self.vacant.remove(&normal.digest().0) };
         match vacant {
             Some((side, slot)) => self.part(side).set(slot, Some(member)),
@@ -164,6 +159,10 @@ impl<V: Clone> Draft<V> {
             let pending = delta.live + fresh.len();
             pending > DELTA_LIMIT.min(total / MERGE_SHARE) || removed > total / MERGE_SHARE
         };
+        // A single insertion is judged before anything is built for it.
+        if let [only] = &*fresh {
+            self.check(None, only)?;
+        }
         let mut new = None;
         if is_due {
             let members = base.members().chain(delta.members()).chain(&fresh).cloned().collect();
@@ -175,9 +174,11 @@ impl<V: Clone> Draft<V> {
             new = Some((Side::Delta, members.len() - fresh.len()));
             self.table.delta = Part::new(members);
         }
-        if let Some((side, first)) = new {
+        if let Some((side, first)) = new
+            && fresh.len() > 1
+        {
             for (slot, member) in (first as Slot..).zip(&fresh) {
-                self.check(side, slot, member)?;
+                self.check(Some((side, slot)), member)?;
             }
         }
         if rule == KeySetRule::Equal && self.table.keys.len() > 1 {
@@ -186,7 +187,7 @@ impl<V: Clone> Draft<V> {
         if total == 0 {
             return Ok(VariantSet::new());
         }
-        let mut without_keys = self.table.members().filter(|member| member.keys.is_empty());
+        let mut without_keys = self.table.members().filter(|member| member.keys().is_empty());
         if total == 1
             && let Some(member) = without_keys.next()
         {
@@ -196,16 +197,16 @@ impl<V: Clone> Draft<V> {
         Ok(VariantSet(Inner::Table(Arc::new(self.table))))
     }
 
-    /// Proves that a new member overlaps no other one.
-    fn check(&self, own_side: Side, own_slot: Slot, member: &Arc<Member<V>>) -> Result<(), SetError<V>> {
+    /// Proves that a new member, which may have its place already, overlaps no other one.
+    fn check(&self, own: Option<(Side, Slot)>, member: &Member<V>) -> Result<(), SetError<V>> {
         let normal = member.normal();
         for (side, part) in [(Side::Base, &self.table.base), (Side::Delta, &self.table.delta)] {
             let mut overlap = None;
             let judged = part.each_meeting(&normal, &mut |slot, other, witness| {
-                if side == own_side && slot == own_slot {
+                if own == Some((side, slot)) {
                     return ControlFlow::Continue(());
                 }
-                let is_later = side == own_side && slot > own_slot;
+                let is_later = own.is_some_and(|own| side == own.0 && slot > own.1);
                 let (first, second) = if is_later { (member, other) } else { (other, member) };
                 let (first, second) = (first.value.clone(), second.value.clone());
                 overlap = Some(SetError::Overlap { first, second, witness });
@@ -224,15 +225,15 @@ impl<V: Clone> Draft<V> {
     /// Two members of a table with more than one key set.
     fn key_sets(&self) -> SetError<V> {
         let first = self.table.members().next().expect("a key set has a member");
-        let differs = |member: &&Arc<Member<V>>| member.keys != first.keys;
+        let differs = |member: &&Member<V>| member.keys() != first.keys();
         let second = self.table.members().find(differs).expect("another key set has another member");
         let missing =
             |from: &KeySet, than: &KeySet| from.iter().filter(|key| !than.contains(key)).cloned().collect();
         SetError::KeySets {
             first: first.value.clone(),
             second: second.value.clone(),
-            only_first: missing(&first.keys, &second.keys),
-            only_second: missing(&second.keys, &first.keys),
+            only_first: missing(first.keys(), second.keys()),
+            only_second: missing(second.keys(), first.keys()),
         }
     }
 }

@@ -3,10 +3,12 @@
 //! A node asks for the key that tells most of its variants apart, so different branches ask in different orders. It has
 //! an edge per value, a child for any other value, one for absent, and a `wild` child for variants that this key does
 //! not sort. On tables the tree is a decision diagram; on sets made to be nasty it decays to a list, and never grows
-//! beyond a fixed multiple of what went in.
+//! beyond a fixed multiple of what went in. Where all that is left wants single values of the same keys, one table takes
+//! the place of the nodes below.
 
 mod build;
 mod probe;
+mod table;
 
 use std::collections::HashMap;
 
@@ -15,6 +17,7 @@ use super::hash::FixedState;
 use super::symbols::{OutcomeId, Symbols};
 use super::value_set::ValueSet;
 pub(super) use probe::Probe;
+use table::{Column, Table};
 
 /// The place of a variant in the list that the tree was built from.
 pub(super) type Slot = u32;
@@ -25,6 +28,11 @@ pub(super) struct Index {
     pub(super) symbols: Symbols,
     root: Link,
     nodes: Vec<Node>,
+    tables: Vec<Table>,
+    /// The columns of each table.
+    columns: Vec<Column>,
+    /// The places of each table.
+    cells: Vec<u32>,
     /// Of each node with few edges a sorted range; of one with many a hash table, a power of two long.
     edges: Vec<Edge>,
     /// Where the entries of each list begin; one more at the end.
@@ -47,6 +55,8 @@ enum Target {
     Node(u32),
     /// Some variants, with what is still to be tested.
     List(u32),
+    /// Variants that want one value of each of the same keys.
+    Table(u32),
 }
 
 #[derive(Debug)]
@@ -105,11 +115,18 @@ struct Question {
 
 impl Index {
     /// The variant that matches; `outcome` says what a key is.
+    #[inline]
     pub(super) fn find(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
-        self.find_below(self.root, outcome)
+        self.find_from(self.root, outcome)
     }
 
-    fn find_below(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
+    /// Where a search branches; apart from the way without branches, so that the latter is no recursion.
+    fn find_below(&self, at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
+        self.find_from(at, outcome)
+    }
+
+    #[inline]
+    fn find_from(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
         loop {
             match at.target() {
                 Target::Nothing => return None,
@@ -120,6 +137,7 @@ impl Index {
                         .find(|at| self.tests(*at).all(|rule| rule.holds(outcome)))
                         .map(|at| self.slot(at));
                 }
+                Target::Table(table) => return self.look_up(table, outcome),
                 Target::Node(node) => {
                     let node = &self.nodes[node as usize];
                     let child = self.child(node, outcome(node.key));
@@ -137,6 +155,7 @@ impl Index {
         }
     }
 
+    #[inline]
     fn child(&self, node: &Node, outcome: OutcomeId) -> Link {
         if outcome == super::symbols::ABSENT {
             return node.absent;
@@ -160,23 +179,28 @@ impl Index {
     }
 
     /// All places for edges of a node; the empty ones have [`NO_VALUE`].
+    #[inline]
     fn edges(&self, node: &Node) -> &[Edge] {
         &self.edges[node.first as usize..(node.first + node.edges) as usize]
     }
 
+    #[inline]
     fn entries(&self, list: u32) -> std::ops::Range<usize> {
         self.lists[list as usize] as usize..self.lists[list as usize + 1] as usize
     }
 
+    #[inline]
     fn slot(&self, entry: usize) -> Slot {
         self.entries[entry].slot
     }
 
+    #[inline]
     fn tests(&self, entry: usize) -> impl Iterator<Item = Rule<'_>> {
         let end = self.entries.get(entry + 1).map_or(self.tests.len(), |next| next.tests as usize);
         self.tests[self.entries[entry].tests as usize..end].iter().map(|test| self.rule(*test))
     }
 
+    #[inline]
     fn rule(&self, test: Test) -> Rule<'_> {
         let key = test.key & (u32::MAX >> 2);
         match test.key >> 30 {
@@ -192,6 +216,9 @@ impl Index {
         let questions = self.residuals.iter().flat_map(|residual| residual.nodes.values());
         let residuals = questions.map(|question| 2 * size_of::<Question>() + size_of_val(&*question.edges));
         size_of_val(&*self.nodes)
+            + size_of_val(&*self.tables)
+            + size_of_val(&*self.columns)
+            + size_of_val(&*self.cells)
             + size_of_val(&*self.edges)
             + size_of_val(&*self.lists)
             + size_of_val(&*self.entries)
@@ -211,19 +238,22 @@ impl Link {
     const NODE: u32 = 0;
     const SLOT: u32 = 1;
     const LIST: u32 = 2;
+    const TABLE: u32 = 3;
 
     fn new(kind: u32, at: usize) -> Self {
-        assert!(at < 1 << 30, "an index holds at most a thousand million of anything");
+        assert!(at < (1 << 30) - 1, "an index holds at most a thousand million of anything");
         Self(kind << 30 | at as u32)
     }
 
+    #[inline]
     fn target(self) -> Target {
         let at = self.0 & (u32::MAX >> 2);
         match self.0 >> 30 {
             Self::NODE => Target::Node(at),
             Self::SLOT => Target::Slot(at),
             Self::LIST => Target::List(at),
-            _ => Target::Nothing,
+            _ if self == Self::NOTHING => Target::Nothing,
+            _ => Target::Table(at),
         }
     }
 }
@@ -245,6 +275,7 @@ impl Test {
 }
 
 impl Rule<'_> {
+    #[inline]
     fn holds(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> bool {
         match self {
             Rule::Is { key, outcome: wanted } => outcome(*key) == *wanted,
@@ -271,11 +302,12 @@ impl Residual {
 }
 
 /// The first place to look for a value in a table: the numbers are dense, so one multiplication spreads them.
+#[inline]
 fn place(value: u32, mask: usize) -> usize {
     (u64::from(value).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask
 }
 
-/// No value has this number.
+/// No value and no slot has this number.
 const NO_VALUE: u32 = u32::MAX;
 /// Up to so many edges are searched one by one; with more, the branches cost more than the multiplication.
 const LINEAR_EDGES: usize = 2;

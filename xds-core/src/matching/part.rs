@@ -13,25 +13,39 @@ use crate::parameters::Parameters;
 /// The keys that a formula writes down, sorted (T12).
 pub(super) type KeySet = Arc<[Arc<str>]>;
 
-/// A variant with its constraints.
-#[derive(Debug)]
+/// A variant with its constraints; the value is at hand, because finding it is all that most searches want.
+#[derive(Debug, Clone)]
 pub(super) struct Member<V> {
     pub(super) value: V,
-    pub(super) formula: Arc<Formula>,
-    pub(super) keys: KeySet,
+    condition: Arc<Condition>,
+}
+
+#[derive(Debug)]
+struct Condition {
+    formula: Arc<Formula>,
+    keys: KeySet,
     /// The normal form, unless it is so simple that it is made again when needed.
     tangled: Option<Arc<Tangled>>,
 }
 
 impl<V> Member<V> {
     pub(super) fn new(value: V, formula: Arc<Formula>, keys: KeySet, normal: &Normal) -> Self {
-        Self { value, formula, keys, tangled: normal.tangled().cloned() }
+        let tangled = normal.tangled().cloned();
+        Self { value, condition: Arc::new(Condition { formula, keys, tangled }) }
+    }
+
+    pub(super) fn formula(&self) -> &Formula {
+        &self.condition.formula
+    }
+
+    pub(super) fn keys(&self) -> &KeySet {
+        &self.condition.keys
     }
 
     pub(super) fn normal(&self) -> Normal {
-        match &self.tangled {
+        match &self.condition.tangled {
             Some(tangled) => Normal::of_tangled(tangled),
-            None => Normal::of(&self.formula).expect("a single cube needs no budget"),
+            None => Normal::of(self.formula()).expect("a single cube needs no budget"),
         }
     }
 }
@@ -46,14 +60,16 @@ pub(super) struct Part<V> {
 }
 
 /// Lists of lists, so that a change copies little.
-type Slots<V> = Arc<Vec<Arc<Vec<Option<Arc<Member<V>>>>>>>;
+type Slots<V> = Arc<[Arc<[Option<Member<V>>]>]>;
 
 impl<V> Part<V> {
-    pub(super) fn new(members: Vec<Arc<Member<V>>>) -> Self {
+    pub(super) fn new(members: Vec<Member<V>>) -> Self {
         let live = members.len();
-        let index = Index::build((0..).zip(members.iter().map(|member| member.normal())));
-        let chunks = members.chunks(CHUNK).map(|chunk| Arc::new(chunk.iter().cloned().map(Some).collect()));
-        Self { index: Arc::new(index), slots: Arc::new(chunks.collect()), live }
+        let index = Index::build((0..).zip(members.iter().map(Member::normal)));
+        let mut members = members.into_iter();
+        let chunk = |_| members.by_ref().take(CHUNK).map(Some).collect();
+        let slots = (0..live.div_ceil(CHUNK)).map(chunk).collect();
+        Self { index: Arc::new(index), slots, live }
     }
 
     /// How many variants the tree was built from.
@@ -61,19 +77,23 @@ impl<V> Part<V> {
         self.slots.last().map_or(0, |last| (self.slots.len() - 1) * CHUNK + last.len())
     }
 
-    pub(super) fn get(&self, slot: Slot) -> Option<&Arc<Member<V>>> {
+    #[inline]
+    pub(super) fn get(&self, slot: Slot) -> Option<&Member<V>> {
         self.slots[slot as usize / CHUNK][slot as usize % CHUNK].as_ref()
     }
 
     /// Puts a member of the same meaning in the place of another, or takes one out.
-    pub(super) fn set(&mut self, slot: Slot, member: Option<Arc<Member<V>>>) {
+    pub(super) fn set(&mut self, slot: Slot, member: Option<Member<V>>)
+    where
+        V: Clone,
+    {
         let chunk = Arc::make_mut(&mut Arc::make_mut(&mut self.slots)[slot as usize / CHUNK]);
         let place = &mut chunk[slot as usize % CHUNK];
         self.live = self.live - usize::from(place.is_some()) + usize::from(member.is_some());
         *place = member;
     }
 
-    pub(super) fn members(&self) -> impl Iterator<Item = &Arc<Member<V>>> {
+    pub(super) fn members(&self) -> impl Iterator<Item = &Member<V>> {
         self.slots.iter().flat_map(|chunk| chunk.iter()).flatten()
     }
 
@@ -95,18 +115,18 @@ impl<V> Part<V> {
         })
     }
 
-    pub(super) fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Member<V>>> {
+    pub(super) fn resolve(&self, parameters: &Parameters) -> Option<&Member<V>> {
         self.get(self.find(parameters)?)
     }
 
     /// What each key is, in the numbers of the tree.
-    pub(super) fn outcomes(&self, parameters: &Parameters) -> Vec<OutcomeId> {
+    pub(super) fn outcomes(&self, parameters: &Parameters) -> impl Iterator<Item = OutcomeId> {
         let symbols = &self.index.symbols;
-        let keys = 0..symbols.len() as u32;
-        keys.map(|key| symbols.outcome(key, parameters.get(symbols.name(key)))).collect()
+        (0..symbols.len() as u32).map(|key| symbols.outcome(key, parameters.get(symbols.name(key))))
     }
 
-    pub(super) fn resolve_outcomes(&self, outcomes: &[OutcomeId]) -> Option<&Arc<Member<V>>> {
+    #[inline]
+    pub(super) fn resolve_outcomes(&self, outcomes: &[OutcomeId]) -> Option<&Member<V>> {
         self.get(self.index.find(&mut |key| outcomes[key as usize])?)
     }
 
@@ -115,7 +135,7 @@ impl<V> Part<V> {
     pub(super) fn each_meeting(
         &self,
         normal: &Normal,
-        visit: &mut impl FnMut(Slot, &Arc<Member<V>>, Parameters) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Slot, &Member<V>, Parameters) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TooComplex> {
         // The cubes of a tangled formula can lead to one slot again and again; the exact answer is worked out once.
         let is_tangled = normal.tangled().is_some();

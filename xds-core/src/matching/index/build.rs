@@ -144,6 +144,9 @@ impl Builder {
         if group.len() < 2 || depth.nodes > DEPTH_LIMIT || depth.wild > WILD_DEPTH_LIMIT {
             return self.list(&group);
         }
+        if let Some(table) = self.table(&group) {
+            return table;
+        }
         for key in self.preferred_keys(&group) {
             if let Some(split) = self.split(key, &group, budget) {
                 drop(group);
@@ -151,6 +154,26 @@ impl Builder {
             }
         }
         self.list(&group)
+    }
+
+    /// The group as a table, if each of it wants one value of each of the same keys.
+    fn table(&mut self, group: &[Item]) -> Option<Link> {
+        let keys: Vec<_> = self.open_tests(group[0]).map(|(key, _)| *key).collect();
+        let mut rows = Vec::new();
+        for item in group {
+            let cube = &self.cubes[*item as usize];
+            let mut wanted = keys.iter();
+            let values = self.open_tests(*item).map(|(key, set)| match (set.values(), set.has_other()) {
+                ([value], false) if !set.has_absent() && wanted.next() == Some(key) => Some(*value),
+                _ => None,
+            });
+            let values = values.collect::<Option<Vec<_>>>()?;
+            if cube.residual.is_some() || values.len() < keys.len() {
+                return None;
+            }
+            rows.push((values, cube.slot));
+        }
+        Some(Link::new(Link::TABLE, self.index.add_table(&keys, &rows)?))
     }
 
     /// The open keys of a group: the one that most cubes constrain first, then the one with most values.
@@ -341,6 +364,9 @@ impl Builder {
         let mut index = self.index;
         index.lists.push(index.entries.len() as u32);
         index.nodes.shrink_to_fit();
+        index.tables.shrink_to_fit();
+        index.columns.shrink_to_fit();
+        index.cells.shrink_to_fit();
         index.edges.shrink_to_fit();
         index.lists.shrink_to_fit();
         index.entries.shrink_to_fit();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Index, Link, NO_VALUE, Rule, Slot, Target};
+use super::{Column, Index, Link, NO_VALUE, Rule, Slot, Target};
 use crate::matching::cube::Cube;
 use crate::matching::symbols::{ABSENT, OTHER, OutcomeId};
 use crate::matching::value_set::ValueSet;
@@ -24,9 +24,10 @@ impl Probe {
         let ranges = cube.tests().iter().filter_map(|(name, set)| {
             let key = symbols.key(name)?;
             let outcomes = set.values().iter().map(|value| symbols.outcome(key, Some(value)));
-            let known: Vec<_> = outcomes.filter(|outcome| *outcome != OTHER).collect();
-            let other = set.has_other() || known.len() < set.values().len();
-            Some((key, Range { set: ValueSet::of(known, set.has_other(), set.has_absent()), other }))
+            let known = outcomes.filter(|outcome| *outcome != OTHER);
+            let known = ValueSet::gather(known, set.has_other(), set.has_absent());
+            let other = set.has_other() || known.values().len() < set.values().len();
+            Some((key, Range { set: known, other }))
         });
         Self(ranges.collect())
     }
@@ -73,6 +74,7 @@ impl Index {
                 }
                 return ControlFlow::Continue(());
             }
+            Target::Table(table) => return self.walk_table(table, probe, visit),
             Target::Node(node) => &self.nodes[node as usize],
         };
         self.walk_below(node.wild, probe, visit)?;
@@ -103,6 +105,47 @@ impl Index {
             self.walk_below(child, probe, visit)?;
         }
         ControlFlow::Continue(())
+    }
+
+    fn walk_table(
+        &self,
+        table: u32,
+        probe: &Probe,
+        visit: &mut impl FnMut(Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let columns = self.columns(table);
+        let look_ups = columns.iter().try_fold(1, |look_ups: usize, column| {
+            let range = probe.range(column.key).filter(|range| !range.set.has_other())?;
+            look_ups.checked_mul(range.set.values().len())
+        });
+        // More combinations than rows: better to read all rows.
+        if look_ups.is_some_and(|look_ups| look_ups <= self.cell_count(table)) {
+            return self.walk_rows(table, columns, 0, probe, visit);
+        }
+        let meets = |(number, _): &(u64, Slot)| {
+            let has = |column: &Column| {
+                probe.range(column.key).is_none_or(|range| range.has(column.value(*number)))
+            };
+            columns.iter().all(has)
+        };
+        self.rows(table).filter(meets).try_for_each(|(_, slot)| visit(slot))
+    }
+
+    /// Looks up every combination of the values that the probe allows; `columns` are those without a value yet.
+    fn walk_rows(
+        &self,
+        table: u32,
+        columns: &[Column],
+        number: u64,
+        probe: &Probe,
+        visit: &mut impl FnMut(Slot) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let Some((column, rest)) = columns.split_first() else {
+            return self.slots_at(table, number).try_for_each(visit);
+        };
+        let values = probe.range(column.key).map_or(&[][..], |range| range.set.values());
+        let mut digits = values.iter().filter_map(|value| column.digit(*value));
+        digits.try_for_each(|digit| self.walk_rows(table, rest, number + digit, probe, visit))
     }
 }
 
