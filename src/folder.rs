@@ -45,7 +45,6 @@ pub use contents::{Contents, Located, Place};
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use error::{FolderError, Position, Problem};
 
-#[cfg_attr(not(test), expect(dead_code, reason = "`document` does not read maps under `when` yet"))]
 mod constraint_form;
 mod contents;
 mod convert;

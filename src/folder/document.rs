@@ -9,9 +9,9 @@ use std::path::Path;
 use prost_reflect::prost::Message;
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
-use xds_core::when::WhenError;
 use xds_core::{ConstraintError, Constraints, Resource, ResourceError, ResourceName};
 
+use super::constraint_form;
 use super::convert::{self, Fault, Packed};
 use super::descriptors::Descriptors;
 use super::error::{FolderError, Position, Problem};
@@ -199,11 +199,11 @@ impl<'a> Reader<'a> {
         let constraints = match *whens {
             [] => Ok(constraints),
             [entry] if constraints.is_unconstrained() => self.constraints(entry),
-            [again] | [_, again, ..] => Err((again.at, Problem::GivenTwice)),
+            [again] | [_, again, ..] => Err(vec![whole(again.at, Problem::GivenTwice)]),
         };
         // With an error the file is refused, whatever the constraints are.
-        let constraints = constraints.unwrap_or_else(|(at, problem)| {
-            self.field_error(at, subject.clone(), WHEN, problem);
+        let constraints = constraints.unwrap_or_else(|faults| {
+            self.faults(faults, &subject, WHEN);
             Constraints::NONE
         });
         let without_when = node.get(WHEN).map(|_| node.without(WHEN));
@@ -218,17 +218,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Whom a resource is for: the value of its `when`.
-    fn constraints(&self, entry: &Entry) -> Result<Constraints, (Position, Problem)> {
-        let node = &entry.value;
+    fn constraints(&self, entry: &Entry) -> Result<Constraints, Vec<Fault>> {
         if self.is_tagged(entry) {
             let expected = "a string in quotes, as it begins with `!`";
-            return Err((node.at, Problem::WrongValue { expected, found: "a YAML tag".into() }));
+            let problem = Problem::WrongValue { expected, found: "a YAML tag".into() };
+            return Err(vec![whole(entry.value.at, problem)]);
         }
-        let Some(text) = node.text() else {
-            let expected = "a string such as \"env=prod,!version\"";
-            return Err((node.at, Problem::WrongValue { expected, found: node.describe() }));
-        };
-        text.parse().map_err(|error: WhenError| (node.at, error.into()))
+        constraint_form::constraints(&entry.value, self.descriptors)
     }
 
     /// Whether a `!` stands between a key and its value. YAML takes `! beta` for `beta` with a tag, so its meaning would
@@ -355,6 +351,11 @@ struct Label<'a> {
     whens: Vec<&'a Entry>,
     /// Those of `resource_name`.
     constraints: Constraints,
+}
+
+/// A mistake of a value as a whole.
+fn whole(at: Position, problem: Problem) -> Fault {
+    Fault { at, field: Box::default(), problem }
 }
 
 /// The constraints in an `envoy.service.discovery.v3.ResourceName`.
@@ -660,7 +661,7 @@ name: [
     }
 
     #[test]
-    fn a_resource_has_its_constraints_from_one_place_and_as_a_string() {
+    fn a_resource_has_its_constraints_from_one_place_and_in_one_of_three_forms() {
         let subject = r#"envoy.config.cluster.v3.Cluster "a": when"#;
         let twice = format!("{WRAPPED}\nname: a\nwhen: x\nresource: {{{CLUSTER}, name: a, when: x}}\n");
         assert_eq!(errors(yaml(&twice)).len(), 1);
@@ -670,7 +671,19 @@ name: [
             CLUSTER.replace("type.g", "\"type.g") + "\""
         );
         assert_eq!(errors(json(&twice)), [format!("f.json:4:1: {subject}: given twice")]);
-        let expected = r#"expected a string such as "env=prod,!version", found"#;
+        for when in [
+            "\"env=prod,!version\"",
+            "{and_constraints: {constraints: [{constraint: {key: env, value: prod}}, {notConstraints: {constraint: {key: \
+             version, exists: {}}}}]}}",
+            "{constraints: [{constraints: [{key: env, value: prod}, {key: version, exists: {}, invert: true}], \
+             match_type: AND}]}",
+        ] {
+            assert_eq!(
+                audiences(yaml(&format!("{CLUSTER}\nname: a\nwhen: {when}\n"))),
+                ["a [env=prod,!version]"]
+            );
+        }
+        let expected = r#"expected a string such as "env=prod,!version", or a map, found"#;
         for (when, found) in
             [("5", "the number 5"), ("[a]", "a list"), ("", "nothing"), ("true", "the boolean true")]
         {
