@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
+use crate::matching::KeySetRule;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::resource::VariantId;
 
@@ -35,6 +36,7 @@ pub struct Cache {
     snapshot: ArcSwap<Snapshot>,
     writer: Mutex<Writer>,
     interest: Mutex<Interest>,
+    key_sets: KeySetRule,
 }
 
 /// What only commits need; its lock makes them one at a time.
@@ -49,6 +51,13 @@ impl Cache {
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// The same with another rule for the keys that the variants of a name write down (T15). That no two of them match
+    /// the same parameters cannot be relaxed.
+    #[must_use]
+    pub fn with_key_sets(key_sets: KeySetRule) -> Arc<Self> {
+        Arc::new(Self { key_sets, ..Self::default() })
     }
 
     /// The newest state.
@@ -77,7 +86,7 @@ impl Cache {
             return Err(CommitError::Superseded { required, actual: current.revision() });
         }
         let mut next = Snapshot::clone(&current);
-        let changed = apply(changes, &mut next, current.revision().next())?;
+        let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
         if changed.is_empty() && current.is_synced() {
             return Ok(Commit { revision: current.revision(), changed: 0 });
         }
@@ -148,6 +157,7 @@ fn apply(
     changes: BTreeMap<VariantId, Change>,
     next: &mut Snapshot,
     revision: Revision,
+    key_sets: KeySetRule,
 ) -> Result<ChangedNames, CommitError> {
     let types = next.edit(revision);
     let mut changed = ChangedNames::new();
@@ -163,7 +173,7 @@ fn apply(
             None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,
             None => types.entry(type_url.clone()).or_default(),
         };
-        let is_changed = resources.edit(&name, of_name, revision);
+        let is_changed = resources.edit(&name, of_name, revision, key_sets);
         if is_changed.map_err(|error| CommitError::of_set(&type_url, error))? {
             changed.entry(type_url).or_default().insert(name);
         }

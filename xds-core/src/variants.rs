@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::constraint::Constraints;
+use crate::matching::normal::Normal;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, Version, digest};
 use crate::parameters::Parameters;
@@ -105,6 +106,7 @@ impl Variants {
         &self,
         removals: &[Arc<Variant>],
         insertions: &[Arc<Variant>],
+        key_sets: KeySetRule,
     ) -> Result<Option<Self>, SetError<Arc<Variant>>> {
         if let [only] = insertions
             && only.constraints == Constraints::NONE
@@ -114,7 +116,7 @@ impl Variants {
         }
         let removed = removals.iter().map(|variant| variant.constraints.formula());
         let inserted = insertions.iter().map(|variant| ((&variant.constraints).into(), Arc::clone(variant)));
-        let set = self.0.edit(removed, inserted, KeySetRule::Equal)?;
+        let set = self.0.edit(removed, inserted, key_sets)?;
         Ok((!set.is_empty()).then_some(Self(set)))
     }
 
@@ -126,8 +128,12 @@ impl Variants {
 
     /// What says to a client of other variants that none is for these parameters (T35); `None` when one is.
     pub(crate) fn unmatched(&self, parameters: &Parameters) -> Option<Constraints> {
-        let (keys, _) = self.0.key_sets().next().filter(|_| self.resolve(parameters).is_none())?;
-        Constraints::agreeing_with(parameters, keys).ok()
+        if self.resolve(parameters).is_some() {
+            return None;
+        }
+        // There is one set of keys, unless that rule was relaxed.
+        let keys: Vec<_> = self.0.key_sets().flat_map(|(keys, _)| keys).cloned().collect();
+        Constraints::agreeing_with(parameters, &keys).ok()
     }
 
     /// How many variants there are.
@@ -150,6 +156,15 @@ impl Variants {
     /// The variant with exactly these constraints.
     #[must_use]
     pub fn get(&self, constraints: &Constraints) -> Option<&Arc<Variant>> {
-        self.iter().find(|variant| variant.constraints == *constraints)
+        let is_it = |variant: &&Arc<Variant>| variant.constraints == *constraints;
+        if self.len() <= FEW {
+            return self.iter().find(is_it);
+        }
+        // Whatever they match, it alone does.
+        let sample = Normal::of(constraints.formula()).ok()?.sample()?;
+        self.resolve(&sample).filter(is_it)
     }
 }
+
+/// Up to this many variants are looked through faster than constraints are normalised.
+const FEW: usize = 16;

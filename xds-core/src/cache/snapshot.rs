@@ -1,6 +1,6 @@
 //! Everything the cache holds, at one revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -8,7 +8,7 @@ use rpds::HashTrieMapSync;
 
 use super::transaction::Change;
 use crate::constraint::Constraints;
-use crate::matching::SetError;
+use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::variants::{Form, Variant, Variants};
@@ -149,6 +149,7 @@ impl TypeSnapshot {
         name: &ResourceName,
         changes: Vec<VariantChange>,
         revision: Revision,
+        key_sets: KeySetRule,
     ) -> Result<bool, SetError<Arc<Variant>>> {
         let nothing = Variants::default();
         let set = self.get(name).unwrap_or(&nothing);
@@ -171,7 +172,7 @@ impl TypeSnapshot {
         if removed.is_empty() && inserted.is_empty() {
             return Ok(false);
         }
-        match set.edit(&removed, &inserted)? {
+        match set.edit(&removed, &inserted, key_sets)? {
             Some(set) => self.present.insert_mut(name.clone(), set),
             None => _ = self.present.remove_mut(name),
         }
@@ -192,7 +193,8 @@ impl TypeSnapshot {
         came: &[Arc<Variant>],
         at: Revision,
     ) -> Vec<Arc<Variant>> {
-        let came = |variant: &Variant| came.iter().any(|other| other.constraints() == variant.constraints());
+        let came: BTreeSet<_> = came.iter().map(|variant| variant.constraints()).collect();
+        let came = |variant: &Variant| came.contains(variant.constraints());
         let removed = self.removed.get(name).cloned().unwrap_or_default();
         self.removals -= weight(&removed);
         let (returned, mut removed): (Vec<_>, Vec<_>) =

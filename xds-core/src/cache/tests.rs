@@ -231,3 +231,17 @@ fn t22_the_same_operands_in_another_order_are_the_same_variant() {
     assert_eq!(commit(&cache, "EDS a[version=v1,env=prod]=1").changed, 0);
     assert_eq!(commit(&cache, "EDS -a[version=v1,env=prod]").changed, 1);
 }
+
+#[test]
+fn t15_the_rule_of_equal_keys_can_be_relaxed_and_that_against_overlaps_cannot() {
+    let different = "X r[env=prod]=A r[env=test,version=v1]=B";
+    assert!(matches!(try_commit(&Cache::new(), different), Err(CommitError::KeySets { .. })));
+    let cache = Cache::with_key_sets(KeySetRule::Free);
+    commit(&cache, different);
+    let overlap = try_commit(&cache, "X r[env=prod,version=v1]=C");
+    assert!(matches!(overlap, Err(CommitError::Ambiguous { .. })));
+    // T35: who gets nothing is told by the keys of all.
+    let mut client = Delta::new(&cache);
+    client.ask("X", "r?env=prod r?env=test");
+    assert_eq!(client.sent(), "n1 X r[env=prod]=A -r[env=test,!version]");
+}

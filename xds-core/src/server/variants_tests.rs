@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fixture::{Delta, Sotw, commit, parameters, version};
+use super::Body;
+use super::fixture::{Delta, Sotw, commit, parameters, payload, version};
 use crate::Cache;
 
 /// TP2's worked example: four variants instead of nine resources.
@@ -242,4 +243,35 @@ fn s25_a_name_that_is_gone_when_it_is_asked_for_beside_the_wildcard_is_not_kept(
     commit(&cache, "CDS -r");
     client.ask("CDS", "r", "1");
     assert_eq!(client.sent(), "n2 CDS");
+}
+
+/// The distinct pieces of memory behind the payloads of some bodies, and their bytes.
+fn payload_memory<'a>(bodies: impl Iterator<Item = &'a Arc<Body>>) -> (usize, usize) {
+    let large = bodies.flat_map(|body| body.chunks()).filter(|chunk| chunk.len() > 4096);
+    let distinct: std::collections::BTreeMap<_, _> =
+        large.map(|chunk| (chunk.as_ptr(), chunk.len())).collect();
+    (distinct.len(), distinct.values().sum())
+}
+
+#[test]
+fn a_thousand_clients_of_ten_variants_have_the_memory_of_ten() {
+    let content = |variant: usize| format!("{variant}{}", "x".repeat(10_000));
+    let put = |variant: usize| format!(" r[variant=v{variant}]={}", content(variant));
+    let cache = cache(&format!("RDS{}", (0..10).map(put).collect::<String>()));
+    let node = |number: usize| {
+        let own: String = (0..20).map(|entry| format!(" own{entry}=x{number}")).collect();
+        format!("variant=v{}{own}", number % 10)
+    };
+    let mut deltas: Vec<_> = (0..500).map(|number| delta(&cache, &node(number), "RDS", "r")).collect();
+    let mut sotws: Vec<_> = (500..1000).map(|number| sotw(&cache, &node(number), "RDS", "r")).collect();
+    for (number, client) in deltas.iter_mut().enumerate() {
+        assert_eq!(client.sent(), format!("n1 RDS r={}", content(number % 10)));
+    }
+    for (number, client) in sotws.iter_mut().enumerate() {
+        assert_eq!(client.sent(), format!("n1 RDS r={}", content(number % 10)));
+    }
+    let bodies = deltas.iter().flat_map(|client| &client.last_bodies);
+    let (payloads, bytes) = payload_memory(bodies.chain(sotws.iter().flat_map(|client| &client.last_bodies)));
+    let all: usize = (0..10).map(|variant| payload("RDS", "r", &content(variant)).len()).sum();
+    assert_eq!((payloads, bytes, cache.classes()), (10, all, 10));
 }
