@@ -159,14 +159,15 @@ impl Selection {
         }
     }
 
-    /// What either of two selects.
-    pub(crate) fn union(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Names(these), Self::Names(those)) => {
-                Self::Names(these.iter().chain(those.iter()).cloned().collect())
-            }
-            _ => Self::All,
+    /// What any of several selects.
+    pub(crate) fn union(mut selections: Vec<Self>) -> Self {
+        if selections.len() == 1 {
+            return selections.remove(0);
         }
+        if selections.contains(&Self::All) {
+            return Self::All;
+        }
+        Self::Names(selections.iter().flat_map(Self::names).cloned().collect())
     }
 
     /// The same selection, made of the strings of an older one where it has them.
@@ -290,13 +291,21 @@ impl Subscription {
     /// Whether the name is asked for with these parameters.
     #[must_use]
     pub fn covers_locator(&self, locator: &Locator) -> bool {
-        self.covering(&locator.name).any(|parameters| *parameters == locator.parameters)
+        let covers = |group: &Group| self.is_wildcard_group(group) || group.names.contains(&locator.name);
+        let is_plain = locator.parameters == self.derived;
+        (is_plain && covers(&self.plain)) || self.located.get(&locator.parameters).is_some_and(covers)
     }
 
-    /// How many names are asked for, without wildcards; one that is asked for with several parameter sets counts for each.
+    /// Whether the name is asked for with these parameters and by itself, not by a wildcard.
+    pub(crate) fn lists(&self, locator: &Locator) -> bool {
+        let of_parameters = self.groups().filter(|(parameters, _)| **parameters == locator.parameters);
+        of_parameters.map(|(_, group)| group).any(|group| group.names.contains(&locator.name))
+    }
+
+    /// How many names are asked for, wildcards included; one that is asked for with several parameter sets counts for each.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.groups().map(|(_, group)| group.names.len()).sum()
+        self.groups().map(|(_, group)| group.names.len() + usize::from(group.wildcard)).sum()
     }
 
     /// Whether nothing is asked for.

@@ -194,9 +194,9 @@ impl Driver {
 fn close_status(error: &StreamError) -> Status {
     let text = error.to_string();
     let status = match error {
-        StreamError::TooManyNames { .. } | StreamError::TooManyTypes { .. } => {
-            Status::resource_exhausted(text)
-        }
+        StreamError::TooManyNames { .. }
+        | StreamError::TooManyParameters { .. }
+        | StreamError::TooManyTypes { .. } => Status::resource_exhausted(text),
         StreamError::FellBehind { .. } => Status::unavailable(text),
         _ => Status::invalid_argument(text),
     };

@@ -251,6 +251,8 @@ impl Interest {
             let mut touched = BTreeSet::new();
             for name in changed.get(type_url).into_iter().flatten() {
                 let by_name = interest.by_name.get(name).into_iter().flatten();
+                // A class may ask for everything and, under other parameters, for the name: it is noted once.
+                let by_name = by_name.filter(|id| !interest.wildcards.contains(id));
                 for id in by_name.chain(&interest.wildcards) {
                     if interest.classes[id].record(name, before, after, self.revision) {
                         touched.insert(id);

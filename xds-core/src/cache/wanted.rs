@@ -1,8 +1,9 @@
 //! What a stream wants of a type, and which variants that are.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Keys, TypeSnapshot};
 use crate::name::ResourceName;
@@ -11,11 +12,20 @@ use crate::subscription::{Selection, Subscription};
 use crate::variants::{Form, Variant};
 
 /// What a stream wants of a type: equal wants, once their parameters are projected, form a class.
-#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Wanted {
     pub(crate) form: Form,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
     parts: Vec<Part>,
+    /// Where the parts are many: a proxy may ask for each name with parameters of its own.
+    index: OnceLock<PartIndex>,
+}
+
+/// The parts by what they select, as places in the list.
+#[derive(Debug, Default, Clone)]
+struct PartIndex {
+    wildcards: Vec<usize>,
+    by_name: BTreeMap<ResourceName, Vec<usize>>,
 }
 
 /// What is wanted under one set of parameters.
@@ -23,6 +33,45 @@ pub(crate) struct Wanted {
 pub(crate) struct Part {
     pub(crate) parameters: Parameters,
     pub(crate) selection: Selection,
+}
+
+impl PartialEq for Wanted {
+    fn eq(&self, other: &Self) -> bool {
+        (self.form, &self.parts) == (other.form, &other.parts)
+    }
+}
+
+impl Eq for Wanted {}
+
+impl PartialOrd for Wanted {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Wanted {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.form, &self.parts).cmp(&(other.form, &other.parts))
+    }
+}
+
+impl PartIndex {
+    fn of(parts: &[Part]) -> Self {
+        let mut index = Self::default();
+        for (at, part) in parts.iter().enumerate() {
+            if part.selection == Selection::All {
+                index.wildcards.push(at);
+            }
+            for name in part.selection.names() {
+                index.by_name.entry(name.clone()).or_default().push(at);
+            }
+        }
+        index
+    }
+
+    fn covering(&self, name: &ResourceName) -> impl Iterator<Item = usize> {
+        self.wildcards.iter().chain(self.by_name.get(name).into_iter().flatten()).copied()
+    }
 }
 
 impl Wanted {
@@ -35,19 +84,13 @@ impl Wanted {
         (!wanted.parts.is_empty()).then_some(wanted)
     }
 
-    fn new(form: Form, mut parts: Vec<Part>) -> Self {
-        parts.sort_unstable_by(|a, b| a.parameters.cmp(&b.parameters));
-        let mut merged = Vec::<Part>::with_capacity(parts.len());
-        for part in parts {
-            match merged.last_mut() {
-                Some(last) if last.parameters == part.parameters => {
-                    let selection = std::mem::replace(&mut last.selection, Selection::All);
-                    last.selection = selection.union(part.selection);
-                }
-                _ => merged.push(part),
-            }
+    fn new(form: Form, parts: Vec<Part>) -> Self {
+        let mut merged = BTreeMap::<Parameters, Vec<Selection>>::new();
+        for Part { parameters, selection } in parts {
+            merged.entry(parameters).or_default().push(selection);
         }
-        Self { form, parts: merged }
+        let merge = |(parameters, of_them)| Part { parameters, selection: Selection::union(of_them) };
+        Self { form, parts: merged.into_iter().map(merge).collect(), index: OnceLock::new() }
     }
 
     /// The same as far as the parameters matter.
@@ -70,7 +113,7 @@ impl Wanted {
     /// The same with other selections in its parts.
     pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
         let map = |part: Part| Part { selection: selection(part.selection), ..part };
-        Self { form: self.form, parts: self.parts.into_iter().map(map).collect() }
+        Self { form: self.form, parts: self.parts.into_iter().map(map).collect(), index: OnceLock::new() }
     }
 
     /// Whether every name is wanted, under whatever parameters.
@@ -96,23 +139,28 @@ impl Wanted {
 
     /// The parts that ask for a name.
     pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Part> {
-        self.parts.iter().filter(move |part| part.selection.covers(name))
+        let (few, many) = if self.parts.len() <= FEW_PARTS {
+            (self.parts.as_slice(), None)
+        } else {
+            (&[][..], Some(self.index.get_or_init(|| PartIndex::of(&self.parts))))
+        };
+        let places = many.into_iter().flat_map(move |index| index.covering(name));
+        few.iter().filter(move |part| part.selection.covers(name)).chain(places.map(|at| &self.parts[at]))
     }
 
-    /// The variants of a name that it gets, each once (T29), in the order of its parts.
+    /// The variants of a name that it gets, each once (T29).
     pub(super) fn chosen<'r>(
         &self,
         name: &ResourceName,
         resources: &'r TypeSnapshot,
     ) -> Vec<&'r Arc<Variant>> {
-        let mut chosen = Vec::new();
-        let Some(variants) = resources.get(name) else { return chosen };
-        for part in self.covering(name) {
-            if let Some(variant) = variants.resolve(&part.parameters)
-                && !chosen.iter().any(|other| Arc::ptr_eq(other, variant))
-            {
-                chosen.push(variant);
-            }
+        let Some(variants) = resources.get(name) else { return Vec::new() };
+        let found = self.covering(name).filter_map(|part| variants.resolve(&part.parameters));
+        let mut chosen: Vec<_> = found.collect();
+        if chosen.len() > 1 {
+            chosen.sort_unstable_by_key(|variant| Arc::as_ptr(variant));
+            chosen.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            chosen.sort_unstable_by(|one, other| one.constraints().cmp(other.constraints()));
         }
         chosen
     }
@@ -153,3 +201,6 @@ impl Wanted {
         }
     }
 }
+
+/// Up to this many parts are looked through one by one.
+const FEW_PARTS: usize = 8;

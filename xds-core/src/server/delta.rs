@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
-use super::progress::{Answer, Gone, Handle, Progress, Step};
+use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{self, Asked, Locator};
+use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::{Form, Variant};
 
 /// One delta stream, seen from the server.
@@ -47,6 +47,8 @@ struct Owed {
     locators: BTreeSet<Locator>,
     /// Given up while a wildcard stays (D18).
     left: BTreeSet<Locator>,
+    /// Held removals of what was given up so.
+    gone: BTreeSet<Handle>,
     everything: bool,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
@@ -84,7 +86,7 @@ impl DeltaStream {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         self.types.check_names(at, &request.subscribe)?;
         self.types.check_names(at, &request.unsubscribe)?;
-        let watch = Arc::clone(&self.types.watch);
+        let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
@@ -94,7 +96,10 @@ impl DeltaStream {
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            progress.reselect(&watch);
+            progress.check_limit(names_limit)?;
+            let left = progress.reselect(&watch);
+            // D18: as without a wildcard nobody waits to hear of them.
+            owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
             owed.locators.extend(added.locators);
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.left.extend(added.left);
@@ -102,7 +107,6 @@ impl DeltaStream {
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
             owed.nothing = is_first && progress.membership.is_none();
         }
-        self.types.check_limit(at)?;
         Ok(verdict)
     }
 
@@ -130,14 +134,15 @@ fn respond(
     if progress.membership.is_some() {
         let form = progress.form();
         // Its answer says so already. D14: a removal too many does no harm, one too few does.
-        let is_unknown = |_: &Update, gone: &Variant| {
+        let is_unknown = |_: &Subscription, _: &Update, gone: &Variant| {
             form == Form::Name && subscription::has_name(&owed.locators, gone.name())
         };
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
-            true => progress.stay(owed.locators.union(&owed.left)),
+            true => progress.stay(owed.locators.union(&owed.left), snapshot),
             false => progress.advance(now, snapshot, is_unknown)?,
         };
         content.removed.extend(gone);
+        content.removed.extend(owed.gone.iter().cloned());
         if update.from == Revision::ZERO {
             content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
         } else {
@@ -179,6 +184,25 @@ struct Content {
 }
 
 impl Content {
+    /// An update as it is, unless it tells of a name whose removal waits: that is told only to who asks for it (S33, D10).
+    fn share(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>) {
+        if !update.absent.iter().any(|name| progress.holds(name)) {
+            self.shared = Some(Arc::clone(update));
+            return;
+        }
+        let changed = update.changed.iter().map(|variant| (progress.handle(variant), Arc::clone(variant)));
+        self.changed.extend(changed);
+        for handle in progress.told_at_once(update).collect::<Vec<_>>() {
+            if handle.constraints.is_none() && progress.holds(&handle.name) {
+                if !subscription::has_name(&owed.locators, &handle.name) {
+                    continue;
+                }
+                progress.told_all(&handle.name);
+            }
+            self.removed.insert(handle);
+        }
+    }
+
     /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
     fn first_answer(
         &mut self,
@@ -190,7 +214,7 @@ impl Content {
         snapshot: &Snapshot,
     ) {
         if owed.brought.is_empty() {
-            self.shared = Some(Arc::clone(update));
+            self.share(progress, owed, update);
         } else {
             let is_endpoints = progress.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
@@ -226,8 +250,9 @@ impl Content {
                 owed.brought.contains_key(name) && progress.chosen(name, snapshot).is_empty()
             };
             let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
+            let mut others = Others::new();
             for locator in told {
-                if let Answer::Gone(handles) = progress.answer(locator, snapshot) {
+                if let Answer::Gone(handles) = progress.answer(locator, &mut others, snapshot) {
                     self.removed.extend(handles);
                 }
             }
@@ -245,15 +270,16 @@ impl Content {
     ) {
         let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
         if !fresh.changed.is_empty() || progress.told_at_once(&fresh).next().is_some() {
-            self.shared = Some(Arc::clone(&fresh));
+            self.share(progress, owed, &fresh);
         }
         if owed.everything {
             self.removed.extend(progress.told_at_once(update));
         }
         // D10, D18: the client is told at once, and again each time it asks.
-        let answers =
-            owed.locators.iter().map(|locator| progress.answer(locator, snapshot)).collect::<Vec<_>>();
-        let left = owed.left.iter().filter_map(|locator| progress.answer_left(locator, snapshot));
+        let mut others = Others::new();
+        let answers = owed.locators.iter().map(|locator| progress.answer(locator, &mut others, snapshot));
+        let answers = answers.collect::<Vec<_>>();
+        let left = owed.left.iter().flat_map(|locator| progress.answer_left(locator, update.from, snapshot));
         for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
@@ -279,11 +305,19 @@ impl Content {
         let is_there = |handle: &Handle| {
             handle.constraints.is_none() && !progress.chosen(&handle.name, snapshot).is_empty()
         };
-        let narrow = |handle| match is_there(&handle) {
-            true => Handle { constraints: Some(Constraints::NONE), ..handle },
-            false => handle,
+        let variants = |name: &ResourceName| snapshot.get(&progress.type_url, name);
+        let narrow = |handle: Handle| {
+            if !is_there(&handle) {
+                return vec![handle];
+            }
+            // T35: what came from another stream can be told only by who has nothing now.
+            let unmatched = progress.subscription.covering(&handle.name);
+            let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
+            let told = unmatched.chain([Constraints::NONE]);
+            told.map(|constraints| Handle { name: handle.name.clone(), constraints: Some(constraints) })
+                .collect()
         };
-        self.removed = std::mem::take(&mut self.removed).into_iter().map(narrow).collect();
+        self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
     }
 
     /// D13: what came back meanwhile is no removal.
@@ -373,7 +407,10 @@ impl Progress {
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
+        let has_answers = !self.locators.is_empty()
+            || !self.left.is_empty()
+            || !self.gone.is_empty()
+            || !self.endpoints.is_empty();
         !has_answers && !self.everything && !self.nothing
     }
 }

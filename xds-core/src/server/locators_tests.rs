@@ -402,3 +402,244 @@ fn a_key_that_begins_to_count_parts_the_locators_that_were_alike() {
     commit(&cache, "X -r[env=prod,zone=b]");
     assert_eq!(client.sent(), "n3 X -r[env=prod,zone=b]");
 }
+
+#[test]
+fn t38_the_version_under_a_wildcard_and_a_name_is_that_of_a_fresh_stream() {
+    let cache = cache("CDS a[env=prod]=A a[env=test]=B");
+    let list = "*?env=prod a?env=test";
+    let mut client = sotw(&cache, "CDS", list);
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS a[env=test]=B2");
+    assert_eq!(client.sent(), "n2 CDS a[env=prod]=A a[env=test]=B2");
+    let kept = client.last.version_info.clone();
+    drop(client);
+    assert_eq!(kept, sotw(&cache, "CDS", list).sent_version());
+}
+
+#[test]
+fn v25_what_the_plain_wildcard_lost_with_a_change_of_keys_is_told() {
+    let cache = cache("X a[env=prod]=A r[env=prod]=R");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(parameters("env=prod zone=a"));
+    client.ask("X", "*");
+    assert_eq!(client.sent(), "n1 X a=A r=R");
+    client.ack("X", "1");
+    client.ask("X", "a?env=prod");
+    commit(&cache, "X -r[env=prod] r[env=prod,!zone]=R2");
+    assert_eq!(client.sent(), "n2 X a[env=prod]=A -r");
+}
+
+#[test]
+fn v25_s33_a_named_removal_that_waits_is_not_told_by_the_switch() {
+    let cache = cache("CDS a=static b=static");
+    let mut client = delta(&cache, "CDS", "a b");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -b");
+    client.ask("CDS", "a?env=prod");
+    assert_eq!(client.sent(), "n2 CDS a[]=static");
+    client.ack("CDS", "2");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 CDS -b");
+}
+
+#[test]
+fn s33_a_held_removal_is_not_told_by_a_new_wildcard() {
+    let cache = cache("CDS a[env=prod]=static b[env=prod]=static");
+    let mut client = delta(&cache, "CDS", "a?env=prod b?env=prod");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -b[env=prod]");
+    assert_eq!(client.sent(), "");
+    client.ask("CDS", "*?env=test");
+    assert_eq!(client.sent(), "n2 CDS a[env=prod]=static");
+    client.ack("CDS", "2");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 CDS -b[env=prod]");
+}
+
+#[test]
+fn s33_in_sotw_a_new_locator_does_not_end_the_hold_of_another_of_its_name() {
+    let cache = cache("CDS r[env=prod]=static");
+    let mut client = sotw(&cache, "CDS", "r?env=prod");
+    client.sent();
+    commit(&cache, "CDS -r[env=prod] r[env=qa]=static");
+    client.ask("CDS", "r?env=prod r?env=qa", "1");
+    assert_eq!(client.sent(), "n2 CDS r[env=qa]=static r[env=prod]=static");
+}
+
+#[test]
+fn s33_in_sotw_a_new_wildcard_does_not_end_the_hold_of_a_locator() {
+    let cache = cache("CDS r[env=prod]=static s=static");
+    let mut client = sotw(&cache, "CDS", "r?env=prod");
+    client.sent();
+    commit(&cache, "CDS -r[env=prod]");
+    client.ask("CDS", "r?env=prod *?env=qa", "1");
+    assert_eq!(client.sent(), "n2 CDS s[]=static r[env=prod]=static");
+}
+
+#[test]
+fn d18_given_up_while_its_variant_goes_it_is_told() {
+    let cache = cache("X a[env=prod]=A a[env=test]=B");
+    let mut client = delta(&cache, "X", "*?env=prod a?env=test");
+    client.sent();
+    client.ack("X", "1");
+    commit(&cache, "X -a[env=test]");
+    client.ask("X", "-a?env=test");
+    assert_eq!(client.sent(), "n2 X -a[env=test]");
+}
+
+#[test]
+fn d18_given_up_while_its_variant_is_replaced_the_one_it_had_is_told() {
+    let cache = cache("X a[env=prod]=A a[env=test]=B");
+    let mut client = delta(&cache, "X", "*?env=prod a?env=test&zone=b");
+    client.sent();
+    client.ack("X", "1");
+    commit(&cache, "X -a[env=test] -a[env=prod] a[env=test,zone=b]=C a[env=prod,!zone]=A");
+    client.ask("X", "-a?env=test&zone=b");
+    let sent = client.sent();
+    assert!(sent.contains(" -a[env=test]"), "{sent}");
+}
+
+#[test]
+fn d18_given_up_while_its_removal_is_held_it_is_told() {
+    let cache = cache("CDS a[env=prod]=static a[env=test]=static");
+    let mut client = delta(&cache, "CDS", "*?env=prod a?env=test");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -a[env=test]");
+    assert_eq!(client.sent(), "");
+    client.ask("CDS", "-a?env=test");
+    let first = client.sent();
+    client.pass(Duration::from_secs(10));
+    assert_eq!(first + &client.sent(), "n2 CDS -a[env=test]");
+}
+
+#[test]
+fn d21_what_was_brought_and_held_is_told_to_the_locator_that_still_has_none() {
+    let cache = cache("RDS z=Z");
+    let mut client = Delta::new(&cache);
+    client.ask_with("RDS", "r?env=test r?env=prod", "", &[("r", "of-test")]);
+    assert_eq!(client.sent(), "");
+    commit(&cache, "RDS r[env=prod]=P");
+    let sent = client.sent();
+    client.pass(Duration::from_secs(10));
+    let sent = sent + &client.sent();
+    assert!(sent.contains("-r[env=test]"), "{sent}");
+}
+
+#[test]
+fn s22_a_name_given_up_that_the_wildcard_covers_sends_nothing() {
+    let cache = cache("CDS a[env=prod]=static");
+    let mut client = sotw(&cache, "CDS", "*?env=prod a?env=prod&zone=b");
+    client.sent();
+    client.ask("CDS", "*?env=prod", "1");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn g9_wildcards_count() {
+    use super::{DeltaRequest, DeltaStream, Service, StreamConfig};
+    use crate::subscription::{Asked, Locator};
+    let config = StreamConfig { names_limit: 3, ..StreamConfig::default() };
+    let mut stream = DeltaStream::new(cache("X a=A").watch(), Service::Aggregated, config);
+    let locator = |k| Locator { name: "*".into(), parameters: parameters(&format!("k={k}")) };
+    let locators = (0..4).map(locator).collect();
+    let subscribe = Asked { locators, ..Asked::default() };
+    assert!(
+        stream
+            .on_request(DeltaRequest { type_url: "X".into(), subscribe, ..DeltaRequest::default() })
+            .is_err()
+    );
+}
+
+#[test]
+fn v25_in_sotw_two_requests_before_the_answer_lose_no_removal() {
+    let cache = cache("LDS a=A");
+    let mut client = sotw(&cache, "LDS", "a");
+    client.sent();
+    commit(&cache, "LDS -a");
+    client.ask("LDS", "a a?env=prod", "1");
+    client.ask("LDS", "a a?env=test", "1");
+    assert_eq!(client.sent(), "n2 LDS");
+}
+
+#[test]
+fn t31_an_answer_while_pushes_wait_does_not_split_a_switch() {
+    let cache = cache("CDS c=static; RDS r[env=prod]=A");
+    let mut client = delta(&cache, "CDS", "c?");
+    client.ask("RDS", "r?env=prod&version=v1");
+    assert_eq!(client.sent(), "n1 CDS c[]=static; n2 RDS r[env=prod]=A");
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "CDS c=2; RDS -r[env=prod] r[env=prod,version=v1]=B");
+    assert_eq!(client.sent(), "n3 CDS c[]=2");
+    client.ask("RDS", "r?env=prod&version=v1");
+    assert_eq!(client.sent(), "n4 RDS r[env=prod,version=v1]=B -r[env=prod]");
+}
+
+#[test]
+fn d10_v25_asked_anew_in_the_switch_it_is_told_at_once_and_once() {
+    let cache = cache("CDS a=static b=static");
+    let mut client = delta(&cache, "CDS", "a b");
+    client.sent();
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -b");
+    client.ask("CDS", "b?env=prod");
+    let first = client.sent();
+    client.ack("CDS", "2");
+    client.pass(Duration::from_secs(5));
+    assert_eq!((first.as_str(), client.sent().as_str()), ("n2 CDS a[]=static -b", ""));
+}
+
+#[test]
+fn v25_shared_variant_still_had_by_another_is_fine() {
+    let cache = cache("X a[env=prod]=A a[env=test]=B");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(parameters("env=prod"));
+    client.ask("X", "a");
+    client.sent();
+    client.ack("X", "1");
+    commit(&cache, "X -a[env=prod]");
+    client.ask("X", "a?env=test");
+    assert_eq!(client.sent(), "n2 X a[env=test]=B -a[] -a[env=prod]");
+}
+
+#[test]
+fn t28_two_wildcards_and_versions_follow() {
+    let cache = cache("CDS a[env=prod]=A a[env=test]=B b=C");
+    let list = "*?env=prod *?env=test b?env=qa";
+    let mut client = sotw(&cache, "CDS", list);
+    client.sent();
+    client.ack("CDS", "1");
+    for (n, text) in
+        ["CDS a[env=test]=B2", "CDS b=D", "CDS -a[env=test]", "CDS -b", "CDS b[env=qa]=x b[env=prod]=x"]
+            .iter()
+            .enumerate()
+    {
+        commit(&cache, text);
+        client.pass(Duration::from_secs(6));
+        client.sent();
+        client.sent();
+        let nonce = client.last.nonce.clone();
+        client.ack("CDS", &nonce);
+        client.pass(Duration::from_secs(6));
+        client.sent();
+        let nonce = client.last.nonce.clone();
+        client.ack("CDS", &nonce);
+        let fresh = sotw(&cache, "CDS", list).sent_version();
+        assert_eq!(client.last.version_info, fresh, "{n}");
+    }
+}
+
+#[test]
+fn s24_what_is_asked_for_and_given_up_before_the_answer_is_not_answered() {
+    // There was something owed and nothing selected, which was a panic.
+    let cache = cache("LDS a=A");
+    let mut client = Sotw::new(&cache);
+    client.ask("LDS", "a", "");
+    client.ask("LDS", "*?env=prod", "");
+    client.ask("LDS", "", "");
+    assert_eq!(client.sent(), "");
+}

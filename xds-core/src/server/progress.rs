@@ -60,6 +60,9 @@ pub(super) struct Step {
     pub(super) unsure: Vec<Arc<Variant>>,
 }
 
+/// Of which names there is something for any locator of a stream.
+pub(super) type Others = BTreeMap<ResourceName, bool>;
+
 /// What there is for a locator that was asked for.
 #[derive(Debug)]
 pub(super) enum Answer {
@@ -106,11 +109,14 @@ impl Progress {
     }
 
     /// Follows a change of the subscription.
-    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) {
+    ///
+    /// Gives back what the client was not told is gone, and no longer asks for.
+    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
         let Some(asked) = Wanted::of(&self.subscription) else {
             self.membership = None;
+            self.former = None;
             self.gone.clear();
-            return;
+            return Vec::new();
         };
         match &mut self.membership {
             Some(membership) if membership.asked().form == asked.form => membership.select(asked),
@@ -121,8 +127,39 @@ impl Progress {
             self.subscription.share(names);
         }
         let subscription = &self.subscription;
-        self.gone
-            .retain(|handle, _| subscription.covering(&handle.name).any(|params| handle.matches(params)));
+        let mut left = Vec::new();
+        self.gone.retain(|handle, gone| {
+            let is_covered = subscription.covering(&handle.name).any(|params| handle.matches(params));
+            match gone {
+                Gone::Held { .. } if !is_covered => left.push(handle.clone()),
+                // Under a wildcard nobody can say that it is no longer used.
+                Gone::Told if subscription.is_wildcard() => return false,
+                _ => {}
+            }
+            is_covered
+        });
+        left
+    }
+
+    /// Whether what was sent by name is still to be sent with constraints (V25).
+    pub(super) fn is_switching(&self) -> bool {
+        self.former.is_some()
+    }
+
+    /// Refuses a subscription to too many names (G9).
+    pub(super) fn check_limit(&self, limit: usize) -> Result<(), StreamError> {
+        let found = self.subscription.len();
+        if found <= limit {
+            return Ok(());
+        }
+        Err(StreamError::TooManyNames { type_url: self.type_url.clone(), found, limit })
+    }
+
+    /// Follows a change of the keys that count.
+    pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
+        for membership in self.membership.iter_mut().chain(&mut self.former) {
+            membership.refresh(snapshot);
+        }
     }
 
     /// Whether the selection may have changed since it was sent.
@@ -131,10 +168,25 @@ impl Progress {
     }
 
     /// Stays where it is, for who is only answered.
-    pub(super) fn stay<'a>(&mut self, answered: impl Iterator<Item = &'a Locator>) -> Step {
-        self.ahead.extend(answered.map(|locator| locator.name.clone()));
-        let membership = self.membership.as_ref().expect("only a selection can be advanced");
-        Step { update: membership.no_update(), gone: Vec::new(), unsure: Vec::new() }
+    pub(super) fn stay<'a>(
+        &mut self,
+        answered: impl Iterator<Item = &'a Locator>,
+        snapshot: &Snapshot,
+    ) -> Step {
+        let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
+        let mut gone = Vec::new();
+        for locator in answered {
+            self.ahead.insert(locator.name.clone());
+            // T31: what an answer replaces goes with it.
+            if self.form() == Form::Located && self.find(locator, snapshot).is_some() {
+                let resources = snapshot.of_type(&self.type_url).into_iter();
+                let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
+                let had = removed.filter(|removed| removed.variant.born_at <= update.from);
+                let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
+                gone.extend(had.map(|had| self.handle(&had.variant)));
+            }
+        }
+        Step { update, gone, unsure: Vec::new() }
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
@@ -143,7 +195,7 @@ impl Progress {
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
-        is_unknown: impl Fn(&Update, &Variant) -> bool,
+        is_unknown: impl Fn(&Subscription, &Update, &Variant) -> bool,
     ) -> Result<Step, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
@@ -158,7 +210,11 @@ impl Progress {
         let unsure = ahead.iter().flat_map(|name| self.chosen(name, snapshot));
         let unsure = unsure.filter(|variant| variant.changed_at > update.from).cloned().collect();
         let mut step = Step { update, gone: Vec::new(), unsure };
-        let removed = step.update.removed.iter().filter(|gone| !is_unknown(&step.update, &gone.variant));
+        let removed = step
+            .update
+            .removed
+            .iter()
+            .filter(|gone| !is_unknown(&self.subscription, &step.update, &gone.variant));
         let removed = removed.map(|gone| (self.handle(&gone.variant), Arc::clone(&gone.variant)));
         let former = former.iter().flat_map(|former| &former.removed);
         let former = former.map(|gone| (Handle::of_name(gone.variant.name()), Arc::clone(&gone.variant)));
@@ -197,6 +253,12 @@ impl Progress {
         !self.known.referrers.is_empty()
     }
 
+    /// Whether a removal of something with this name waits.
+    pub(super) fn holds(&self, name: &ResourceName) -> bool {
+        let of_name = self.gone.range(Handle::of_name(name)..).take_while(|(handle, _)| handle.name == *name);
+        of_name.into_iter().any(|(_, gone)| matches!(gone, Gone::Held { .. }))
+    }
+
     /// The contents that are held, as far as they are known.
     pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.gone.values().filter_map(|gone| match gone {
@@ -231,6 +293,12 @@ impl Progress {
         }
     }
 
+    /// The client is told that nothing with a name is there.
+    pub(super) fn told_all(&mut self, name: &ResourceName) {
+        let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
+        held.iter().for_each(|handle| self.told(handle));
+    }
+
     /// The variant that a locator gets.
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Option<Arc<Variant>> {
         snapshot.get(&self.type_url, &locator.name)?.resolve(&locator.parameters).cloned()
@@ -242,7 +310,9 @@ impl Progress {
     }
 
     /// What a client is told at once that asks for a locator (D9, D10).
-    pub(super) fn answer(&mut self, locator: &Locator, snapshot: &Snapshot) -> Answer {
+    ///
+    /// `others` remembers of which names there is something for any locator.
+    pub(super) fn answer(&mut self, locator: &Locator, others: &mut Others, snapshot: &Snapshot) -> Answer {
         if let Some(variant) = self.find(locator, snapshot) {
             return Answer::Variant(variant);
         }
@@ -261,7 +331,7 @@ impl Progress {
         }
         let keys = held.iter().find_map(|handle| handle.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.type_url, name), keys) {
-            (Some(variants), _) if !self.chosen(name, snapshot).is_empty() => variants.unmatched(parameters),
+            (Some(variants), _) if self.is_there(name, others, snapshot) => variants.unmatched(parameters),
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
@@ -271,14 +341,37 @@ impl Progress {
         ])
     }
 
-    /// D18: what a client is told of a locator that it gave up, with or without a wildcard that covers it.
-    pub(super) fn answer_left(&mut self, locator: &Locator, snapshot: &Snapshot) -> Option<Answer> {
+    /// Whether there is anything of a name for any locator.
+    fn is_there(&self, name: &ResourceName, others: &mut Others, snapshot: &Snapshot) -> bool {
+        let is_there = || !self.chosen(name, snapshot).is_empty();
+        *others.entry(name.clone()).or_insert_with(is_there)
+    }
+
+    /// D18: what a client is told of a locator that it gave up while a wildcard stays, covered by that or not; `since` is
+    /// the revision up to which it was sent everything.
+    pub(super) fn answer_left(
+        &mut self,
+        locator: &Locator,
+        since: Revision,
+        snapshot: &Snapshot,
+    ) -> Vec<Answer> {
         if self.form() == Form::Name {
-            return Some(self.answer(locator, snapshot));
+            return vec![self.answer(locator, &mut Others::new(), snapshot)];
         }
-        let variant = self.find(locator, snapshot)?;
-        let is_chosen = self.chosen(&locator.name, snapshot).iter().any(|other| Arc::ptr_eq(other, &variant));
-        Some(if is_chosen { Answer::Variant(variant) } else { Answer::Gone(vec![self.handle(&variant)]) })
+        let had = |variant: &Variant| variant.born_at <= since;
+        let resources = snapshot.of_type(&self.type_url).into_iter();
+        let gone = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
+        let gone = gone.map(|removed| &removed.variant);
+        let gone = gone.filter(|variant| had(variant) && variant.constraints().matches(&locator.parameters));
+        let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.handle(variant)])).collect();
+        if let Some(variant) = self.find(locator, snapshot) {
+            if self.chosen(&locator.name, snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
+                told.push(Answer::Variant(variant));
+            } else if had(&variant) {
+                told.push(Answer::Gone(vec![self.handle(&variant)]));
+            }
+        }
+        told
     }
 
     /// How the client is sent resources.

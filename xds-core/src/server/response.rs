@@ -124,6 +124,18 @@ pub enum StreamError {
         /// What is allowed.
         limit: usize,
     },
+    /// G9: too many parameters of one locator.
+    #[error("{} {name:?} is asked for with {found} parameters, which exceed the limit of {limit}", type_url.message_name())]
+    TooManyParameters {
+        /// The type of the request.
+        type_url: TypeUrl,
+        /// The name.
+        name: ResourceName,
+        /// How many there are.
+        found: usize,
+        /// What is allowed.
+        limit: usize,
+    },
     /// G9: too many types on one aggregated stream.
     #[error("more than {limit} types on one stream")]
     TooManyTypes {
@@ -151,8 +163,10 @@ pub struct StreamConfig {
     pub order_wait: Duration,
     /// How long a removal waits where no ACK can tell that the resource is out of use (S33). Default 5 s.
     pub removal_grace: Duration,
-    /// Names of one type on one stream (G9). Default 200,000.
+    /// Names of one type on one stream, those of locators and wildcards included (G9). Default 200,000.
     pub names_limit: usize,
+    /// Parameters of one locator (G9). Default 256.
+    pub parameters_limit: usize,
     /// Types on one aggregated stream (G9). Default 64.
     pub types_limit: usize,
 }
@@ -165,6 +179,7 @@ impl Default for StreamConfig {
             order_wait: Duration::from_secs(16),
             removal_grace: Duration::from_secs(5),
             names_limit: 200_000,
+            parameters_limit: 256,
             types_limit: 64,
         }
     }

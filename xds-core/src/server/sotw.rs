@@ -12,7 +12,7 @@ use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{self, Asked, Locator};
+use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::Variant;
 
 /// One state-of-the-world stream, seen from the server.
@@ -42,6 +42,8 @@ pub struct SotwRequest {
 #[derive(Debug, Default)]
 struct Owed {
     locators: BTreeSet<Locator>,
+    /// Given up while a wildcard stays (S22).
+    left: BTreeSet<Locator>,
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
@@ -78,6 +80,7 @@ impl SotwStream {
             self.types.check_names(at, asked)?;
         }
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
+        let names_limit = self.types.config.names_limit;
         let TypeState { progress, owed } = self.types.state(at);
         // S10: no nonce can be stale before something was sent.
         let is_current = progress.last_sent.is_none() || request.response_nonce == progress.last_sent;
@@ -90,23 +93,24 @@ impl SotwStream {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
         if let Some(asked) = request.asked {
-            let form = progress.form();
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
-            progress.reselect(&watch);
+            progress.check_limit(names_limit)?;
+            _ = progress.reselect(&watch);
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.endpoints.retain(|name| progress.subscription.covers(name));
             owed.locators.extend(added.locators);
             let is_wildcard = progress.subscription.is_wildcard();
-            // S22: what a wildcard with other parameters does not cover leaves the full state.
-            let leaves = progress.known.full_state && !added.left.is_empty();
-            owed.everything = is_wildcard && (owed.everything || added.wildcard || leaves);
+            owed.everything = is_wildcard && (owed.everything || added.wildcard);
+            owed.left.retain(|_| is_wildcard);
+            if progress.known.full_state {
+                owed.left.extend(added.left);
+            }
             // V25: what went by name comes again in the other form, or is gone.
-            owed.everything |= form != progress.form() && progress.last_sent.is_some();
+            owed.everything |= progress.is_switching() && progress.last_sent.is_some();
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
-        self.types.check_limit(at)?;
         Ok(verdict)
     }
 
@@ -127,16 +131,19 @@ fn respond(
     let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
-    let before = progress.subscription.names().clone();
-    // A full state with what is held would bring it.
-    let is_unknown = |update: &Update, gone: &Variant| {
-        let is_new = subscription::has_name(&owed.locators, gone.name())
-            || (owed.everything && !before.contains(gone.name()));
-        is_new || gone.born_at > update.from
+    // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
+    let is_unknown = |subscription: &Subscription, update: &Update, gone: &Variant| {
+        let is_new = |parameters: &Parameters| {
+            let locator = Locator { name: gone.name().clone(), parameters: parameters.clone() };
+            owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
+        };
+        let mut holders =
+            subscription.covering(gone.name()).filter(|params| gone.constraints().matches(params));
+        holders.all(is_new) || gone.born_at > update.from
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
     let Step { update, unsure, .. } = match is_answer_only {
-        true => progress.stay(owed.locators.iter()),
+        true => progress.stay(owed.locators.iter(), snapshot),
         false => progress.advance(now, snapshot, is_unknown)?,
     };
     if !progress.known.full_state {
@@ -185,7 +192,8 @@ fn respond(
 
 impl Owed {
     fn is_empty(&self) -> bool {
-        self.locators.is_empty() && self.endpoints.is_empty() && !self.everything
+        let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
+        !has_answers && !self.everything
     }
 
     /// Answers what is owed then, or earlier if that was to be.
@@ -227,7 +235,13 @@ impl Progress {
         let answers = owed.everything
             || owed.locators.iter().any(|locator| self.find(locator, snapshot).is_some())
             || owed.brought.as_ref().is_some_and(|brought| *brought != version);
-        if !answers && !gone && update.changed.is_empty() {
+        // S22: what a wildcard with other parameters does not cover leaves the full state.
+        let is_left = |locator: &Locator| {
+            let variant = self.find(locator, snapshot)?;
+            Some(!everything.has(variant.name(), variant.constraints()))
+        };
+        let leaves = owed.left.iter().any(|locator| is_left(locator) == Some(true));
+        if !answers && !gone && !leaves && update.changed.is_empty() {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];

@@ -75,13 +75,12 @@ impl<O: Owed> Types<O> {
     ) -> Next {
         let mut until = None;
         for at in 0..self.states.len() {
-            if let Some(membership) = &mut self.states[at].progress.membership {
-                // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
-                if !snapshot.is_synced() {
-                    continue;
-                }
-                membership.refresh(snapshot);
+            let progress = &mut self.states[at].progress;
+            // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
+            if progress.membership.is_some() && !snapshot.is_synced() {
+                continue;
             }
+            progress.refresh(snapshot);
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
                 match respond(self, at) {
@@ -115,7 +114,7 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Refuses names that no resource can have, and keys that no constraints can (W2).
+    /// Refuses names that no resource can have, keys that no constraints can (W2), and too many of these (G9).
     pub(super) fn check_names(&self, at: usize, asked: &Asked) -> Result<(), StreamError> {
         let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
         let type_url = || self.states[at].progress.type_url.clone();
@@ -123,21 +122,16 @@ impl<O: Owed> Types<O> {
         if let Some(name) = asked.all_names().find(is_invalid) {
             return Err(StreamError::InvalidName { type_url: type_url(), name: name.clone() });
         }
+        let limit = self.config.parameters_limit;
+        if let Some(locator) = asked.locators.iter().find(|locator| locator.parameters.len() > limit) {
+            let (name, found) = (locator.name.clone(), locator.parameters.len());
+            return Err(StreamError::TooManyParameters { type_url: type_url(), name, found, limit });
+        }
         let keys = |locator: &'_ Locator| locator.parameters.iter().any(|(key, _)| has_control(key));
         if let Some(locator) = asked.locators.iter().find(|locator| keys(locator)) {
             return Err(StreamError::InvalidKey { type_url: type_url(), name: locator.name.clone() });
         }
         Ok(())
-    }
-
-    /// Refuses a subscription to too many names (G9).
-    pub(super) fn check_limit(&self, at: usize) -> Result<(), StreamError> {
-        let progress = &self.states[at].progress;
-        let (found, limit) = (progress.subscription.len(), self.config.names_limit);
-        if found <= limit {
-            return Ok(());
-        }
-        Err(StreamError::TooManyNames { type_url: progress.type_url.clone(), found, limit })
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {

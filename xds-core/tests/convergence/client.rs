@@ -49,6 +49,10 @@ pub(crate) trait Client {
     fn pass(&mut self, time: Duration);
     fn reconnect(&mut self);
     fn check(&self) -> Result<(), String>;
+    /// The same when everything that is asked for has just changed.
+    fn check_last(&self) -> Result<(), String> {
+        self.check()
+    }
 }
 
 pub(crate) struct SotwClient {
@@ -71,6 +75,18 @@ impl SotwClient {
         let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
         stream.on_node(node.clone());
         stream
+    }
+
+    /// The version that a new stream is sent; that of a client without any response, when it is sent none.
+    fn fresh_version(&self, type_url: &str, known: &Known) -> String {
+        let mut stream = Self::stream(&self.cache, &self.node);
+        let asked = Some(request(known.asked.iter()));
+        let message = SotwRequest { type_url: type_url.into(), asked, ..SotwRequest::default() };
+        stream.on_request(Duration::ZERO, message).unwrap();
+        match stream.next(Duration::ZERO, &self.cache.snapshot()) {
+            Next::Send(response) => response.version,
+            Next::Wait { .. } | Next::Close(_) => known.version.clone(),
+        }
     }
 
     fn request(&mut self, type_url: &str, error_detail: Option<String>) {
@@ -156,6 +172,19 @@ impl Client for SotwClient {
     fn check(&self) -> Result<(), String> {
         let mut known = self.types.iter();
         known.try_for_each(|(url, known)| known.check(url, &self.cache, KnownType::of(url).full_state))
+    }
+
+    fn check_last(&self) -> Result<(), String> {
+        self.check()?;
+        for (url, known) in self.types.iter().filter(|(url, _)| KnownType::of(url).full_state) {
+            // T38: the version is that of what is selected, however the stream came to it.
+            let is_alike =
+                known.knows_locators == known.asked.iter().any(|(_, parameters)| parameters.is_some());
+            if is_alike && !known.asked.is_empty() && self.fresh_version(url, known) != known.version {
+                return Err(format!("{url}: version {} is not that of a fresh stream", known.version));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -31,7 +31,10 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
             Step::Pass { ms } => client.pass(Duration::from_millis((*ms).into())),
             Step::Reconnect => client.reconnect(),
         }
-        client.receive();
+        // Now and then a request follows before the server gets to answer.
+        if !matches!(step, Step::Ask { type_url: 128.., .. }) {
+            client.receive();
+        }
     }
     if !cache.snapshot().is_synced() {
         commit(cache, &[]);
@@ -45,7 +48,7 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
         commit(cache, &last);
         settle(client);
     }
-    client.check()
+    client.check_last()
 }
 
 /// The client takes all there is, until nothing more comes.
