@@ -1,12 +1,11 @@
 //! What a subscription says about its client (T2).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
-/// Clones are shared.
+/// Clones are shared. A list: there are few keys, and one piece of memory holds them all.
 ///
 /// ```
 /// use xds_core::Parameters;
@@ -18,7 +17,10 @@ use std::sync::Arc;
 /// assert_eq!(parameters.project(|key| key == "env"), Parameters::from_iter([("env", "prod")]));
 /// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Parameters(Arc<BTreeMap<Arc<str>, Arc<str>>>);
+pub struct Parameters(
+    /// Sorted by key, each once.
+    Arc<[(Arc<str>, Arc<str>)]>,
+);
 
 impl Parameters {
     /// No parameters at all.
@@ -30,12 +32,16 @@ impl Parameters {
     /// The value of a key; `None` when the key is absent, which differs from the empty value (T6).
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Arc<str>> {
-        self.0.get(key)
+        if self.0.len() <= LINEAR_KEYS {
+            return self.0.iter().find(|(mine, _)| **mine == *key).map(|(_, value)| value);
+        }
+        let at = self.0.binary_search_by(|(mine, _)| (**mine).cmp(key)).ok()?;
+        Some(&self.0[at].1)
     }
 
     /// The keys in order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
-        self.0.iter()
+        self.0.iter().map(|(key, value)| (key, value))
     }
 
     /// The same without the keys that the filter refuses.
@@ -77,6 +83,38 @@ impl fmt::Display for Parameters {
 /// A key given twice has the value that was given last, as in a protobuf map (T9).
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
-        Self(Arc::new(pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()))
+        let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.into()));
+        let mut pairs: Vec<(Arc<str>, Arc<str>)> = pairs.collect();
+        if pairs.is_empty() {
+            return Self::default();
+        }
+        if !pairs.is_sorted_by(|(left, _), (right, _)| left < right) {
+            // The last of each key comes first, and stays.
+            pairs.reverse();
+            pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
+            pairs.dedup_by(|(left, _), (right, _)| left == right);
+        }
+        Self(pairs.into())
+    }
+}
+
+/// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is at hand.
+const LINEAR_KEYS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t9_of_a_key_given_twice_the_last_value_counts() {
+        for keys in [3, 20] {
+            let twice = (0..2 * keys).rev().map(|at| (format!("k{:02}", at % keys), at.to_string()));
+            let parameters = Parameters::from_iter(twice);
+            let expected = (0..keys).map(|at| (format!("k{at:02}"), at.to_string()));
+            assert_eq!(parameters, Parameters::from_iter(expected));
+            assert_eq!(parameters.len(), keys);
+            assert_eq!(parameters.get("k02").map(AsRef::as_ref), Some("2"));
+            assert_eq!((parameters.get("k"), parameters.get("k99")), (None, None));
+        }
     }
 }
