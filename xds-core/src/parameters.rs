@@ -99,7 +99,7 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
 }
 
 /// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is at hand.
-const LINEAR_KEYS: usize = 8;
+const LINEAR_KEYS: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn t9_of_a_key_given_twice_the_last_value_counts() {
-        for keys in [3, 20] {
+        for keys in [3, 40] {
             let twice = (0..2 * keys).rev().map(|at| (format!("k{:02}", at % keys), at.to_string()));
             let parameters = Parameters::from_iter(twice);
             let expected = (0..keys).map(|at| (format!("k{at:02}"), at.to_string()));
