@@ -8,10 +8,12 @@
 //! | --- | --- |
 //! | `value_set`, `cube` | what one key may be; a condition on several keys |
 //! | `normal`, `diagram` | the meaning of one formula, whatever way it was written, within a budget |
+//! | `asked` | a formula worked out as far as a check needs it |
 //! | `symbols`, `index` | the tree of all variants over numbered strings: finds one, and all that a cube meets |
 //! | `part`, `edit` | a large frozen tree, a small one aside, and when they are merged |
 //! | `coverage`, `count` | what no variant covers, exactly |
 
+mod asked;
 mod count;
 pub mod coverage;
 mod cube;
@@ -37,7 +39,8 @@ pub use error::SetError;
 
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
-use normal::{Normal, TooComplex};
+use asked::Asked;
+use normal::TooComplex;
 use part::{KeySet, Member, Part};
 use symbols::OutcomeId;
 
@@ -232,17 +235,17 @@ impl<V> VariantSet<V> {
     /// # Errors
     /// When the formula takes too long to judge.
     pub fn reachable(&self, formula: &Formula) -> Result<Vec<(&V, Parameters)>, TooComplex> {
-        let normal = Normal::of(formula)?;
+        let asked = Asked::of(formula)?;
         let table = match &self.0 {
             Inner::Empty => return Ok(Vec::new()),
             Inner::Everyone(value) => {
-                return Ok(normal.sample().map(|sample| (value, sample)).into_iter().collect());
+                return Ok(asked.normal().sample().map(|sample| (value, sample)).into_iter().collect());
             }
             Inner::Table(table) => table,
         };
         let mut slots = Vec::new();
         for (side, part) in [&table.base, &table.delta].into_iter().enumerate() {
-            let flow = part.each_meeting(&normal, &mut |slot, _, witness| {
+            let flow = part.each_meeting(&asked, &mut |slot, _, witness| {
                 slots.push((side, slot, witness));
                 ControlFlow::Continue(())
             })?;
@@ -307,10 +310,10 @@ impl<'a, V> Prepared<'a, V> {
             Inner::Empty => None,
             Inner::Everyone(value) => Some(value),
             Inner::Table(table) => {
-                let found = table.base.resolve_outcomes(&self.outcomes);
-                let of_delta =
-                    || table.delta.resolve_outcomes(&self.outcomes[table.base.index.symbols.len()..]);
-                let found = found.or_else(of_delta);
+                let mut found = table.base.resolve_outcomes(&self.outcomes);
+                if found.is_none() && table.delta.live > 0 {
+                    found = table.delta.resolve_outcomes(&self.outcomes[table.base.index.symbols.len()..]);
+                }
                 found.map(|member| &member.value)
             }
         }

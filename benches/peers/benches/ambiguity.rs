@@ -1,5 +1,5 @@
 //! Claim: that a new variant with exact values overlaps no other one of its name is known in 0.5 us, and parameters
-//! that prove the opposite in 1.5 us, at 1,000 variants as at 100,000; a formula made to be hard is refused within
+//! that prove the opposite in the same time, at 1,000 variants as at 100,000; a formula made to be hard is refused within
 //! 50 ms and 16 MB.
 //!
 //! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000; for single edits also 100,000 names.

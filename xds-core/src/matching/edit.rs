@@ -199,10 +199,10 @@ impl<V: Clone> Draft<V> {
 
     /// Proves that a new member, which may have its place already, overlaps no other one.
     fn check(&self, own: Option<(Side, Slot)>, member: &Member<V>) -> Result<(), SetError<V>> {
-        let normal = member.normal();
+        let asked = member.asked();
         for (side, part) in [(Side::Base, &self.table.base), (Side::Delta, &self.table.delta)] {
             let mut overlap = None;
-            let judged = part.each_meeting(&normal, &mut |slot, other, witness| {
+            let judged = part.each_meeting(&asked, &mut |slot, other, witness| {
                 if own == Some((side, slot)) {
                     return ControlFlow::Continue(());
                 }

@@ -117,16 +117,15 @@ impl Index {
     /// The variant that matches; `outcome` says what a key is.
     #[inline]
     pub(super) fn find(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
-        self.find_from(self.root, outcome)
+        // Exact values of the same keys are one table, for which the registers of a tree are not worth saving.
+        match self.root.target() {
+            Target::Table(table) => self.look_up(table, outcome),
+            _ => self.find_below(self.root, outcome),
+        }
     }
 
-    /// Where a search branches; apart from the way without branches, so that the latter is no recursion.
-    fn find_below(&self, at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
-        self.find_from(at, outcome)
-    }
-
-    #[inline]
-    fn find_from(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
+    #[inline(never)]
+    fn find_below(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
         loop {
             match at.target() {
                 Target::Nothing => return None,

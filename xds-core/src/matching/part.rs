@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::asked::Asked;
 use super::hash::FixedState;
-use super::index::{Index, Probe, Slot};
+use super::index::{Index, Slot};
 use super::normal::{Normal, Tangled, TooComplex};
 use super::symbols::OutcomeId;
 use crate::constraint::Formula;
@@ -46,6 +47,13 @@ impl<V> Member<V> {
         match &self.condition.tangled {
             Some(tangled) => Normal::of_tangled(tangled),
             None => Normal::of(self.formula()).expect("a single cube needs no budget"),
+        }
+    }
+
+    pub(super) fn asked(&self) -> Asked<'_> {
+        match &self.condition.tangled {
+            Some(tangled) => Asked::normalised(self.formula(), Normal::of_tangled(tangled)),
+            None => Asked::of(self.formula()).expect("a single cube needs no budget"),
         }
     }
 }
@@ -134,20 +142,23 @@ impl<V> Part<V> {
     /// member may come more than once.
     pub(super) fn each_meeting(
         &self,
-        normal: &Normal,
+        asked: &Asked<'_>,
         visit: &mut impl FnMut(Slot, &Member<V>, Parameters) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TooComplex> {
+        if self.live == 0 {
+            return Ok(ControlFlow::Continue(()));
+        }
         // The cubes of a tangled formula can lead to one slot again and again; the exact answer is worked out once.
-        let is_tangled = normal.tangled().is_some();
+        let is_tangled = asked.is_tangled();
         let mut judged = std::collections::HashSet::<Slot, FixedState>::default();
-        for cube in normal.cubes() {
+        for probe in asked.probes(&self.index) {
             let mut too_complex = None;
-            let flow = self.index.walk(&Probe::new(cube, &self.index), &mut |slot| {
+            let flow = self.index.walk(&probe, &mut |slot| {
                 let Some(member) = self.get(slot) else { return ControlFlow::Continue(()) };
                 if is_tangled && !judged.insert(slot) {
                     return ControlFlow::Continue(());
                 }
-                match normal.meet(&member.normal()) {
+                match asked.meet(member.formula(), || member.normal()) {
                     Ok(Some(witness)) => visit(slot, member, witness),
                     Ok(None) => ControlFlow::Continue(()),
                     Err(reason) => {

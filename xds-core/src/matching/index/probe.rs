@@ -6,6 +6,7 @@ use super::{Column, Index, Link, NO_VALUE, Rule, Slot, Target};
 use crate::matching::cube::Cube;
 use crate::matching::symbols::{ABSENT, OTHER, OutcomeId};
 use crate::matching::value_set::ValueSet;
+use crate::parameters::Parameters;
 
 /// A cube in the numbers of an index that need not know all its strings.
 pub(in crate::matching) struct Probe(Vec<(u32, Range)>);
@@ -28,6 +29,19 @@ impl Probe {
             let known = ValueSet::gather(known, set.has_other(), set.has_absent());
             let other = set.has_other() || known.values().len() < set.values().len();
             Some((key, Range { set: known, other }))
+        });
+        Self(ranges.collect())
+    }
+
+    /// The values of these keys, and any of all other keys.
+    pub(in crate::matching) fn at(point: &Parameters, index: &Index) -> Self {
+        let symbols = &index.symbols;
+        let ranges = point.iter().filter_map(|(name, value)| {
+            let key = symbols.key(name)?;
+            let outcome = symbols.outcome(key, Some(value));
+            let other = outcome == OTHER;
+            let set = if other { ValueSet::none() } else { ValueSet::only(outcome) };
+            Some((key, Range { set, other }))
         });
         Self(ranges.collect())
     }

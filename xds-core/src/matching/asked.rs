@@ -1,0 +1,108 @@
+//! A formula that a set is asked about, worked out as far as the answer needs it.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use super::index::{Index, Probe};
+use super::normal::{Normal, TooComplex};
+use crate::constraint::Formula;
+use crate::parameters::Parameters;
+
+/// Most formulas want one value of each of some keys. These values say all that a search needs; without them there is
+/// the normal form.
+pub(super) struct Asked<'f> {
+    formula: &'f Formula,
+    sample: OnceCell<Parameters>,
+    normal: OnceCell<Normal>,
+}
+
+impl<'f> Asked<'f> {
+    pub(super) fn of(formula: &'f Formula) -> Result<Self, TooComplex> {
+        match point(formula) {
+            Some(point) => Ok(Self { formula, sample: point.into(), normal: OnceCell::new() }),
+            None => Ok(Self::normalised(formula, Normal::of(formula)?)),
+        }
+    }
+
+    /// The same, of a formula whose normal form is at hand.
+    pub(super) fn normalised(formula: &'f Formula, normal: Normal) -> Self {
+        Self { formula, sample: OnceCell::new(), normal: normal.into() }
+    }
+
+    pub(super) fn normal(&self) -> &Normal {
+        self.normal.get_or_init(|| Normal::of(self.formula).expect("single values need no budget"))
+    }
+
+    pub(super) fn is_tangled(&self) -> bool {
+        self.normal.get().is_some_and(|normal| normal.tangled().is_some())
+    }
+
+    /// What to look for in an index.
+    pub(super) fn probes(&self, index: &Index) -> impl Iterator<Item = Probe> {
+        let (point, cubes) = match self.normal.get() {
+            Some(normal) => (None, normal.cubes()),
+            None => (self.sample.get(), &[][..]),
+        };
+        let point = point.into_iter().map(|point| Probe::at(point, index));
+        point.chain(cubes.iter().map(|cube| Probe::new(cube, index)))
+    }
+
+    /// Parameters that match both this formula and the other one, with no key that neither names (T13).
+    pub(super) fn meet(
+        &self,
+        other: &Formula,
+        normal: impl Fn() -> Normal,
+    ) -> Result<Option<Parameters>, TooComplex> {
+        let sample = self.sample.get_or_init(|| self.normal().sample().expect("it has a cube"));
+        // Mostly the same values are wanted twice, and what the one matches the other does.
+        if other.matches(sample) { Ok(Some(sample.clone())) } else { self.normal().meet(&normal()) }
+    }
+}
+
+/// The parameters that a formula asks for when it wants one value of each of its keys.
+fn point(formula: &Formula) -> Option<Parameters> {
+    let Formula::All(parts) = formula else { return None };
+    let pairs = parts.iter().map(|part| match part {
+        Formula::Equals { key, value } => Some((Arc::clone(key), Arc::clone(value))),
+        _ => None,
+    });
+    let point: Parameters = pairs.collect::<Option<_>>()?;
+    // A key that is named twice may have two values, which nothing has.
+    (point.len() == parts.len()).then_some(point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::constraint::Constraints;
+
+    #[test]
+    fn t13_what_one_value_per_key_meets_is_what_its_normal_form_meets() {
+        let formulas = [
+            "env=prod",
+            "env=prod,zone=a",
+            "zone=a,env=prod",
+            "zone=b",
+            "env=prod,env=prod",
+            "env=prod,zone!=a",
+            "env!=prod||zone=a",
+        ];
+        let formulas = formulas.map(|text| text.parse::<Constraints>().unwrap().formula().clone());
+        for formula in &formulas {
+            for other in &formulas {
+                let asked = Asked::of(formula).unwrap();
+                let normals = [formula, other].map(|formula| Normal::of(formula).unwrap());
+                let witness = asked.meet(other, || normals[1].clone()).unwrap();
+                assert_eq!(witness.is_some(), normals[0].meet(&normals[1]).unwrap().is_some());
+                assert!(witness.is_none_or(|witness| formula.matches(&witness) && other.matches(&witness)));
+            }
+        }
+    }
+
+    #[test]
+    fn two_values_of_one_key_are_no_point() {
+        let is = |value: &str| Formula::Equals { key: "env".into(), value: value.into() };
+        assert_eq!(point(&Formula::All(vec![is("a"), is("b")])), None);
+        assert_eq!(point(&Formula::All(vec![is("a")])), Some(Parameters::from_iter([("env", "a")])));
+    }
+}
