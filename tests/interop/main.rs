@@ -199,14 +199,14 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_commit_that_replaces_route_cluster_and_endpoints_loses_no_request() {
-    for mode in Mode::ADS {
+    for mode in Mode::ALL {
         swap_under_load(mode, |_| "routes".to_owned()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_commit_that_gives_a_listener_other_routes_to_other_clusters_loses_no_request() {
-    for mode in Mode::ADS {
+    for mode in Mode::ALL {
         swap_under_load(mode, |number| format!("routes-{number}")).await;
     }
 }

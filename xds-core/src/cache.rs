@@ -12,8 +12,8 @@ use crate::resource::VariantId;
 use interest::Interest;
 use transaction::Change;
 
-pub(crate) use interest::Membership;
 pub use interest::Watch;
+pub(crate) use interest::{Membership, Position};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};

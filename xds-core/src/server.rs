@@ -6,11 +6,13 @@
 //! is made from the newest snapshot.
 
 pub use body::Body;
+pub use client_group::ClientGroup;
 pub use delta::{DeltaRequest, DeltaStream};
 pub use response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
 mod body;
+mod client_group;
 mod delta;
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -11,6 +11,7 @@ use tracing::{debug, info, warn};
 use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamError, Verdict};
 use xds_core::{Cache, Watch};
 
+use crate::clients::{Clients, Place};
 use crate::frame::Outbound;
 use crate::service::ServerConfig;
 use crate::skim::{Client, Skimmer};
@@ -19,6 +20,8 @@ use crate::skim::{Client, Skimmer};
 #[derive(Debug)]
 pub(crate) struct Driver {
     machine: Machine,
+    clients: Arc<Clients>,
+    place: Option<Place>,
     skimmer: Skimmer,
     watch: Arc<Watch>,
     start: Instant,
@@ -43,6 +46,7 @@ impl Driver {
         service: Service,
         protocol: Protocol,
         config: &ServerConfig,
+        clients: &Arc<Clients>,
     ) -> Self {
         let watch = cache.watch();
         let type_url = match &service {
@@ -55,7 +59,8 @@ impl Driver {
             Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, stream)),
         };
         let skimmer = Skimmer::new(type_url, Arc::clone(&config.parameters));
-        Self { machine, skimmer, watch, start: Instant::now() }
+        let clients = Arc::clone(clients);
+        Self { machine, clients, place: None, skimmer, watch, start: Instant::now() }
     }
 
     /// Runs until the client or the server ends the stream.
@@ -135,6 +140,7 @@ impl Driver {
                 let request = self.skimmer.sotw(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
+                    self.place = self.clients.join(client, |group| stream.join(group));
                 }
                 stream.on_request(now, request)
             }
@@ -142,6 +148,7 @@ impl Driver {
                 let request = self.skimmer.delta(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
+                    self.place = self.clients.join(client, |group| stream.join(group));
                 }
                 stream.on_request(request)
             }

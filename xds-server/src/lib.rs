@@ -24,10 +24,12 @@
 //! | --- | --- |
 //! | `service` | which path is which service, and the server as a whole |
 //! | `driver` | one task per stream |
+//! | `clients` | which streams belong to one client |
 //! | [`skim`] | requests read without decoding what is not needed |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
 
+mod clients;
 mod driver;
 mod frame;
 mod service;

@@ -18,6 +18,7 @@ use xds_core::server::{Service, StreamConfig};
 use xds_core::{Cache, ParameterMapping};
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
 
+use crate::clients::Clients;
 use crate::driver::{Driver, Protocol};
 use crate::frame::ResponseBody;
 
@@ -137,6 +138,7 @@ impl Server {
             (ADS, ADS_DELTA, Service::Aggregated, Protocol::Delta),
         ];
         let mut router = routes.into_axum_router();
+        let clients = Arc::<Clients>::default();
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
                 cache: Arc::clone(&self.cache),
@@ -144,6 +146,7 @@ impl Server {
                 stopping: stopping.clone(),
                 service,
                 protocol,
+                clients: Arc::clone(&clients),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
         }
@@ -172,6 +175,7 @@ struct Method {
     stopping: watch::Receiver<bool>,
     service: Service,
     protocol: Protocol,
+    clients: Arc<Clients>,
 }
 
 impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
@@ -188,7 +192,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
         let (sender, outbound) = mpsc::channel(1);
-        let driver = Driver::new(&self.cache, self.service.clone(), self.protocol, &self.config);
+        let driver =
+            Driver::new(&self.cache, self.service.clone(), self.protocol, &self.config, &self.clients);
         tokio::spawn(driver.run(inbound, sender, self.stopping.clone()));
         let body = tonic::body::Body::new(ResponseBody::new(outbound));
         let mut response = Response::new(body);

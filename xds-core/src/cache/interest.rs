@@ -55,6 +55,11 @@ impl Watch {
         .await;
     }
 
+    /// Wakes the stream though no commit did.
+    pub(crate) fn wake(&self) {
+        self.stream.wake();
+    }
+
     /// Joins the class of those who want the same. What was missed while not in it is found by comparing in full.
     pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
@@ -150,10 +155,9 @@ impl Membership {
         self.cursor.fetch_max(to.0, Ordering::Relaxed);
     }
 
-    /// Whether the class may have changed since the cursor; cheap, and true sometimes without need.
-    pub(crate) fn is_behind(&self, snapshot: &Snapshot) -> bool {
-        let cursor = self.cursor();
-        cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
+    /// Where it stands.
+    pub(crate) fn position(&self) -> Position {
+        Position { class: Arc::clone(&self.class), cursor: Arc::clone(&self.cursor) }
     }
 
     /// What the stream has to learn to get from its cursor to the snapshot.
@@ -182,6 +186,34 @@ impl Membership {
         self.class.sum(snapshot)
     }
 }
+
+/// Where a stream stands in its class, for others to look at.
+#[derive(Debug, Clone)]
+pub(crate) struct Position {
+    class: Arc<Class>,
+    cursor: Arc<AtomicU64>,
+}
+
+impl Position {
+    /// Whether the class may have changed since the cursor; cheap, and true sometimes without need.
+    pub(crate) fn is_behind(&self, snapshot: &Snapshot) -> bool {
+        let cursor = Revision(self.cursor.load(Ordering::Relaxed));
+        cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
+    }
+
+    /// Whether the class follows a name.
+    pub(crate) fn covers(&self, name: &ResourceName) -> bool {
+        self.class.wanted.covering(name).next().is_some()
+    }
+}
+
+impl PartialEq for Position {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.class, &other.class) && Arc::ptr_eq(&self.cursor, &other.cursor)
+    }
+}
+
+impl Eq for Position {}
 
 impl Drop for Membership {
     fn drop(&mut self) {

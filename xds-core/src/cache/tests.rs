@@ -1,21 +1,13 @@
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::*;
-use crate::server::fixture::{Delta, Sotw, commit, parameters, payload, try_commit, type_url};
+use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, payload, try_commit, type_url};
 use crate::server::{Next, StreamError};
 use crate::subscription::Subscription;
 use crate::{Resource, ResourceName, VariantId};
 
 fn put(transaction: &mut Transaction, name: &str, content: &str) {
     transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
-}
-
-fn is_woken(watch: &Watch) -> bool {
-    let mut context = Context::from_waker(Waker::noop());
-    pin!(watch.woken()).poll(&mut context).is_ready()
 }
 
 fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<crate::Variant>> {

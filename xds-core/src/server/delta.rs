@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
+use super::client_group::ClientGroup;
 use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
@@ -76,6 +77,11 @@ impl DeltaStream {
     /// change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.types.parameters = parameters;
+    }
+
+    /// Joins the other streams of its client, before the first request is handed over.
+    pub fn join(&mut self, group: &ClientGroup) {
+        self.types.join(group);
     }
 
     /// Takes one request: what it asks for, and what it says about a response.
@@ -163,6 +169,7 @@ fn respond(
     let nonce = types.next_nonce();
     types.state(at).progress.sent(now, nonce);
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
+    types.owe_endpoints(&endpoints);
     match types.endpoints() {
         Some(TypeState { progress, owed }) if progress.is_answered() => {
             let covered = endpoints.into_iter().filter(|name| progress.subscription.covers(name));
@@ -418,6 +425,10 @@ impl Owed {
 impl types::Owed for Owed {
     fn due(&self) -> Option<Duration> {
         if self.is_empty() { None } else { Some(Duration::ZERO) }
+    }
+
+    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, _: Duration) {
+        self.endpoints.extend(names);
     }
 }
 

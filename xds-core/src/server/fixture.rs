@@ -1,6 +1,9 @@
 //! A short notation for the machines' tests: `CDS a=1 -b` puts cluster `a` with content `1` and removes `b`.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +19,7 @@ use super::{
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::{Asked, Locator};
-use crate::{Cache, Commit, CommitError, Constraints, Parameters, Transaction};
+use crate::{Cache, Commit, CommitError, Constraints, Parameters, Transaction, Watch};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -112,6 +115,12 @@ fn located(name: &WireName) -> String {
     format!("{}[{}]", name.name, when.unwrap_or_default())
 }
 
+/// Whether the stream was woken since this was asked last.
+pub(crate) fn is_woken(watch: &Watch) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    pin!(watch.woken()).poll(&mut context).is_ready()
+}
+
 fn encoded(response: &Response) -> Vec<u8> {
     let chunks = response.bodies.iter().flat_map(|body| body.chunks());
     chunks.fold(response.head().to_vec(), |bytes, chunk| [&bytes, chunk.as_ref()].concat())
@@ -145,6 +154,7 @@ fn describe_resource(resource: &WireResource, type_url: &str) -> String {
 pub(crate) struct Sotw {
     pub(crate) cache: Arc<Cache>,
     pub(crate) stream: SotwStream,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) now: Duration,
     /// The last response as decoded.
     pub(crate) last: DiscoveryResponse,
@@ -157,9 +167,10 @@ impl Sotw {
     }
 
     pub(crate) fn on(cache: &Arc<Cache>, service: Service) -> Self {
-        let stream = SotwStream::new(cache.watch(), service, StreamConfig::default());
+        let watch = cache.watch();
+        let stream = SotwStream::new(Arc::clone(&watch), service, StreamConfig::default());
         let last = DiscoveryResponse::default();
-        Self { cache: Arc::clone(cache), stream, now: Duration::ZERO, last, last_bodies: Vec::new() }
+        Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }
 
     pub(crate) fn send(&mut self, request: SotwRequest) -> Option<Verdict> {
@@ -239,6 +250,7 @@ impl Sotw {
 pub(crate) struct Delta {
     pub(crate) cache: Arc<Cache>,
     pub(crate) stream: DeltaStream,
+    pub(crate) watch: Arc<Watch>,
     pub(crate) now: Duration,
     pub(crate) last: DeltaDiscoveryResponse,
     pub(crate) last_bodies: Vec<Arc<super::Body>>,
@@ -246,9 +258,10 @@ pub(crate) struct Delta {
 
 impl Delta {
     pub(crate) fn new(cache: &Arc<Cache>) -> Self {
-        let stream = DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let watch = cache.watch();
+        let stream = DeltaStream::new(Arc::clone(&watch), Service::Aggregated, StreamConfig::default());
         let last = DeltaDiscoveryResponse::default();
-        Self { cache: Arc::clone(cache), stream, now: Duration::ZERO, last, last_bodies: Vec::new() }
+        Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }
 
     pub(crate) fn send(&mut self, request: DeltaRequest) -> Option<Verdict> {

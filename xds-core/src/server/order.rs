@@ -1,10 +1,11 @@
-//! Make before break on one stream (S33): what a client is about to use goes first, what it used goes last.
+//! Make before break for one client (S33): what a client is about to use goes first, what it used goes last.
 //!
 //! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once, listeners and
 //! routes when the client has ACKed those, removals when it has ACKed the listeners and routes.
 
 use std::time::Duration;
 
+use super::client_group::Standing;
 use super::progress::Progress;
 use super::response::StreamConfig;
 use crate::cache::Snapshot;
@@ -16,7 +17,7 @@ pub(super) enum Gate {
     Open,
     /// At this time, if nothing happens before.
     Until(Duration),
-    /// After something else has happened on this stream.
+    /// After something else has happened to this client.
     Shut,
 }
 
@@ -39,14 +40,14 @@ impl Gate {
 ///
 /// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too: it says that the
 /// client will go on with what it took.
-pub(super) fn additions<'a>(
+pub(super) fn additions(
     progress: &Progress,
     now: Duration,
     config: &StreamConfig,
     snapshot: &Snapshot,
-    mut before: impl Iterator<Item = &'a Progress>,
+    mut before: impl Iterator<Item = Standing>,
 ) -> Gate {
-    if before.all(|other| other.in_flight.is_empty() && !other.is_behind(snapshot)) {
+    if before.all(|other| other.is_answered(snapshot)) {
         return Gate::Open;
     }
     Gate::at(progress.waiting_since.unwrap_or(now) + config.order_wait, now)
@@ -55,7 +56,7 @@ pub(super) fn additions<'a>(
 /// When what a type holds may be let go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
-    /// Not before something else has happened on this stream.
+    /// Not before something else has happened to this client.
     Later,
     /// Each when it was held for the grace time.
     AfterGrace,
@@ -65,27 +66,21 @@ pub(super) enum Release {
 }
 
 /// Decides over the removals that a type holds, given the types that refer to it.
-pub(super) fn removals<'a>(
+pub(super) fn removals(
     progress: &Progress,
     snapshot: &Snapshot,
-    referrers: impl Iterator<Item = &'a Progress>,
+    referrers: impl Iterator<Item = Standing>,
 ) -> Release {
     if progress.gone.len() > HELD_LIMIT {
         return Release::Now;
     }
-    let mut referrers = referrers.filter(|other| other.membership.is_some()).peekable();
+    let mut referrers = referrers.filter(Standing::is_subscribed).peekable();
     if referrers.peek().is_none() {
         return Release::AfterGrace;
     }
     // A referrer that is gone and still asked for is still used: Envoy keeps a route configuration, and the clusters it
     // names, for the connections of a listener that drains.
-    let is_settled = |other: &Progress| {
-        other.in_flight.is_empty()
-            && other.nacked.is_none()
-            && other.gone.is_empty()
-            && !other.is_behind(snapshot)
-    };
-    if !referrers.all(is_settled) {
+    if !referrers.all(|other| other.is_settled(snapshot)) {
         return Release::Later;
     }
     // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot say.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client_group::Standing;
 use super::order::Release;
 use super::response::{StreamConfig, StreamError, Verdict};
 use crate::cache::{Membership, Snapshot, Update, Wanted, Watch};
@@ -164,7 +165,18 @@ impl Progress {
 
     /// Whether the selection may have changed since it was sent.
     pub(super) fn is_behind(&self, snapshot: &Snapshot) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.is_behind(snapshot))
+        self.membership.as_ref().is_some_and(|membership| membership.position().is_behind(snapshot))
+    }
+
+    /// How far the client is with it.
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            position: self.membership.as_ref().map(Membership::position),
+            cursor: self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor),
+            is_in_flight: !self.in_flight.is_empty(),
+            is_nacked: self.nacked.is_some(),
+            uses_gone: !self.gone.is_empty(),
+        }
     }
 
     /// Stays where it is, for who is only answered.

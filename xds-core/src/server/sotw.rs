@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Body;
+use super::client_group::ClientGroup;
 use super::order::Release;
 use super::progress::{Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
@@ -64,6 +65,11 @@ impl SotwStream {
     /// change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.types.parameters = parameters;
+    }
+
+    /// Joins the other streams of its client, before the first request is handed over.
+    pub fn join(&mut self, group: &ClientGroup) {
+        self.types.join(group);
     }
 
     /// Takes one request: what it asks for, and what it says about a response.
@@ -181,11 +187,13 @@ fn respond(
     let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
     let nonce = types.next_nonce();
     types.state(at).progress.sent(now, nonce);
-    if !endpoints.is_empty()
-        && let Some(TypeState { progress, owed }) = types.endpoints()
-    {
-        owed.endpoints.extend(endpoints.into_iter().filter(|name| progress.subscription.covers(name)));
-        owed.answer_at(now);
+    types.owe_endpoints(&endpoints);
+    if let Some(TypeState { progress, owed }) = types.endpoints() {
+        types::Owed::add_endpoints(
+            owed,
+            endpoints.into_iter().filter(|name| progress.subscription.covers(name)),
+            now,
+        );
     }
     Ok(Some(Response { type_url, nonce, version, bodies }))
 }
@@ -205,6 +213,14 @@ impl Owed {
 impl types::Owed for Owed {
     fn due(&self) -> Option<Duration> {
         self.due
+    }
+
+    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration) {
+        let before = self.endpoints.len();
+        self.endpoints.extend(names);
+        if self.endpoints.len() > before {
+            self.answer_at(now);
+        }
     }
 }
 

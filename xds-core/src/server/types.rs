@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client_group::{Awaited, ClientGroup, Seat, Standing};
 use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
 use super::response::{Next, Response, Service, StreamConfig, StreamError};
@@ -18,6 +19,8 @@ pub(super) struct Types<O> {
     pub(super) config: StreamConfig,
     /// Derived from the node of the stream (T46); none until it is known.
     pub(super) parameters: Parameters,
+    /// With the other streams of the client.
+    seat: Option<Seat>,
     service: Service,
     states: Vec<TypeState<O>>,
     last_nonce: u64,
@@ -34,11 +37,26 @@ pub(super) struct TypeState<O> {
 pub(super) trait Owed: Default {
     /// When it is to be answered; `None` when there is nothing to answer.
     fn due(&self) -> Option<Duration>;
+
+    /// Adds assignments whose cluster was sent (S34).
+    fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration);
 }
 
 impl<O: Owed> Types<O> {
     pub(super) fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self { watch, config, parameters: Parameters::new(), service, states: Vec::new(), last_nonce: 0 }
+        Self {
+            watch,
+            config,
+            parameters: Parameters::new(),
+            seat: None,
+            service,
+            states: Vec::new(),
+            last_nonce: 0,
+        }
+    }
+
+    pub(super) fn join(&mut self, group: &ClientGroup) {
+        self.seat = Some(group.join(&self.watch));
     }
 
     /// The place of the type a request is about (S12, G2, G3), and whether it is new on this stream.
@@ -66,8 +84,44 @@ impl<O: Owed> Types<O> {
         self.states.iter_mut().find(|state| state.progress.type_url.as_str() == eds)
     }
 
+    /// S34: the other streams of the client, too, send the endpoints of clusters that were sent.
+    pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
+        // On one stream for all a client asks for them before it ACKs the clusters.
+        let is_alone = self.endpoints().is_some();
+        if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
+            seat.owe_endpoints(names);
+        }
+    }
+
     /// Gives each type its turn until one has something to send.
     pub(super) fn next(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
+    ) -> Next {
+        let group = self.seat.as_ref().map(|seat| seat.group().clone());
+        let _turn = group.as_ref().map(ClientGroup::turn);
+        if let Some(seat) = &self.seat {
+            seat.wait(true);
+            let owed = seat.take_endpoints();
+            if let Some(TypeState { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
+                && progress.is_answered()
+            {
+                answers
+                    .add_endpoints(owed.into_iter().filter(|name| progress.subscription.covers(name)), now);
+            }
+        }
+        let next = self.turns(now, snapshot, respond);
+        if let Some(seat) = &self.seat {
+            let states = || self.states.iter().map(|state| &state.progress);
+            seat.tell(states().map(|progress| (progress.type_url.clone(), progress.standing())));
+            seat.wait(states().any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
+        }
+        next
+    }
+
+    fn turns(
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
@@ -176,7 +230,21 @@ impl<O: Owed> Types<O> {
 
     fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let progress = &self.states[at].progress;
-        order::additions(progress, now, &self.config, snapshot, self.others(progress.known.waits_for))
+        let types = progress.known.waits_for;
+        let gate = order::additions(progress, now, &self.config, snapshot, self.others(types));
+        let Some(seat) = self.seat.as_ref().filter(|_| gate == Gate::Open && !types.is_empty()) else {
+            return gate;
+        };
+        let patience = match seat.awaits_endpoints() {
+            None => return gate,
+            Some(Awaited::Surely) => self.config.order_wait,
+            Some(Awaited::Perhaps) => self.config.ack_wait,
+        };
+        let gate = Gate::at(progress.waiting_since.unwrap_or(now) + patience, now);
+        if gate == Gate::Open {
+            seat.forget_awaited();
+        }
+        gate
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
@@ -184,11 +252,11 @@ impl<O: Owed> Types<O> {
         order::removals(progress, snapshot, self.others(progress.known.referrers))
     }
 
-    /// The progress of these types, as far as they are on this stream.
-    fn others(&self, types: &'static [&'static str]) -> impl Iterator<Item = &Progress> {
-        self.states
-            .iter()
-            .map(|state| &state.progress)
-            .filter(|other| types.contains(&other.type_url.as_str()))
+    /// How far the client is with these types, on this stream and its others.
+    fn others(&self, types: &'static [&'static str]) -> impl Iterator<Item = Standing> {
+        let own = self.states.iter().map(|state| &state.progress);
+        let own = own.filter(|other| types.contains(&other.type_url.as_str())).map(Progress::standing);
+        let seat = self.seat.as_ref().filter(|_| !types.is_empty());
+        own.chain(seat.map(|seat| seat.others(types)).unwrap_or_default())
     }
 }

@@ -1,0 +1,256 @@
+//! The streams of one client (S33): a client that opens a stream for each type is still one client, and what is sent on
+//! one stream waits for what it ACKed on another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::cache::{Position, Snapshot, Watch, lock};
+use crate::known_type::KnownType;
+use crate::name::{ResourceName, Revision, TypeUrl};
+
+/// The streams of one client. Clones are the same group.
+///
+/// Each stream that [joins](super::DeltaStream::join) tells how far the client is with each of its types. When two
+/// streams follow all listeners, or all clusters, two clients go by one name, and each stream is on its own.
+#[derive(Debug, Clone, Default)]
+pub struct ClientGroup(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Held while one of them decides what to send: it must not see another half way from one revision to the next.
+    turn: Mutex<()>,
+    streams: Mutex<Streams>,
+}
+
+#[derive(Debug, Default)]
+struct Streams {
+    last_id: u64,
+    streams: BTreeMap<u64, Stream>,
+    /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses one stream for all
+    /// keeps the ACK of a cluster back until it has the endpoints (S35); with streams of their own it does not.
+    awaited: BTreeSet<ResourceName>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    watch: Arc<Watch>,
+    standings: BTreeMap<TypeUrl, Standing>,
+    /// Whether something of it waits for other streams.
+    is_waiting: bool,
+    /// Endpoints that it has to send because another stream sent their cluster (S34).
+    endpoints: BTreeSet<ResourceName>,
+}
+
+/// How far a client is with one type on one stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// `None` while nothing is asked for.
+    pub(super) position: Option<Position>,
+    /// The revision of what was sent last.
+    pub(super) cursor: Revision,
+    /// A response was neither ACKed nor NACKed.
+    pub(super) is_in_flight: bool,
+    /// The newest response was rejected.
+    pub(super) is_nacked: bool,
+    /// It still uses what is gone.
+    pub(super) uses_gone: bool,
+}
+
+/// A stream's place in its group; dropping it leaves.
+#[derive(Debug)]
+pub(super) struct Seat {
+    group: ClientGroup,
+    id: u64,
+}
+
+impl ClientGroup {
+    /// A group without streams.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether no stream is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.0.streams).streams.is_empty()
+    }
+
+    /// Waits until no other stream of the group decides what to send.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.turn)
+    }
+
+    pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
+        let mut streams = lock(&self.0.streams);
+        streams.last_id += 1;
+        let (standings, endpoints) = (BTreeMap::new(), BTreeSet::new());
+        let stream = Stream { watch: Arc::clone(watch), standings, is_waiting: false, endpoints };
+        let id = streams.last_id;
+        streams.streams.insert(id, stream);
+        Seat { group: self.clone(), id }
+    }
+}
+
+/// Whether a client asks for the endpoints of a cluster here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Awaited {
+    /// It asked for others.
+    Surely,
+    /// It never asked for any; it may have them from elsewhere.
+    Perhaps,
+}
+
+impl Stream {
+    /// What it follows of the endpoints.
+    fn endpoints_position(&self) -> Option<Position> {
+        self.standings.get(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)?.position.clone()
+    }
+}
+
+impl Seat {
+    pub(super) fn group(&self) -> &ClientGroup {
+        &self.group
+    }
+
+    /// Tells the others how far this stream is. Those that wait for it look again.
+    pub(super) fn tell(&self, standings: impl Iterator<Item = (TypeUrl, Standing)>) {
+        let mut streams = lock(&self.group.0.streams);
+        let Some(stream) = streams.streams.get_mut(&self.id) else { return };
+        let mut is_changed = false;
+        for (type_url, standing) in standings {
+            if stream.standings.get(&type_url) != Some(&standing) {
+                stream.standings.insert(type_url, standing);
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            if let Some(position) = stream.endpoints_position() {
+                streams.awaited.retain(|name| !position.covers(name));
+            }
+            streams.wake_waiting(self.id);
+        }
+    }
+
+    /// Says before it looks at the others whether it has something that waits for them, so that nothing they do
+    /// meanwhile is missed.
+    pub(super) fn wait(&self, is_waiting: bool) {
+        if let Some(stream) = lock(&self.group.0.streams).streams.get_mut(&self.id) {
+            stream.is_waiting = is_waiting;
+        }
+    }
+
+    /// How far the client is with these types on its other streams.
+    pub(super) fn others(&self, types: &[&str]) -> Vec<Standing> {
+        let streams = lock(&self.group.0.streams);
+        if streams.is_ambiguous() {
+            return Vec::new();
+        }
+        let others = streams.streams.iter().filter(|(id, _)| **id != self.id);
+        let standings = others.flat_map(|(_, stream)| &stream.standings);
+        let wanted = standings.filter(|(type_url, _)| types.contains(&type_url.as_str()));
+        wanted.map(|(_, standing)| standing.clone()).collect()
+    }
+
+    /// S34: the streams that follow these assignments have to send them again. Those that nobody follows yet are waited
+    /// for.
+    pub(super) fn owe_endpoints(&self, names: &[ResourceName]) {
+        let mut streams = lock(&self.group.0.streams);
+        if streams.is_ambiguous() {
+            return;
+        }
+        let mut unknown: BTreeSet<_> = names.iter().collect();
+        for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != self.id) {
+            let Some(position) = stream.endpoints_position() else { continue };
+            let before = stream.endpoints.len();
+            let covered: Vec<_> = names.iter().filter(|name| position.covers(name)).collect();
+            covered.iter().for_each(|name| _ = unknown.remove(name));
+            stream.endpoints.extend(covered.into_iter().cloned());
+            if stream.endpoints.len() > before {
+                stream.watch.wake();
+            }
+        }
+        let unknown: Vec<_> = unknown.into_iter().cloned().collect();
+        streams.awaited.extend(unknown);
+        if streams.awaited.len() > AWAITED_LIMIT {
+            streams.awaited.clear();
+        }
+    }
+
+    /// Whether the client will ask for the endpoints of clusters that it was sent; `None` when it asked for all.
+    pub(super) fn awaits_endpoints(&self) -> Option<Awaited> {
+        let streams = lock(&self.group.0.streams);
+        if streams.awaited.is_empty() {
+            return None;
+        }
+        let follows_any = streams.streams.values().any(|stream| stream.endpoints_position().is_some());
+        Some(if follows_any { Awaited::Surely } else { Awaited::Perhaps })
+    }
+
+    /// They will not come.
+    pub(super) fn forget_awaited(&self) {
+        lock(&self.group.0.streams).awaited.clear();
+    }
+
+    /// The assignments that this stream has to send again.
+    pub(super) fn take_endpoints(&self) -> BTreeSet<ResourceName> {
+        let mut streams = lock(&self.group.0.streams);
+        streams
+            .streams
+            .get_mut(&self.id)
+            .map(|stream| std::mem::take(&mut stream.endpoints))
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut streams = lock(&self.group.0.streams);
+        streams.streams.remove(&self.id);
+        streams.awaited.clear();
+        // What waited for this stream no longer does.
+        streams.wake_waiting(self.id);
+    }
+}
+
+impl Streams {
+    /// Whether several clients go by one name. A client follows secrets, routes or endpoints on several streams, but its
+    /// listeners, clusters and scopes on one.
+    fn is_ambiguous(&self) -> bool {
+        let mut seen = BTreeSet::new();
+        let types = self.streams.values().flat_map(|stream| stream.standings.keys());
+        let mut full_state = types.filter(|type_url| KnownType::of(type_url.as_str()).full_state);
+        full_state.any(|type_url| !seen.insert(type_url))
+    }
+
+    fn wake_waiting(&self, except: u64) {
+        for (id, stream) in &self.streams {
+            if stream.is_waiting && *id != except {
+                stream.watch.wake();
+            }
+        }
+    }
+}
+
+impl Standing {
+    /// Whether the client asks for anything of the type.
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.position.is_some()
+    }
+
+    /// Whether the client said something of all that there is.
+    pub(super) fn is_answered(&self, snapshot: &Snapshot) -> bool {
+        !self.is_in_flight && !self.position.as_ref().is_some_and(|position| position.is_behind(snapshot))
+    }
+
+    /// Whether the client uses all that there is, and nothing else.
+    pub(super) fn is_settled(&self, snapshot: &Snapshot) -> bool {
+        self.is_answered(snapshot) && !self.is_nacked && !self.uses_gone
+    }
+}
+
+/// Assignments that are waited for at most; past it nobody waits.
+const AWAITED_LIMIT: usize = 4096;
+
+#[cfg(test)]
+mod tests;

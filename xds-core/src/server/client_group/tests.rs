@@ -1,0 +1,172 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::Cache;
+use crate::server::fixture::{Delta, Sotw, commit, is_woken};
+
+const FIRST: &str = "CDS old=1; EDS old=1; LDS l=1; RDS r=old";
+/// Route, cluster and endpoints replaced together.
+const SWAP: &str = "CDS -old new=1; EDS -old new=1; RDS r=new";
+
+/// A delta client with a stream for each type, in the order of S33.
+fn deltas(cache: &Arc<Cache>, group: &ClientGroup) -> [Delta; 4] {
+    [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
+        let mut stream = Delta::new(cache);
+        stream.stream.join(group);
+        stream.ask(type_name, list);
+        stream.sent();
+        stream.ack(type_name, "1");
+        stream.sent();
+        stream
+    })
+}
+
+fn sotws(cache: &Arc<Cache>, group: &ClientGroup) -> [Sotw; 4] {
+    [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
+        let mut stream = Sotw::new(cache);
+        stream.stream.join(group);
+        stream.ask(type_name, list, "");
+        stream.sent();
+        stream.ack(type_name, "1");
+        stream.sent();
+        stream
+    })
+}
+
+#[test]
+fn s33_a_swap_over_streams_per_type_keeps_the_order_in_delta() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, mut endpoints, mut listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    commit(&cache, SWAP);
+    assert_eq!([listeners.sent(), routes.sent()], ["", ""]);
+    assert_eq!(clusters.sent(), "n2 CDS new=1");
+    endpoints.ask("EDS", "new");
+    assert_eq!(endpoints.sent(), "n2 EDS new=1");
+    assert_eq!(routes.sent(), "");
+    clusters.ack("CDS", "2");
+    assert_eq!([clusters.sent(), routes.sent()], ["", ""]);
+    endpoints.ack("EDS", "2");
+    assert_eq!(endpoints.sent(), "");
+    assert!(is_woken(&routes.watch));
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+    assert_eq!([clusters.sent(), endpoints.sent()], ["", ""]);
+    routes.ack("RDS", "2");
+    assert_eq!(routes.sent(), "");
+    assert!(is_woken(&clusters.watch));
+    assert_eq!(clusters.sent(), "n3 CDS -old");
+}
+
+#[test]
+fn s33_a_swap_over_streams_per_type_keeps_the_order_in_sotw() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, mut endpoints, _listeners, mut routes] = sotws(&cache, &ClientGroup::new());
+    commit(&cache, SWAP);
+    assert_eq!(routes.sent(), "");
+    assert_eq!(clusters.sent(), "n2 CDS new=1 old=1");
+    endpoints.ask("EDS", "old new", "1");
+    assert_eq!(endpoints.sent(), "n2 EDS new=1");
+    clusters.ack("CDS", "2");
+    endpoints.ack("EDS", "2");
+    assert_eq!([clusters.sent(), endpoints.sent()], ["", ""]);
+    assert!(is_woken(&routes.watch));
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+    routes.ack("RDS", "2");
+    assert_eq!(routes.sent(), "");
+    assert_eq!(clusters.sent(), "n3 CDS new=1");
+}
+
+#[test]
+fn s34_d27_endpoints_follow_their_cluster_on_a_stream_of_their_own() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let group = ClientGroup::new();
+    let [mut clusters, mut endpoints, ..] = deltas(&cache, &group);
+    commit(&cache, "CDS old=2");
+    assert_eq!(endpoints.sent(), "");
+    assert_eq!(clusters.sent(), "n2 CDS old=2");
+    // S35: without waiting for the ACK of the cluster.
+    assert!(is_woken(&endpoints.watch));
+    assert_eq!(endpoints.sent(), "n2 EDS old=1");
+    drop((clusters, endpoints));
+    assert!(group.is_empty());
+}
+
+#[test]
+fn s34_s36_in_sotw_too() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, mut endpoints, ..] = sotws(&cache, &ClientGroup::new());
+    commit(&cache, "CDS old=2");
+    assert_eq!(clusters.sent(), "n2 CDS old=2");
+    assert_eq!(endpoints.sent(), "n2 EDS old=1");
+    // Envoy repeats its request when the cluster changed; the endpoints were sent since.
+    endpoints.ack("EDS", "1");
+    endpoints.ack("EDS", "2");
+    assert_eq!(endpoints.sent(), "");
+}
+
+#[test]
+fn s33_two_clients_of_one_name_do_not_wait_for_each_other() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let group = ClientGroup::new();
+    let [mut clusters, _e, _l, mut routes] = deltas(&cache, &group);
+    let [mut others, ..] = deltas(&cache, &group);
+    commit(&cache, SWAP);
+    assert_eq!(others.sent(), "n2 CDS new=1");
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+    assert_eq!(clusters.sent(), "n2 CDS new=1");
+    clusters.ack("CDS", "2");
+    // Nobody can tell which of them still uses it.
+    assert_eq!((clusters.sent().as_str(), clusters.waits_until()), ("", Some(5000)));
+    clusters.pass(Duration::from_secs(5));
+    assert_eq!(clusters.sent(), "n3 CDS -old");
+}
+
+#[test]
+fn s33_a_stream_that_ends_is_not_waited_for() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [clusters, endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    commit(&cache, SWAP);
+    assert_eq!(routes.sent(), "");
+    drop((clusters, endpoints));
+    assert!(is_woken(&routes.watch));
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+}
+
+#[test]
+fn s33_routes_wait_for_endpoints_that_the_client_has_yet_to_ask_for() {
+    // With streams of their own Envoy ACKs a cluster at once, and only then asks for its endpoints.
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, mut endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    commit(&cache, SWAP);
+    assert_eq!(clusters.sent(), "n2 CDS new=1");
+    clusters.ack("CDS", "2");
+    assert_eq!([clusters.sent(), endpoints.sent()], ["", ""]);
+    assert_eq!((routes.sent().as_str(), routes.waits_until()), ("", Some(16_000)));
+    endpoints.ask("EDS", "new");
+    assert_eq!(endpoints.sent(), "n2 EDS new=1");
+    assert_eq!(routes.sent(), "");
+    endpoints.ack("EDS", "2");
+    assert_eq!([endpoints.sent(), routes.sent()], ["", "n2 RDS r=new"]);
+}
+
+#[test]
+fn s33_routes_wait_a_second_for_a_client_that_may_have_its_endpoints_from_elsewhere() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    drop(endpoints);
+    commit(&cache, SWAP);
+    assert_eq!(clusters.sent(), "n2 CDS new=1");
+    clusters.ack("CDS", "2");
+    assert_eq!(clusters.sent(), "");
+    assert_eq!((routes.sent().as_str(), routes.waits_until()), ("", Some(1000)));
+    routes.pass(Duration::from_secs(1));
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+}
