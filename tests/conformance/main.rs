@@ -13,6 +13,7 @@
 //! `r` is a plain name and `r?env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod rules;
 mod script;
 mod wire;
 
