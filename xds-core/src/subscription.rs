@@ -111,7 +111,8 @@ struct Group {
     wildcard: bool,
 }
 
-/// The wildcard that is meant by asking for nothing in particular (S19, D16).
+/// The wildcard that is meant by asking for nothing in particular (S19, D16). In delta naming something does not end it
+/// (D17).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Legacy {
     /// No request yet that would decide it.
@@ -222,7 +223,8 @@ impl Subscription {
 
     /// Delta: a request adds and removes (D2); lists that are empty change nothing.
     ///
-    /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered too (D9, D18).
+    /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered too (D9, D18). Other
+    /// parameters are another locator (T33).
     pub fn edit(&mut self, subscribe: Asked, unsubscribe: Asked, legacy: bool) -> Added {
         let had_wildcard = self.is_wildcard();
         // D16: only a first request that names nothing at all means everything.
@@ -242,6 +244,7 @@ impl Subscription {
                 added.left.extend(located(group.remove(names), &parameters));
             }
         }
+        // D19: nobody waits to hear of it.
         if !self.is_wildcard() {
             added.left.clear();
         }

@@ -97,6 +97,7 @@ impl Update {
         }
     }
 
+    /// D12: only what changed. T32: another variant than before is a change of the name.
     fn compare_by_name(
         &mut self,
         name: &ResourceName,

@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError<V> {
-    /// T13: both variants match the witness, so a client could get either.
+    /// T13, T14: both variants match the witness, so a client could get either.
     #[error("two variants match {}", Listed(witness))]
     Overlap {
         /// One variant; one that was there before, if it is one.

@@ -101,7 +101,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// An `Any` in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
+    /// An `Any` of the type of the response (S29), in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
     fn any(&mut self, type_url: &TypeUrl, variant: &Variant) {
         self.length(RESOURCES, any_len(type_url, variant));
         self.text(ANY_TYPE_URL, type_url.as_str());

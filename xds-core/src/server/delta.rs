@@ -96,6 +96,7 @@ impl DeltaStream {
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        // D1: only the first request says what the client has from another stream.
         if is_first {
             owed.brought = request.initial_resource_versions;
         }

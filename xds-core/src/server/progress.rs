@@ -417,7 +417,7 @@ impl Progress {
         self.last_sent = Some(nonce);
     }
 
-    /// Books an ACK or NACK; `None` when the nonce is not one that waits for its answer.
+    /// Books an ACK or NACK, neither of which causes a send (S6); `None` when the nonce is not one that waits for its answer.
     pub(super) fn book(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
         self.in_flight.remove(&nonce)?;
         let type_url = self.type_url.clone();

@@ -95,9 +95,11 @@ impl SotwStream {
             // S8c: whoever answers the newest response will not answer those before it.
             progress.in_flight.clear();
         }
+        // S1: the first request says what the client has from another stream.
         if is_first {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
+        // S7: an ACK that asks for what was asked for before changes nothing.
         if let Some(asked) = request.asked {
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
             progress.check_limit(names_limit)?;
@@ -105,6 +107,7 @@ impl SotwStream {
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.endpoints.retain(|name| progress.subscription.covers(name));
+            // S15, S16: sent whatever version the client has, also when it was sent before.
             owed.locators.extend(added.locators);
             let is_wildcard = progress.subscription.is_wildcard();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
@@ -232,7 +235,7 @@ impl Progress {
         Version(self.held().fold(selected, add))
     }
 
-    /// S25: all resources, or `None` when nothing changed for the client.
+    /// S25: all resources, or `None` when nothing changed for the client. S6b: rejected ones are among them.
     fn full_state(
         &self,
         owed: &Owed,

@@ -26,7 +26,7 @@ pub(super) struct Types<O> {
     last_nonce: u64,
 }
 
-/// One type: what was sent, and what has to be answered.
+/// One type: what was sent, and what has to be answered. No type sees another's nonces, names or versions (S13).
 #[derive(Debug)]
 pub(super) struct TypeState<O> {
     pub(super) progress: Progress,
@@ -93,7 +93,7 @@ impl<O: Owed> Types<O> {
         }
     }
 
-    /// Gives each type its turn until one has something to send.
+    /// Gives each type its turn until one has something to send: of several requests only the newest is answered (S9).
     pub(super) fn next(
         &mut self,
         now: Duration,
