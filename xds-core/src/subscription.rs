@@ -260,6 +260,11 @@ impl Subscription {
         added.sorted()
     }
 
+    /// Something was asked for that cannot be: so it was not nothing, which would mean everything (S19, D16).
+    pub(crate) fn end_legacy_wildcard(&mut self) {
+        self.legacy = Legacy::Off;
+    }
+
     /// Takes the strings that other streams share, for the same names.
     pub(crate) fn share(&mut self, names: &NameSet) {
         if self.plain.names == *names {

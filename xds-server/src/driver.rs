@@ -222,3 +222,17 @@ const REQUESTS_IN_A_ROW: usize = 64;
 
 /// Of what a client says about a rejected response, this much is logged.
 const DETAIL_LIMIT_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g15_the_words_of_a_client_are_cut_between_characters() {
+        assert_eq!(shortened("bad"), "bad");
+        let long = "é".repeat(DETAIL_LIMIT_BYTES);
+        assert_eq!(shortened(&long).len(), DETAIL_LIMIT_BYTES);
+        let odd = format!("x{long}");
+        assert_eq!(shortened(&odd).len(), DETAIL_LIMIT_BYTES - 1);
+    }
+}

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::progress::Handle;
+use super::response::StreamError;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::variants::{Form, Variant};
@@ -82,6 +83,39 @@ impl Body {
         }
         body.finish()
     }
+
+    /// Entries of `resource_errors`, which is this field of a response; each says `INVALID_ARGUMENT`.
+    pub(super) fn errors<'a>(field: u32, refused: impl Iterator<Item = &'a Refused>) -> Self {
+        let mut body = Builder::default();
+        for Refused { name, reason } in refused {
+            let name_len = resource_name_len(name, &Constraints::NONE);
+            let status_len = STATUS_CODE.len() + field_len(reason.len());
+            body.length(field, field_len(name_len) + field_len(status_len));
+            body.resource_name(ERROR_RESOURCE_NAME, name, &Constraints::NONE);
+            body.length(ERROR_DETAIL, status_len);
+            body.buffer.put_slice(&STATUS_CODE);
+            body.text(STATUS_MESSAGE, reason);
+        }
+        body.finish()
+    }
+}
+
+/// What was asked for and cannot be, as the client is told (S37).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Refused {
+    pub(super) name: ResourceName,
+    reason: String,
+}
+
+impl Refused {
+    pub(super) fn of(error: &StreamError) -> Option<Self> {
+        match error {
+            StreamError::InvalidName { name, .. } | StreamError::InvalidKey { name, .. } => {
+                Some(Self { name: name.clone(), reason: error.to_string() })
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Debug for Body {
@@ -118,7 +152,8 @@ impl Builder {
         self.resource(type_url, Form::Located, variant);
     }
 
-    /// The fields of a `Resource`. T24, T25: one that knows locators is told name and constraints, and nobody both.
+    /// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
+    /// constraints go with it.
     fn resource(&mut self, type_url: &TypeUrl, form: Form, variant: &Variant) {
         self.text(RESOURCE_VERSION, &variant.version_in(form).to_string());
         self.any(type_url, variant);
@@ -226,3 +261,12 @@ const NAME_NAME: u32 = 1;
 const NAME_CONSTRAINTS: u32 = 2;
 const ANY_TYPE_URL: u32 = 1;
 const ANY_VALUE: u32 = 2;
+/// `resource_errors` of a SotW response.
+pub(super) const SOTW_ERRORS: u32 = 7;
+/// `resource_errors` of a delta response.
+pub(super) const DELTA_ERRORS: u32 = 9;
+const ERROR_RESOURCE_NAME: u32 = 1;
+const ERROR_DETAIL: u32 = 2;
+const STATUS_MESSAGE: u32 = 2;
+/// Field 1, `INVALID_ARGUMENT`.
+const STATUS_CODE: [u8; 2] = [1 << 3, 3];

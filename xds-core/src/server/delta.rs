@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Body;
+use super::body::{Body, DELTA_ERRORS, Refused};
 use super::client_group::ClientGroup;
 use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
@@ -51,6 +51,8 @@ struct Owed {
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
     everything: bool,
+    /// What cannot be asked for (G8).
+    refused: BTreeSet<Refused>,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
     /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist is not told.
@@ -90,12 +92,18 @@ impl DeltaStream {
     /// The stream has to end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
-        self.types.check_names(at, &request.subscribe)?;
-        self.types.check_names(at, &request.unsubscribe)?;
+        let mut request = request;
+        // G4, D19: giving up what cannot be changes nothing.
+        let ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
+        let refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        if !refused.is_empty() || !ignored.is_empty() {
+            progress.subscription.end_legacy_wildcard();
+        }
+        owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {
             owed.brought = request.initial_resource_versions;
@@ -159,12 +167,16 @@ fn respond(
     content.narrow_names(progress, snapshot);
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
-    if content.is_empty() && !(owed.nothing || owed.everything && owed.brought.is_empty()) {
+    let is_answer = owed.nothing || !owed.refused.is_empty() || (owed.everything && owed.brought.is_empty());
+    if content.is_empty() && !is_answer {
         return Ok(None);
     }
     let type_url = progress.type_url.clone();
     let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
-    let bodies = vec![content.body(progress)];
+    let mut bodies = vec![content.body(progress)];
+    if !owed.refused.is_empty() {
+        bodies.push(Arc::new(Body::errors(DELTA_ERRORS, owed.refused.iter())));
+    }
     let endpoints: Vec<_> =
         content.changed().filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
     let nonce = types.next_nonce();
@@ -399,7 +411,7 @@ impl Progress {
         unmatched.map(|constraints| Handle { name: name.clone(), constraints: Some(constraints) }).collect()
     }
 
-    /// What an update removes and that is not held (S33).
+    /// What an update removes and that is not held (S33). D29: also of types whose removal clients ignore.
     fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
         let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
@@ -419,7 +431,7 @@ impl Owed {
             || !self.left.is_empty()
             || !self.gone.is_empty()
             || !self.endpoints.is_empty();
-        !has_answers && !self.everything && !self.nothing
+        !has_answers && !self.everything && !self.nothing && self.refused.is_empty()
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use xds_proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryResponse, DiscoveryResponse, Resource as WireResource, ResourceName as WireName,
+    DeltaDiscoveryResponse, DiscoveryResponse, Resource as WireResource, ResourceError,
+    ResourceName as WireName,
 };
 use xds_proto::type_url as url;
 
@@ -150,6 +151,16 @@ fn describe_resource(resource: &WireResource, type_url: &str) -> String {
     format!(" {}={}", located(name), payload.content)
 }
 
+/// What cannot be, as `!name(code)`.
+fn errors(errors: &[ResourceError]) -> String {
+    let describe = |error: &ResourceError| {
+        let status = error.error_detail.as_ref().unwrap();
+        assert!(!status.message.is_empty());
+        format!(" !{:?}({})", error.resource_name.as_ref().unwrap().name, status.code)
+    };
+    errors.iter().map(describe).collect()
+}
+
 /// A client of a SotW stream.
 pub(crate) struct Sotw {
     pub(crate) cache: Arc<Cache>,
@@ -220,6 +231,7 @@ impl Sotw {
                     line += &describe(&any.type_url, &any.value);
                 }
             }
+            line += &errors(&decoded.resource_errors);
             lines.push(line);
             self.last = decoded;
             self.last_bodies = response.bodies;
@@ -324,6 +336,7 @@ impl Delta {
             for name in &decoded.removed_resource_names {
                 line += &format!(" -{}", located(name));
             }
+            line += &errors(&decoded.resource_errors);
             lines.push(line);
             self.last = decoded;
             self.last_bodies = response.bodies;

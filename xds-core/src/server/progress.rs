@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::body::Refused;
 use super::client_group::Standing;
 use super::order::Release;
 use super::response::{StreamConfig, StreamError, Verdict};
@@ -36,6 +37,8 @@ pub(super) struct Progress {
     pub(super) gone: BTreeMap<Handle, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
+    /// What the last request asked for and cannot be (G8).
+    pub(super) refused: BTreeSet<Refused>,
     /// Names that were answered with what is newer than the cursor.
     pub(super) ahead: BTreeSet<ResourceName>,
     /// Since when there is something new that was not sent (S33).
@@ -104,6 +107,7 @@ impl Progress {
             nacked: None,
             gone: BTreeMap::new(),
             former: None,
+            refused: BTreeSet::new(),
             ahead: BTreeSet::new(),
             waiting_since: None,
         }

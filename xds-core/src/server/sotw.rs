@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Body;
+use super::body::{Body, Refused, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::order::Release;
 use super::progress::{Progress, Step};
@@ -48,6 +48,8 @@ struct Owed {
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
+    /// What cannot be asked for (G8).
+    refused: BTreeSet<Refused>,
     /// When it is answered without another occasion.
     due: Option<Duration>,
     /// The version a reconnecting client brought with its first request (S32).
@@ -82,9 +84,8 @@ impl SotwStream {
         request: SotwRequest,
     ) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
-        if let Some(asked) = &request.asked {
-            self.types.check_names(at, asked)?;
-        }
+        let mut request = request;
+        let refused = request.asked.as_mut().map(|asked| self.types.take_invalid(at, asked)).transpose()?;
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
         let names_limit = self.types.config.names_limit;
         let TypeState { progress, owed } = self.types.state(at);
@@ -100,6 +101,15 @@ impl SotwStream {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
         // S7: an ACK that asks for what was asked for before changes nothing.
+        if let Some(refused) = refused {
+            // S37: told once, though each request repeats it.
+            let refused: BTreeSet<_> = refused.into_iter().collect();
+            if !refused.is_empty() {
+                progress.subscription.end_legacy_wildcard();
+            }
+            owed.refused.extend(refused.difference(&progress.refused).cloned());
+            progress.refused = refused;
+        }
         if let Some(asked) = request.asked {
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
             progress.check_limit(names_limit)?;
@@ -140,6 +150,13 @@ fn respond(
     let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
+    let errors = Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter()));
+    if progress.membership.is_none() {
+        let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot).to_string());
+        let nonce = types.next_nonce();
+        types.state(at).progress.sent(now, nonce);
+        return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors] }));
+    }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
     let is_unknown = |subscription: &Subscription, update: &Update, gone: &Variant| {
         let is_new = |parameters: &Parameters| {
@@ -178,7 +195,10 @@ fn respond(
     } else {
         progress.partial(&owed, &unsure, &everything, snapshot)
     };
-    let Some(bodies) = bodies else { return Ok(None) };
+    let Some(mut bodies) = bodies else { return Ok(None) };
+    if !errors.is_empty() {
+        bodies.push(errors);
+    }
     let type_url = progress.type_url.clone();
     let is_fresh = |variant: &&Arc<Variant>| {
         owed.everything
@@ -204,7 +224,7 @@ fn respond(
 impl Owed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
-        !has_answers && !self.everything
+        !has_answers && !self.everything && self.refused.is_empty()
     }
 
     /// Answers what is owed then, or earlier if that was to be.
@@ -253,7 +273,8 @@ impl Progress {
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything
             || owed.locators.iter().any(|locator| self.find(locator, snapshot).is_some())
-            || owed.brought.as_ref().is_some_and(|brought| *brought != version);
+            || owed.brought.as_ref().is_some_and(|brought| *brought != version)
+            || !owed.refused.is_empty();
         // S22: what a wildcard with other parameters does not cover leaves the full state.
         let is_left = |locator: &Locator| {
             let variant = self.find(locator, snapshot)?;
@@ -286,10 +307,12 @@ impl Progress {
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
-            return (owed.everything || !fresh.changed.is_empty()).then(|| vec![self.sotw_body(fresh)]);
+            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.refused.is_empty();
+            return is_due.then(|| vec![self.sotw_body(fresh)]);
         }
         answers.extend(fresh.changed.iter().cloned());
         answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
+        // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         Some(vec![Arc::new(Body::sotw(&self.type_url, self.form(), answers.iter()))])
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::body::Refused;
 use super::client_group::{Awaited, ClientGroup, Seat, Standing};
 use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
@@ -168,30 +169,39 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Refuses names that no resource can have, keys that no constraints can (W2), and too many of these (G9).
-    pub(super) fn check_names(&self, at: usize, asked: &Asked) -> Result<(), StreamError> {
-        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
+    /// Takes out what no resource can match: names that none can have, and keys that no constraints can (W2).
+    ///
+    /// # Errors
+    /// On the service of one type the stream ends (G8); so it does where a locator has too many parameters (G9).
+    pub(super) fn take_invalid(&self, at: usize, asked: &mut Asked) -> Result<Vec<Refused>, StreamError> {
         let type_url = || self.states[at].progress.type_url.clone();
-        let is_invalid = |name: &&ResourceName| name.as_str().is_empty() || has_control(name.as_str());
-        if let Some(name) = asked.all_names().find(is_invalid) {
-            return Err(StreamError::InvalidName { type_url: type_url(), name: name.clone() });
-        }
         let limit = self.config.parameters_limit;
         if let Some(locator) = asked.locators.iter().find(|locator| locator.parameters.len() > limit) {
             let (name, found) = (locator.name.clone(), locator.parameters.len());
             return Err(StreamError::TooManyParameters { type_url: type_url(), name, found, limit });
         }
-        let keys = |locator: &'_ Locator| locator.parameters.iter().any(|(key, _)| has_control(key));
-        if let Some(locator) = asked.locators.iter().find(|locator| keys(locator)) {
-            return Err(StreamError::InvalidKey { type_url: type_url(), name: locator.name.clone() });
+        let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
+        let is_invalid = |name: &ResourceName| name.as_str().is_empty() || has_control(name.as_str());
+        let of_name = |name: ResourceName| StreamError::InvalidName { type_url: type_url(), name };
+        let names = asked.names.extract_if(.., |name| is_invalid(name)).map(of_name);
+        let mut errors: Vec<_> = names.collect();
+        let has_key = |locator: &Locator| locator.parameters.iter().any(|(key, _)| has_control(key));
+        let locators = asked.locators.extract_if(.., |locator| is_invalid(&locator.name) || has_key(locator));
+        errors.extend(locators.map(|Locator { name, .. }| match is_invalid(&name) {
+            true => of_name(name),
+            false => StreamError::InvalidKey { type_url: type_url(), name },
+        }));
+        match (&self.service, errors.is_empty()) {
+            (Service::Single(_), false) => Err(errors.remove(0)),
+            _ => Ok(errors.iter().filter_map(Refused::of).collect()),
         }
-        Ok(())
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
         match &self.service {
             Service::Aggregated if type_url.is_empty() => Err(StreamError::MissingTypeUrl),
             Service::Aggregated => Ok(type_url.into()),
+            // S12, D31.
             Service::Single(expected) if type_url.is_empty() || type_url == expected.as_str() => {
                 Ok(expected.clone())
             }

@@ -390,3 +390,49 @@ fn streams_of_one_selection_class_send_the_same_bytes() {
         .collect();
     assert!(bodies.iter().all(|other| Arc::ptr_eq(&other[0], &bodies[0][0])));
 }
+
+#[test]
+fn g8_s37_on_ads_a_bad_name_is_told_and_the_rest_works() {
+    let cache = cache("EDS a=1; CDS c=1");
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "a b\u{1}");
+    assert_eq!(client.sent(), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
+    // It names something, so it is no wildcard (D16).
+    client.ask("CDS", "b\u{1}");
+    assert_eq!(client.sent(), r#"n2 CDS !"b\u{1}"(3)"#);
+    client.ask("CDS", "-b\u{1}");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn d31_s12_the_service_of_one_type_needs_no_type_url() {
+    let cache = cache("EDS a=1");
+    let ask = |type_url: &str| {
+        let service = Service::Single(super::super::fixture::type_url("EDS"));
+        let mut stream = DeltaStream::new(cache.watch(), service, StreamConfig::default());
+        let subscribe = vec!["a".into()].into();
+        stream.on_request(DeltaRequest {
+            type_url: type_url.into(),
+            subscribe,
+            ..DeltaRequest::default()
+        })?;
+        Ok::<_, StreamError>(matches!(stream.next(Duration::ZERO, &cache.snapshot()), Next::Send(_)))
+    };
+    assert_eq!(ask(""), Ok(true));
+    assert!(matches!(ask("another"), Err(StreamError::WrongTypeUrl { .. })));
+}
+
+#[test]
+fn d29_removals_of_endpoints_and_secrets_are_told_though_envoy_ignores_them() {
+    for type_name in ["EDS", "SDS"] {
+        let cache = cache(&format!("{type_name} a=1"));
+        let mut client = Delta::new(&cache);
+        client.ask(type_name, "a");
+        client.sent();
+        client.ack(type_name, "1");
+        commit(&cache, &format!("{type_name} -a"));
+        assert_eq!(client.sent(), "");
+        client.pass(Duration::from_secs(5));
+        assert_eq!(client.sent(), format!("n2 {type_name} -a"));
+    }
+}

@@ -232,11 +232,12 @@ fn g2_g3_a_request_without_a_type_or_with_another_ends_the_stream() {
 }
 
 #[test]
-fn w2_g9_bad_and_too_many_names_end_the_stream_with_what_is_wrong() {
+fn w2_g8_g9_on_the_service_of_one_type_a_bad_name_ends_the_stream_and_too_many_do_anywhere() {
     let cache = cache("EDS a=1");
     let config = StreamConfig { names_limit: 2, ..StreamConfig::default() };
     let ask = |names: &[&str]| {
-        let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, config.clone());
+        let service = Service::Single(type_url("EDS"));
+        let mut stream = SotwStream::new(cache.watch(), service, config.clone());
         let names: Vec<_> = names.iter().map(|name| ResourceName::new(*name)).collect();
         let asked = Some(names.into());
         let type_url = type_url("EDS").as_str().into();
@@ -531,4 +532,33 @@ fn a_large_payload_is_sent_as_the_very_bytes_of_the_cache() {
         snapshot.get(&type_url("EDS"), &"large".into()).unwrap().iter().next().unwrap().payload().clone();
     let chunks = client.last_bodies[0].chunks();
     assert!(chunks.iter().any(|chunk| chunk.as_ptr() == stored.as_ptr()));
+}
+
+#[test]
+fn g8_s37_on_ads_a_bad_name_is_told_once_and_the_rest_works() {
+    let cache = cache("EDS a=1; CDS c=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("EDS", "a b\u{1}", "");
+    assert_eq!(client.sent(), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
+    client.ask("EDS", "a b\u{1}", "1");
+    assert_eq!(client.sent(), "");
+    // It names something, so it is no wildcard; and what is refused alone is told alone.
+    client.ask("CDS", "b\u{1}?k=v", "");
+    assert_eq!(client.sent(), r#"n2 CDS !"b\u{1}"(3)"#);
+    client.ask("CDS", "", "2");
+    assert_eq!(client.sent(), "");
+    client.ask("CDS", "c?k\u{2}=v c", "2");
+    assert_eq!(client.sent(), r#"n3 CDS c=1 !"c"(3)"#);
+}
+
+#[test]
+fn s28_what_changed_and_was_asked_for_stands_once_in_the_response() {
+    let cache = cache("EDS a=1 b=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("EDS", "a", "");
+    assert_eq!(client.sent(), "n1 EDS a=1");
+    client.ask("EDS", "b", "1");
+    client.ask("EDS", "a b b", "1");
+    commit(&cache, "EDS a=2 b=2");
+    assert_eq!(client.sent(), "n2 EDS a=2 b=2");
 }
