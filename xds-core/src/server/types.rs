@@ -151,6 +151,9 @@ impl<O: Owed> Types<O> {
 
     /// Lets go the held removals of a type that may be; their names.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<Handle> {
+        if self.states[at].progress.gone.is_empty() {
+            return Vec::new();
+        }
         let release = self.removals(at, snapshot);
         self.states[at].progress.release(release, self.config.removal_grace, now)
     }
@@ -221,6 +224,8 @@ impl<O: Owed> Types<O> {
         let is_behind = progress.is_behind(snapshot);
         let push = if is_behind {
             self.additions(at, now, snapshot)
+        } else if progress.gone.is_empty() {
+            Gate::Shut
         } else {
             let release_at = progress.release_at(self.removals(at, snapshot), self.config.removal_grace);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))

@@ -170,3 +170,47 @@ fn s33_routes_wait_a_second_for_a_client_that_may_have_its_endpoints_from_elsewh
     routes.pass(Duration::from_secs(1));
     assert_eq!(routes.sent(), "n2 RDS r=new");
 }
+
+#[test]
+fn a_client_with_a_stream_for_each_cluster_is_served_in_turn() {
+    // Envoy opens a stream for the endpoints of each cluster.
+    let many = |word: &str| (0..300).map(|at| word.replace('#', &at.to_string())).collect::<String>();
+    let cache = Cache::new();
+    commit(&cache, &format!("CDS{}; EDS{}; RDS r=old", many(" c#=1"), many(" c#=1")));
+    let group = ClientGroup::new();
+    let mut clusters = Delta::new(&cache);
+    let mut routes = Delta::new(&cache);
+    clusters.stream.join(&group);
+    routes.stream.join(&group);
+    clusters.ask("CDS", "");
+    routes.ask("RDS", "r");
+    for (stream, type_name) in [(&mut clusters, "CDS"), (&mut routes, "RDS")] {
+        stream.sent();
+        stream.ack(type_name, "1");
+        stream.sent();
+    }
+    let mut endpoints: Vec<_> = (0..300)
+        .map(|at| {
+            let mut stream = Delta::new(&cache);
+            stream.stream.join(&group);
+            stream.ask("EDS", &format!("c{at}"));
+            stream.sent();
+            stream.ack("EDS", "1");
+            stream.sent();
+            stream
+        })
+        .collect();
+    commit(&cache, "CDS c7=2; EDS c7=2 c8=2; RDS r=new");
+    assert_eq!(clusters.sent(), "n2 CDS c7=2");
+    let woken: Vec<usize> = (0..300).filter(|at| is_woken(&endpoints[*at].watch)).collect();
+    assert_eq!(woken, [7, 8]);
+    assert_eq!([endpoints[7].sent(), endpoints[8].sent()], ["n2 EDS c7=2", "n2 EDS c8=2"]);
+    clusters.ack("CDS", "2");
+    clusters.sent();
+    endpoints[7].ack("EDS", "2");
+    endpoints[7].sent();
+    assert_eq!(routes.sent(), "");
+    endpoints[8].ack("EDS", "2");
+    endpoints[8].sent();
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+}

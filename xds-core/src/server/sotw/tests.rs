@@ -562,3 +562,19 @@ fn s28_what_changed_and_was_asked_for_stands_once_in_the_response() {
     commit(&cache, "EDS a=2 b=2");
     assert_eq!(client.sent(), "n2 EDS a=2 b=2");
 }
+
+#[test]
+fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
+    let cache = cache("EDS a=1 b=bad c=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("EDS", "a b", "");
+    assert_eq!(client.sent(), "n1 EDS a=1 b=bad");
+    let asked = Some(["a", "b", "c"].map(ResourceName::new).to_vec().into());
+    let (type_url, error_detail) = (type_url("EDS").as_str().into(), Some("b is bad".into()));
+    let response_nonce = Nonce::parse("1");
+    client.send(SotwRequest { type_url, response_nonce, error_detail, asked, ..SotwRequest::default() });
+    assert_eq!(client.sent(), "n2 EDS c=1");
+    client.ack("EDS", "2");
+    commit(&cache, "EDS b=2");
+    assert_eq!(client.sent(), "n3 EDS b=2");
+}
