@@ -39,7 +39,8 @@ pub struct Warning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// T18: some parameters have no variant, so for such clients the name does not exist (T4).
+    /// T18: some parameters have no variant, so for such clients the name does not exist (T4). Clients without a new key
+    /// are the usual ones that are forgotten (T19, T48).
     Gap {
         /// Examples, at least one.
         gaps: Vec<Uncovered>,

@@ -13,7 +13,8 @@ use crate::parameters::Parameters;
 /// Which parts of a node become parameters.
 ///
 /// The default is every top-level string of the node's metadata, and every bool as `true` or `false`. Numbers, lists,
-/// structs and nulls are skipped. Whatever no constraint names has no effect and costs nothing.
+/// structs and nulls are skipped. Whatever no constraint names has no effect and costs nothing. T47: `dynamic_parameters` of
+/// the node, which TP1 has for other ends, are no part of it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ParameterMapping {
     metadata: MetadataKeys,
@@ -219,6 +220,15 @@ mod tests {
 
     fn path(text: &str) -> NamedPath {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn t47_the_dynamic_parameters_of_the_node_are_not_those_of_tp2() {
+        // Field 12: a map from a type URL to `ContextParams { params: { "env": "prod" } }`.
+        let params = [10, 11, 10, 3, b'e', b'n', b'v', 18, 4, b'p', b'r', b'o', b'd'];
+        let entry = [&[10, 1, b't', 18, 13][..], &params].concat();
+        let node = [&[12 << 3 | 2, 18][..], &entry].concat();
+        assert_eq!(ParameterMapping::default().derive(&node), Ok(Parameters::new()));
     }
 
     #[test]

@@ -338,3 +338,15 @@ async fn health_and_reflection_answer() {
     let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
     assert!(names.contains(&"envoy.service.cluster.v3.ClusterDiscoveryService".to_owned()), "{names:?}");
 }
+
+#[tokio::test]
+async fn g6_a_client_that_does_not_say_who_it_is_is_served() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let server = Running::new(&cache).await;
+    for node in [None, Some(Node::default())] {
+        let (requests, mut responses) = server.sotw().await;
+        requests.send(DiscoveryRequest { node, ..ask(CLUSTER, &[]) }).await.unwrap();
+        assert_eq!(contents(&next(&mut responses).await.unwrap().unwrap()), ["1"]);
+    }
+}
