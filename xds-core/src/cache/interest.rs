@@ -68,7 +68,8 @@ impl Watch {
         let (wanted, keys_at) = self.project(type_url, &asked);
         let class = interest.join(type_url, wanted, member);
         drop(interest);
-        let mut membership = Membership { watch: Arc::clone(self), class, cursor, asked, keys_at };
+        let position = Position { class, cursor };
+        let mut membership = Membership { watch: Arc::clone(self), position, asked, keys_at };
         membership.share();
         membership
     }
@@ -88,8 +89,7 @@ impl Watch {
 #[derive(Debug)]
 pub(crate) struct Membership {
     watch: Arc<Watch>,
-    class: Arc<Class>,
-    cursor: Arc<AtomicU64>,
+    position: Position,
     /// With all parameters; the class has their projection.
     asked: Wanted,
     /// The keys of the type that the projection was made for.
@@ -107,7 +107,8 @@ impl Membership {
 
     /// Follows a change of the keys that constraints of the type name: streams that were alike may no longer be.
     pub(crate) fn refresh(&mut self, snapshot: &Snapshot) {
-        let keys_at = snapshot.of_type(&self.class.type_url).map(|resources| resources.keys().changed_at());
+        let keys_at =
+            snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
         if keys_at.is_some_and(|keys_at| keys_at > self.keys_at) {
             self.reselect();
         }
@@ -115,13 +116,13 @@ impl Membership {
 
     fn reselect(&mut self) {
         let mut interest = lock(&self.watch.cache.interest);
-        let (wanted, keys_at) = self.watch.project(&self.class.type_url, &self.asked);
-        if keys_at == self.keys_at && self.class.is_up_to_date(&self.cursor) {
-            self.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
+        let (wanted, keys_at) = self.watch.project(&self.position.class.type_url, &self.asked);
+        if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
+            self.position.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
         }
         self.keys_at = keys_at;
-        if wanted != self.class.wanted {
-            self.class = interest.reselect(&self.class, &self.watch.stream, wanted);
+        if wanted != self.position.class.wanted {
+            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, wanted);
         }
         drop(interest);
         self.share();
@@ -129,7 +130,7 @@ impl Membership {
 
     /// Takes the strings of the index.
     fn share(&mut self) {
-        if let (Some(_), Some(shared)) = (self.asked.single(), self.class.wanted.single()) {
+        if let (Some(_), Some(shared)) = (self.asked.single(), self.position.class.wanted.single()) {
             let asked = std::mem::take(&mut self.asked);
             self.asked = asked.map(|_| shared.clone());
         }
@@ -142,22 +143,22 @@ impl Membership {
 
     /// The variants of a name that this subscription gets, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
-        let resources = snapshot.of_type(&self.class.type_url);
-        resources.map(|resources| self.class.wanted.chosen(name, resources)).unwrap_or_default()
+        let resources = snapshot.of_type(&self.position.class.type_url);
+        resources.map(|resources| self.position.class.wanted.chosen(name, resources)).unwrap_or_default()
     }
 
     /// The revision up to which the stream was sent what it selects; zero before the first answer.
     pub(crate) fn cursor(&self) -> Revision {
-        Revision(self.cursor.load(Ordering::Relaxed))
+        Revision(self.position.cursor.load(Ordering::Relaxed))
     }
 
     pub(crate) fn advance(&self, to: Revision) {
-        self.cursor.fetch_max(to.0, Ordering::Relaxed);
+        self.position.cursor.fetch_max(to.0, Ordering::Relaxed);
     }
 
     /// Where it stands.
-    pub(crate) fn position(&self) -> Position {
-        Position { class: Arc::clone(&self.class), cursor: Arc::clone(&self.cursor) }
+    pub(crate) fn position(&self) -> &Position {
+        &self.position
     }
 
     /// What the stream has to learn to get from its cursor to the snapshot.
@@ -165,10 +166,10 @@ impl Membership {
     /// `None` when the cache no longer knows: the stream missed more removals than are remembered.
     pub(crate) fn update(&self, snapshot: &Snapshot) -> Option<Arc<Update>> {
         // A snapshot is seen after its commit was marked, so who is up to date now is so at the snapshot.
-        if self.class.is_up_to_date(&self.cursor) {
+        if self.position.class.is_up_to_date(&self.position.cursor) {
             self.advance(snapshot.revision());
         }
-        self.class.update(self.cursor(), snapshot)
+        self.position.class.update(self.cursor(), snapshot)
     }
 
     /// An update that brings nothing, for who is not to move.
@@ -178,16 +179,19 @@ impl Membership {
 
     /// Everything the class selects.
     pub(crate) fn everything(&self, snapshot: &Snapshot) -> Arc<Update> {
-        self.class.update(Revision::ZERO, snapshot).expect("from the start no removal has to be known")
+        self.position
+            .class
+            .update(Revision::ZERO, snapshot)
+            .expect("from the start no removal has to be known")
     }
 
     /// The sum of the identities of all variants the class selects (T38).
     pub(crate) fn sum(&self, snapshot: &Snapshot) -> u128 {
-        self.class.sum(snapshot)
+        self.position.class.sum(snapshot)
     }
 }
 
-/// Where a stream stands in its class, for others to look at.
+/// Where a stream stands in its class, also for the other streams of its client to look at.
 #[derive(Debug, Clone)]
 pub(crate) struct Position {
     class: Arc<Class>,
@@ -217,7 +221,7 @@ impl Eq for Position {}
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        lock(&self.watch.cache.interest).leave(&self.class, &self.watch.stream);
+        lock(&self.watch.cache.interest).leave(&self.position.class, &self.watch.stream);
     }
 }
 

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::cache::{Position, Snapshot, Watch, lock};
+use super::progress::Progress;
+use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
@@ -41,19 +42,30 @@ struct Stream {
     endpoints: BTreeSet<ResourceName>,
 }
 
-/// How far a client is with one type on one stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+/// How far a client is with one type on one stream, as the others know it.
+#[derive(Debug)]
+struct Standing {
     /// `None` while nothing is asked for.
-    pub(super) position: Option<Position>,
+    position: Option<Position>,
     /// The revision of what was sent last.
-    pub(super) cursor: Revision,
+    cursor: Revision,
     /// A response was neither ACKed nor NACKed.
-    pub(super) is_in_flight: bool,
+    is_in_flight: bool,
     /// The newest response was rejected.
-    pub(super) is_nacked: bool,
+    is_nacked: bool,
     /// It still uses what is gone.
-    pub(super) uses_gone: bool,
+    uses_gone: bool,
+}
+
+/// What the order of S33 asks of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Status {
+    /// The client asks for anything of the type.
+    pub(super) is_subscribed: bool,
+    /// It said something of all that there is.
+    pub(super) is_answered: bool,
+    /// It uses all that there is, and nothing else.
+    pub(super) is_settled: bool,
 }
 
 /// A stream's place in its group; dropping it leaves.
@@ -114,15 +126,19 @@ impl Seat {
     }
 
     /// Tells the others how far this stream is. Those that wait for it look again.
-    pub(super) fn tell(&self, standings: impl Iterator<Item = (TypeUrl, Standing)>) {
+    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a Progress>) {
         let mut streams = lock(&self.group.0.streams);
         let Some(stream) = streams.streams.get_mut(&self.id) else { return };
         let mut is_changed = false;
-        for (type_url, standing) in standings {
-            if stream.standings.get(&type_url) != Some(&standing) {
-                stream.standings.insert(type_url, standing);
-                is_changed = true;
-            }
+        for progress in types {
+            is_changed |= match stream.standings.get_mut(&progress.type_url) {
+                Some(standing) => standing.follow(progress),
+                None => {
+                    let standing = Standing::of(progress);
+                    stream.standings.insert(progress.type_url.clone(), standing);
+                    true
+                }
+            };
         }
         if is_changed {
             if let Some(position) = stream.endpoints_position() {
@@ -141,15 +157,15 @@ impl Seat {
     }
 
     /// How far the client is with these types on its other streams.
-    pub(super) fn others(&self, types: &[&str]) -> Vec<Standing> {
+    pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<Status> {
         let streams = lock(&self.group.0.streams);
-        if streams.is_ambiguous() {
+        if streams.streams.len() == 1 || streams.is_ambiguous() {
             return Vec::new();
         }
         let others = streams.streams.iter().filter(|(id, _)| **id != self.id);
         let standings = others.flat_map(|(_, stream)| &stream.standings);
         let wanted = standings.filter(|(type_url, _)| types.contains(&type_url.as_str()));
-        wanted.map(|(_, standing)| standing.clone()).collect()
+        wanted.map(|(_, standing)| standing.status(snapshot)).collect()
     }
 
     /// S34: the streams that follow these assignments have to send them again. Those that nobody follows yet are waited
@@ -233,19 +249,50 @@ impl Streams {
 }
 
 impl Standing {
-    /// Whether the client asks for anything of the type.
-    pub(super) fn is_subscribed(&self) -> bool {
-        self.position.is_some()
+    fn of(progress: &Progress) -> Self {
+        let mut standing = Self {
+            position: None,
+            cursor: Revision::ZERO,
+            is_in_flight: false,
+            is_nacked: false,
+            uses_gone: false,
+        };
+        standing.follow(progress);
+        standing
     }
 
-    /// Whether the client said something of all that there is.
-    pub(super) fn is_answered(&self, snapshot: &Snapshot) -> bool {
-        !self.is_in_flight && !self.position.as_ref().is_some_and(|position| position.is_behind(snapshot))
+    /// Whether it is another one than before.
+    fn follow(&mut self, progress: &Progress) -> bool {
+        let position = progress.membership.as_ref().map(Membership::position);
+        let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
+        let now =
+            (cursor, !progress.in_flight.is_empty(), progress.nacked.is_some(), !progress.gone.is_empty());
+        let before = (self.cursor, self.is_in_flight, self.is_nacked, self.uses_gone);
+        // Cloned only when it is another: all streams of a class would write to one counter.
+        let has_moved = self.position.as_ref() != position;
+        if has_moved {
+            self.position = position.cloned();
+        }
+        (self.cursor, self.is_in_flight, self.is_nacked, self.uses_gone) = now;
+        has_moved || now != before
     }
 
-    /// Whether the client uses all that there is, and nothing else.
-    pub(super) fn is_settled(&self, snapshot: &Snapshot) -> bool {
-        self.is_answered(snapshot) && !self.is_nacked && !self.uses_gone
+    fn status(&self, snapshot: &Snapshot) -> Status {
+        let is_clean = !self.is_nacked && !self.uses_gone;
+        Status::new(self.position.as_ref(), self.is_in_flight, is_clean, snapshot)
+    }
+}
+
+impl Status {
+    pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
+        let position = progress.membership.as_ref().map(Membership::position);
+        let is_clean = progress.nacked.is_none() && progress.gone.is_empty();
+        Self::new(position, !progress.in_flight.is_empty(), is_clean, snapshot)
+    }
+
+    fn new(position: Option<&Position>, is_in_flight: bool, is_clean: bool, snapshot: &Snapshot) -> Self {
+        let is_answered = !is_in_flight && !position.is_some_and(|position| position.is_behind(snapshot));
+        Self { is_subscribed: position.is_some(), is_answered, is_settled: is_answered && is_clean }
     }
 }
 

@@ -93,7 +93,7 @@ impl DeltaStream {
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         let mut request = request;
-        // G4, D19: giving up what cannot be changes nothing.
+        // D19: giving up what cannot be changes nothing.
         let ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
         let refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
@@ -334,8 +334,7 @@ impl Content {
             let unmatched = progress.subscription.covering(&handle.name);
             let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
             let told = unmatched.chain([Constraints::NONE]);
-            told.map(|constraints| Handle { name: handle.name.clone(), constraints: Some(constraints) })
-                .collect()
+            told.map(|constraints| Handle::of_variant(&handle.name, constraints)).collect()
         };
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
     }
@@ -408,7 +407,7 @@ impl Progress {
             return Vec::new();
         };
         let unmatched = self.subscription.covering(name).filter_map(|params| variants.unmatched(params));
-        unmatched.map(|constraints| Handle { name: name.clone(), constraints: Some(constraints) }).collect()
+        unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
     }
 
     /// What an update removes and that is not held (S33). D29: also of types whose removal clients ignore.
@@ -417,10 +416,8 @@ impl Progress {
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
         let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
-        let unmatched = update
-            .unmatched
-            .iter()
-            .map(|(name, constraints)| Handle { name: name.clone(), constraints: Some(constraints.clone()) });
+        let unmatched = update.unmatched.iter();
+        let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
         update.absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
     }
 }

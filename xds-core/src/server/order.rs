@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use super::client_group::Standing;
+use super::client_group::Status;
 use super::progress::Progress;
 use super::response::StreamConfig;
-use crate::cache::Snapshot;
 
 /// Whether something may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +43,9 @@ pub(super) fn additions(
     progress: &Progress,
     now: Duration,
     config: &StreamConfig,
-    snapshot: &Snapshot,
-    mut before: impl Iterator<Item = Standing>,
+    mut before: impl Iterator<Item = Status>,
 ) -> Gate {
-    if before.all(|other| other.is_answered(snapshot)) {
+    if before.all(|other| other.is_answered) {
         return Gate::Open;
     }
     Gate::at(progress.waiting_since.unwrap_or(now) + config.order_wait, now)
@@ -66,21 +64,17 @@ pub(super) enum Release {
 }
 
 /// Decides over the removals that a type holds, given the types that refer to it.
-pub(super) fn removals(
-    progress: &Progress,
-    snapshot: &Snapshot,
-    referrers: impl Iterator<Item = Standing>,
-) -> Release {
+pub(super) fn removals(progress: &Progress, referrers: impl Iterator<Item = Status>) -> Release {
     if progress.gone.len() > HELD_LIMIT {
         return Release::Now;
     }
-    let mut referrers = referrers.filter(Standing::is_subscribed).peekable();
+    let mut referrers = referrers.filter(|other| other.is_subscribed).peekable();
     if referrers.peek().is_none() {
         return Release::AfterGrace;
     }
     // A referrer that is gone and still asked for is still used: Envoy keeps a route configuration, and the clusters it
     // names, for the connections of a listener that drains.
-    if !referrers.all(|other| other.is_settled(snapshot)) {
+    if !referrers.all(|other| other.is_settled) {
         return Release::Later;
     }
     // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot say.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Refused;
-use super::client_group::Standing;
 use super::order::Release;
 use super::response::{StreamConfig, StreamError, Verdict};
 use crate::cache::{Membership, Snapshot, Update, Wanted, Watch};
@@ -170,17 +169,6 @@ impl Progress {
     /// Whether the selection may have changed since it was sent.
     pub(super) fn is_behind(&self, snapshot: &Snapshot) -> bool {
         self.membership.as_ref().is_some_and(|membership| membership.position().is_behind(snapshot))
-    }
-
-    /// How far the client is with it.
-    pub(super) fn standing(&self) -> Standing {
-        Standing {
-            position: self.membership.as_ref().map(Membership::position),
-            cursor: self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor),
-            is_in_flight: !self.in_flight.is_empty(),
-            is_nacked: self.nacked.is_some(),
-            uses_gone: !self.gone.is_empty(),
-        }
     }
 
     /// Stays where it is, for who is only answered.
@@ -351,10 +339,7 @@ impl Progress {
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
-        Answer::Gone(vec![
-            disjoint
-                .map_or(by_name, |constraints| Handle { name: name.clone(), constraints: Some(constraints) }),
-        ])
+        Answer::Gone(vec![disjoint.map_or(by_name, |constraints| Handle::of_variant(name, constraints))])
     }
 
     /// Whether there is anything of a name for any locator.
@@ -454,6 +439,10 @@ impl Handle {
 
     pub(super) fn of_name(name: &ResourceName) -> Self {
         Self { name: name.clone(), constraints: None }
+    }
+
+    pub(super) fn of_variant(name: &ResourceName, constraints: Constraints) -> Self {
+        Self { name: name.clone(), constraints: Some(constraints) }
     }
 
     /// Whether who asks with these parameters had it.

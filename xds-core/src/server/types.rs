@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Refused;
-use super::client_group::{Awaited, ClientGroup, Seat, Standing};
+use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
 use super::response::{Next, Response, Service, StreamConfig, StreamError};
@@ -116,7 +116,7 @@ impl<O: Owed> Types<O> {
         let next = self.turns(now, snapshot, respond);
         if let Some(seat) = &self.seat {
             let states = || self.states.iter().map(|state| &state.progress);
-            seat.tell(states().map(|progress| (progress.type_url.clone(), progress.standing())));
+            seat.tell(states());
             seat.wait(states().any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
         }
         next
@@ -175,7 +175,8 @@ impl<O: Owed> Types<O> {
     /// Takes out what no resource can match: names that none can have, and keys that no constraints can (W2).
     ///
     /// # Errors
-    /// On the service of one type the stream ends (G8); so it does where a locator has too many parameters (G9).
+    /// On the service of one type the stream ends (G8); so it does with very many of them, and where a locator has too many
+    /// parameters (G9).
     pub(super) fn take_invalid(&self, at: usize, asked: &mut Asked) -> Result<Vec<Refused>, StreamError> {
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;
@@ -194,10 +195,11 @@ impl<O: Owed> Types<O> {
             true => of_name(name),
             false => StreamError::InvalidKey { type_url: type_url(), name },
         }));
-        match (&self.service, errors.is_empty()) {
-            (Service::Single(_), false) => Err(errors.remove(0)),
-            _ => Ok(errors.iter().filter_map(Refused::of).collect()),
+        let ends = matches!(self.service, Service::Single(_)) || errors.len() > REFUSED_LIMIT;
+        if ends && !errors.is_empty() {
+            return Err(errors.remove(0));
         }
+        Ok(errors.iter().filter_map(Refused::of).collect())
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
@@ -246,7 +248,7 @@ impl<O: Owed> Types<O> {
     fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let progress = &self.states[at].progress;
         let types = progress.known.waits_for;
-        let gate = order::additions(progress, now, &self.config, snapshot, self.others(types));
+        let gate = order::additions(progress, now, &self.config, self.others(types, snapshot));
         let Some(seat) = self.seat.as_ref().filter(|_| gate == Gate::Open && !types.is_empty()) else {
             return gate;
         };
@@ -264,14 +266,18 @@ impl<O: Owed> Types<O> {
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
         let progress = &self.states[at].progress;
-        order::removals(progress, snapshot, self.others(progress.known.referrers))
+        order::removals(progress, self.others(progress.known.referrers, snapshot))
     }
 
     /// How far the client is with these types, on this stream and its others.
-    fn others(&self, types: &'static [&'static str]) -> impl Iterator<Item = Standing> {
+    fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = Status> {
         let own = self.states.iter().map(|state| &state.progress);
-        let own = own.filter(|other| types.contains(&other.type_url.as_str())).map(Progress::standing);
+        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
+        let own = own.map(|progress| Status::of(progress, snapshot));
         let seat = self.seat.as_ref().filter(|_| !types.is_empty());
-        own.chain(seat.map(|seat| seat.others(types)).unwrap_or_default())
+        own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }
 }
+
+/// Names of one request that are told to be bad; a client that sends more is no xDS client.
+const REFUSED_LIMIT: usize = 100;

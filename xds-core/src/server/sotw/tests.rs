@@ -578,3 +578,16 @@ fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
     commit(&cache, "EDS b=2");
     assert_eq!(client.sent(), "n3 EDS b=2");
 }
+
+#[test]
+fn g8_a_client_that_sends_nothing_but_bad_names_is_sent_away() {
+    let cache = cache("EDS a=1");
+    let ask = |count: usize| {
+        let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let names: Vec<_> = (0..count).map(|number| ResourceName::new(format!("{number}\u{1}"))).collect();
+        let (type_url, asked) = (type_url("EDS").as_str().into(), Some(names.into()));
+        stream.on_request(Duration::ZERO, SotwRequest { type_url, asked, ..SotwRequest::default() })
+    };
+    assert_eq!(ask(100), Ok(None));
+    assert!(matches!(ask(101), Err(StreamError::InvalidName { .. })));
+}
