@@ -22,6 +22,8 @@ mod order;
 mod progress;
 mod response;
 mod sotw;
+#[cfg(test)]
+mod switch_tests;
 mod types;
 #[cfg(test)]
 mod variants_tests;

@@ -322,12 +322,6 @@ impl Subscription {
         self.selections().next().is_none()
     }
 
-    /// The plain names asked for, without the wildcard.
-    #[must_use]
-    pub fn names(&self) -> &NameSet {
-        &self.plain.names
-    }
-
     /// What it selects, under each set of parameters; nothing when nothing is asked for (S24).
     pub fn selections(&self) -> impl Iterator<Item = (&Parameters, Selection)> {
         self.groups().filter_map(|(parameters, group)| {

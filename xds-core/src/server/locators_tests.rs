@@ -8,20 +8,20 @@ use std::time::Duration;
 use super::fixture::{Delta, Sotw, commit, parameters, version};
 use crate::Cache;
 
-fn cache(text: &str) -> Arc<Cache> {
+pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
     commit(&cache, text);
     cache
 }
 
 /// A delta client that asked for this.
-fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
+pub(super) fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
     client.ask(type_name, list);
     client
 }
 
-fn sotw(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
+pub(super) fn sotw(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
     let mut client = Sotw::new(cache);
     client.ask(type_name, list, "");
     client
@@ -284,59 +284,6 @@ fn t31_in_sotw_the_full_state_brings_the_other_variant_and_not_the_old_one() {
 }
 
 #[test]
-fn v25_t25b_names_first_and_locators_later_switch_without_removals() {
-    let cache = cache("X a[env=prod]=A a[env=test]=B b=C gone=D");
-    let mut client = Delta::new(&cache);
-    client.stream.on_node(parameters("env=prod"));
-    client.ask("X", "a b gone");
-    assert_eq!(client.sent(), "n1 X a=A b=C gone=D");
-    client.ack("X", "1");
-    commit(&cache, "X -gone");
-    client.ask("X", "a?env=test");
-    assert_eq!(client.sent(), "n2 X a[env=prod]=A a[env=test]=B b[]=C -gone");
-    client.ack("X", "2");
-    // T46: the plain name keeps its derived parameters.
-    commit(&cache, "X a[env=prod]=A2");
-    assert_eq!(client.sent(), "n3 X a[env=prod]=A2");
-}
-
-#[test]
-fn v25_what_went_under_the_plain_wildcard_before_the_switch_is_told() {
-    for type_name in ["X", "CDS"] {
-        let cache = cache(&format!("{type_name} a[env=prod]=A b=static c=static"));
-        let mut client = Delta::new(&cache);
-        client.stream.on_node(parameters("env=prod"));
-        client.ask(type_name, "*");
-        assert_eq!(client.sent(), format!("n1 {type_name} a=A b=static c=static"));
-        client.ack(type_name, "1");
-        commit(&cache, &format!("{type_name} -b"));
-        client.ask(type_name, "a?env=prod");
-        let first = client.sent();
-        client.ack(type_name, "2");
-        client.pass(Duration::from_secs(5));
-        let then = client.sent();
-        let located = "a[env=prod]=A c[]=static";
-        let (expected, later) = match type_name {
-            // S33: the removal of a cluster waits.
-            "CDS" => (format!("n2 CDS {located}"), "n3 CDS -b"),
-            _ => (format!("n2 X {located} -b"), ""),
-        };
-        assert_eq!((first, then.as_str()), (expected, later));
-    }
-}
-
-#[test]
-fn v25_in_sotw_the_next_response_wraps_everything() {
-    let cache = cache("CDS a[env=prod]=A b=C");
-    let mut client = Sotw::new(&cache);
-    client.stream.on_node(parameters("env=prod"));
-    client.ask("CDS", "a b", "");
-    assert_eq!(client.sent(), "n1 CDS a=A b=C");
-    client.ask("CDS", "a b a?env=prod", "1");
-    assert_eq!(client.sent(), "n2 CDS a[env=prod]=A b[]=C");
-}
-
-#[test]
 fn t46_a_locator_without_parameters_means_none_whatever_the_node_says() {
     let cache = cache("X r[env=prod]=A r[!env]=B");
     let mut client = Delta::new(&cache);
@@ -415,33 +362,6 @@ fn t38_the_version_under_a_wildcard_and_a_name_is_that_of_a_fresh_stream() {
     let kept = client.last.version_info.clone();
     drop(client);
     assert_eq!(kept, sotw(&cache, "CDS", list).sent_version());
-}
-
-#[test]
-fn v25_what_the_plain_wildcard_lost_with_a_change_of_keys_is_told() {
-    let cache = cache("X a[env=prod]=A r[env=prod]=R");
-    let mut client = Delta::new(&cache);
-    client.stream.on_node(parameters("env=prod zone=a"));
-    client.ask("X", "*");
-    assert_eq!(client.sent(), "n1 X a=A r=R");
-    client.ack("X", "1");
-    client.ask("X", "a?env=prod");
-    commit(&cache, "X -r[env=prod] r[env=prod,!zone]=R2");
-    assert_eq!(client.sent(), "n2 X a[env=prod]=A -r");
-}
-
-#[test]
-fn v25_s33_a_named_removal_that_waits_is_not_told_by_the_switch() {
-    let cache = cache("CDS a=static b=static");
-    let mut client = delta(&cache, "CDS", "a b");
-    client.sent();
-    client.ack("CDS", "1");
-    commit(&cache, "CDS -b");
-    client.ask("CDS", "a?env=prod");
-    assert_eq!(client.sent(), "n2 CDS a[]=static");
-    client.ack("CDS", "2");
-    client.pass(Duration::from_secs(5));
-    assert_eq!(client.sent(), "n3 CDS -b");
 }
 
 #[test]
@@ -555,17 +475,6 @@ fn g9_wildcards_count() {
 }
 
 #[test]
-fn v25_in_sotw_two_requests_before_the_answer_lose_no_removal() {
-    let cache = cache("LDS a=A");
-    let mut client = sotw(&cache, "LDS", "a");
-    client.sent();
-    commit(&cache, "LDS -a");
-    client.ask("LDS", "a a?env=prod", "1");
-    client.ask("LDS", "a a?env=test", "1");
-    assert_eq!(client.sent(), "n2 LDS");
-}
-
-#[test]
 fn t31_an_answer_while_pushes_wait_does_not_split_a_switch() {
     let cache = cache("CDS c=static; RDS r[env=prod]=A");
     let mut client = delta(&cache, "CDS", "c?");
@@ -577,33 +486,6 @@ fn t31_an_answer_while_pushes_wait_does_not_split_a_switch() {
     assert_eq!(client.sent(), "n3 CDS c[]=2");
     client.ask("RDS", "r?env=prod&version=v1");
     assert_eq!(client.sent(), "n4 RDS r[env=prod,version=v1]=B -r[env=prod]");
-}
-
-#[test]
-fn d10_v25_asked_anew_in_the_switch_it_is_told_at_once_and_once() {
-    let cache = cache("CDS a=static b=static");
-    let mut client = delta(&cache, "CDS", "a b");
-    client.sent();
-    client.ack("CDS", "1");
-    commit(&cache, "CDS -b");
-    client.ask("CDS", "b?env=prod");
-    let first = client.sent();
-    client.ack("CDS", "2");
-    client.pass(Duration::from_secs(5));
-    assert_eq!((first.as_str(), client.sent().as_str()), ("n2 CDS a[]=static -b", ""));
-}
-
-#[test]
-fn v25_shared_variant_still_had_by_another_is_fine() {
-    let cache = cache("X a[env=prod]=A a[env=test]=B");
-    let mut client = Delta::new(&cache);
-    client.stream.on_node(parameters("env=prod"));
-    client.ask("X", "a");
-    client.sent();
-    client.ack("X", "1");
-    commit(&cache, "X -a[env=prod]");
-    client.ask("X", "a?env=test");
-    assert_eq!(client.sent(), "n2 X a[env=test]=B -a[] -a[env=prod]");
 }
 
 #[test]
