@@ -8,6 +8,7 @@
 pub use body::Body;
 pub use client_group::ClientGroup;
 pub use delta::{DeltaRequest, DeltaStream};
+pub(crate) use progress::Handle;
 pub use response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
@@ -21,6 +22,7 @@ mod locators_tests;
 mod order;
 mod progress;
 mod response;
+mod responses;
 mod sotw;
 #[cfg(test)]
 mod switch_tests;

@@ -9,7 +9,7 @@ use super::wanted::Wanted;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
-use crate::server::Body;
+use crate::server::{Body, Handle};
 use crate::subscription::Selection;
 use crate::variants::{Form, Variant, Variants};
 
@@ -33,6 +33,8 @@ pub(crate) struct Update {
     pub(crate) sotw_body: OnceLock<Arc<Body>>,
     /// The same, with what is gone, in delta.
     pub(crate) delta_body: OnceLock<Arc<Body>>,
+    /// What a client knows all of that by.
+    pub(crate) handles: OnceLock<Arc<BTreeSet<Handle>>>,
     /// The cursor it starts from; zero when it holds everything.
     pub(crate) from: Revision,
     pub(super) to: Revision,
@@ -42,8 +44,8 @@ impl Update {
     pub(super) fn new(from: Revision, to: Revision) -> Self {
         let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
         let (absent, unmatched) = (Vec::new(), Vec::new());
-        let (sotw_body, delta_body) = (OnceLock::new(), OnceLock::new());
-        Self { changed, replaced, removed, absent, unmatched, sotw_body, delta_body, from, to }
+        let (sotw_body, delta_body, handles) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { changed, replaced, removed, absent, unmatched, sotw_body, delta_body, handles, from, to }
     }
 
     /// Compares the names that changed, if these are known, else all.

@@ -51,8 +51,8 @@ struct Standing {
     cursor: Revision,
     /// A response was neither ACKed nor NACKed.
     is_in_flight: bool,
-    /// The newest response was rejected.
-    is_nacked: bool,
+    /// Something was rejected and not put right since.
+    is_rejected: bool,
     /// It still uses what is gone.
     uses_gone: bool,
 }
@@ -254,7 +254,7 @@ impl Standing {
             position: None,
             cursor: Revision::ZERO,
             is_in_flight: false,
-            is_nacked: false,
+            is_rejected: false,
             uses_gone: false,
         };
         standing.follow(progress);
@@ -265,20 +265,20 @@ impl Standing {
     fn follow(&mut self, progress: &Progress) -> bool {
         let position = progress.membership.as_ref().map(Membership::position);
         let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let now =
-            (cursor, !progress.in_flight.is_empty(), progress.nacked.is_some(), !progress.gone.is_empty());
-        let before = (self.cursor, self.is_in_flight, self.is_nacked, self.uses_gone);
+        let responses = &progress.responses;
+        let now = (cursor, responses.are_in_flight(), responses.are_rejected(), !progress.gone.is_empty());
+        let before = (self.cursor, self.is_in_flight, self.is_rejected, self.uses_gone);
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
         }
-        (self.cursor, self.is_in_flight, self.is_nacked, self.uses_gone) = now;
+        (self.cursor, self.is_in_flight, self.is_rejected, self.uses_gone) = now;
         has_moved || now != before
     }
 
     fn status(&self, snapshot: &Snapshot) -> Status {
-        let is_clean = !self.is_nacked && !self.uses_gone;
+        let is_clean = !self.is_rejected && !self.uses_gone;
         Status::new(self.position.as_ref(), self.is_in_flight, is_clean, snapshot)
     }
 }
@@ -286,8 +286,8 @@ impl Standing {
 impl Status {
     pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
         let position = progress.membership.as_ref().map(Membership::position);
-        let is_clean = progress.nacked.is_none() && progress.gone.is_empty();
-        Self::new(position, !progress.in_flight.is_empty(), is_clean, snapshot)
+        let is_clean = !progress.responses.are_rejected() && progress.gone.is_empty();
+        Self::new(position, progress.responses.are_in_flight(), is_clean, snapshot)
     }
 
     fn new(position: Option<&Position>, is_in_flight: bool, is_clean: bool, snapshot: &Snapshot) -> Self {

@@ -8,6 +8,7 @@ use super::body::{Body, DELTA_ERRORS, Refused};
 use super::client_group::ClientGroup;
 use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
 use crate::constraint::Constraints;
@@ -55,6 +56,8 @@ struct Owed {
     refused: BTreeSet<Refused>,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
+    /// What rejected responses held besides something that was put right since (D8).
+    uncertain: BTreeSet<Handle>,
     /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist is not told.
     endpoints: BTreeSet<ResourceName>,
     /// What the client brought from another stream; used up by the first answer.
@@ -99,7 +102,11 @@ impl DeltaStream {
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
-        let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let verdict = booked.map(|(verdict, mut uncertain)| {
+            owed.uncertain.append(&mut uncertain);
+            verdict
+        });
         if !refused.is_empty() || !ignored.is_empty() {
             progress.subscription.end_legacy_wildcard();
         }
@@ -168,6 +175,10 @@ fn respond(
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
     let is_answer = owed.nothing || !owed.refused.is_empty() || (owed.everything && owed.brought.is_empty());
+    let mut uncertain = owed.uncertain;
+    if content.is_empty() && !is_answer {
+        content.retell(progress, &std::mem::take(&mut uncertain), snapshot);
+    }
     if content.is_empty() && !is_answer {
         return Ok(None);
     }
@@ -179,8 +190,13 @@ fn respond(
     }
     let endpoints: Vec<_> =
         content.changed().filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
+    let held = content.held(progress);
+    // D8: what changed goes alone, the rest after it.
+    uncertain.retain(|handle| !held.has(handle));
     let nonce = types.next_nonce();
-    types.state(at).progress.sent(now, nonce);
+    let TypeState { progress, owed: rest } = types.state(at);
+    progress.sent(now, nonce, held, snapshot);
+    rest.uncertain = uncertain;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
@@ -316,6 +332,20 @@ impl Content {
         }
     }
 
+    /// D8: what a rejected response held and the cache still says.
+    fn retell(&mut self, progress: &Progress, uncertain: &BTreeSet<Handle>, snapshot: &Snapshot) {
+        for handle in uncertain {
+            let chosen = progress.chosen(&handle.name, snapshot);
+            let mut same =
+                chosen.into_iter().filter(|variant| progress.handle(variant) == *handle).peekable();
+            if same.peek().is_none() && !progress.holds(&handle.name) {
+                self.removed.insert(handle.clone());
+            }
+            self.changed.extend(same.map(|variant| (handle.clone(), Arc::clone(variant))));
+        }
+        self.narrow_names(progress, snapshot);
+    }
+
     /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or from another stream,
     /// is told as the variant without constraints when something is there for others of its locators.
     fn narrow_names(&mut self, progress: &Progress, snapshot: &Snapshot) {
@@ -370,6 +400,12 @@ impl Content {
         self.shared.as_ref().is_none_or(is_shared_empty) && self.changed.is_empty() && self.removed.is_empty()
     }
 
+    /// What the client's answer will be about.
+    fn held(&self, progress: &Progress) -> Held {
+        let shared = self.shared.as_ref().map(|update| progress.handles(update));
+        Held::Part { shared, own: self.changed.keys().chain(&self.removed).cloned().collect() }
+    }
+
     /// Whether it is the whole selection.
     fn is_whole(&self) -> bool {
         self.shared.as_ref().is_some_and(|update| update.from == Revision::ZERO)
@@ -409,17 +445,6 @@ impl Progress {
         let unmatched = self.subscription.covering(name).filter_map(|params| variants.unmatched(params));
         unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
     }
-
-    /// What an update removes and that is not held (S33). D29: also of types whose removal clients ignore.
-    fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
-        let form = self.form();
-        let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
-        let removed = removed.iter().map(|removed| &removed.variant);
-        let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
-        let unmatched = update.unmatched.iter();
-        let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
-        update.absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
-    }
 }
 
 impl Owed {
@@ -427,6 +452,7 @@ impl Owed {
         let has_answers = !self.locators.is_empty()
             || !self.left.is_empty()
             || !self.gone.is_empty()
+            || !self.uncertain.is_empty()
             || !self.endpoints.is_empty();
         !has_answers && !self.everything && !self.nothing && self.refused.is_empty()
     }

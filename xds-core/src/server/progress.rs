@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::body::Refused;
 use super::order::Release;
-use super::response::{StreamConfig, StreamError, Verdict};
+use super::response::{StreamError, Verdict};
+use super::responses::{Held, Responses};
 use crate::cache::{Membership, Snapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
@@ -26,12 +27,8 @@ pub(super) struct Progress {
     pub(super) subscription: Subscription,
     /// `None` while nothing is asked for.
     pub(super) membership: Option<Membership>,
-    /// Responses that were neither ACKed nor NACKed, with the time they were sent.
-    pub(super) in_flight: BTreeMap<Nonce, Duration>,
-    /// The newest response of the type.
-    pub(super) last_sent: Option<Nonce>,
-    /// The newest response that was rejected, until a later one is accepted.
-    pub(super) nacked: Option<Nonce>,
+    /// What the client said about what it was sent.
+    pub(super) responses: Responses,
     /// What the client was sent, still asks for, and the cache no longer has.
     pub(super) gone: BTreeMap<Handle, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
@@ -46,7 +43,7 @@ pub(super) struct Progress {
 
 /// What a client knows a resource by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Handle {
+pub(crate) struct Handle {
     pub(super) name: ResourceName,
     /// Those of the variant, to a client that knows locators (T30). Without them it stands for all that the client has
     /// under the name.
@@ -101,9 +98,7 @@ impl Progress {
             type_url,
             subscription: Subscription::new(derived),
             membership: None,
-            in_flight: BTreeMap::new(),
-            last_sent: None,
-            nacked: None,
+            responses: Responses::default(),
             gone: BTreeMap::new(),
             former: None,
             refused: BTreeSet::new(),
@@ -120,6 +115,7 @@ impl Progress {
             self.membership = None;
             self.former = None;
             self.gone.clear();
+            self.responses.forget_rejected();
             return Vec::new();
         };
         match &mut self.membership {
@@ -131,9 +127,12 @@ impl Progress {
             self.subscription.share(names);
         }
         let subscription = &self.subscription;
+        let is_covered =
+            |handle: &Handle| subscription.covering(&handle.name).any(|params| handle.matches(params));
+        self.responses.retain_rejected(is_covered);
         let mut left = Vec::new();
         self.gone.retain(|handle, gone| {
-            let is_covered = subscription.covering(&handle.name).any(|params| handle.matches(params));
+            let is_covered = is_covered(handle);
             match gone {
                 Gone::Held { .. } if !is_covered => left.push(handle.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
@@ -398,31 +397,56 @@ impl Progress {
         }
     }
 
-    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce) {
-        self.in_flight.insert(nonce, now);
-        if self.in_flight.len() > IN_FLIGHT_REMEMBERED {
-            self.in_flight.pop_first();
-        }
-        self.last_sent = Some(nonce);
+    /// Notes a response and what it holds.
+    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
+        let mut responses = std::mem::take(&mut self.responses);
+        responses.supersede(&content, |handle| self.is_live(handle, snapshot));
+        responses.sent(now, nonce, content);
+        self.responses = responses;
     }
 
-    /// Books an ACK or NACK, neither of which causes a send (S6); `None` when the nonce is not one that waits for its answer.
-    pub(super) fn book(&mut self, nonce: Nonce, error_detail: Option<String>) -> Option<Verdict> {
-        self.in_flight.remove(&nonce)?;
+    /// Whether the stream gets what it knows by this.
+    fn is_live(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+        self.chosen(&handle.name, snapshot).into_iter().any(|variant| self.handle(variant) == *handle)
+    }
+
+    /// Books what the client says about a response; `None` when the nonce is not one that waits for its answer (D5). Neither
+    /// an ACK nor a NACK causes a send (S6), but an ACK may leave something to be told again (D8).
+    pub(super) fn book(
+        &mut self,
+        nonce: Nonce,
+        error_detail: Option<String>,
+    ) -> Option<(Verdict, BTreeSet<Handle>)> {
         let type_url = self.type_url.clone();
-        if let Some(detail) = error_detail {
-            self.nacked = self.nacked.max(Some(nonce));
-            Some(Verdict::Nacked { type_url, nonce, detail })
-        } else {
-            self.nacked = self.nacked.filter(|nacked| *nacked > nonce);
-            Some(Verdict::Acked { type_url, nonce })
+        match error_detail {
+            None => {
+                let uncertain = self.responses.on_ack(nonce)?;
+                Some((Verdict::Acked { type_url, nonce }, uncertain))
+            }
+            Some(detail) => {
+                let is_known = self.responses.on_nack(nonce);
+                is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
+            }
         }
     }
 
-    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it need not.
-    pub(super) fn waits_for_ack(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
-        let sent = self.in_flight.get(&self.last_sent?)?;
-        Some(*sent + config.ack_wait).filter(|until| *until > now)
+    /// What the client knows an update by, changes and removals alike.
+    pub(super) fn handles(&self, update: &Update) -> Arc<BTreeSet<Handle>> {
+        let changed = update.changed.iter().map(|variant| self.handle(variant));
+        Arc::clone(
+            update.handles.get_or_init(|| Arc::new(changed.chain(self.told_at_once(update)).collect())),
+        )
+    }
+
+    /// What an update removes and that is not held (S33). D29: also of types whose removal clients ignore.
+    pub(super) fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
+        let form = self.form();
+        let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
+        let removed = removed.iter().map(|removed| &removed.variant);
+        let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
+        let unmatched = update.unmatched.iter();
+        let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
+        update.absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
     }
 
     /// Whether it selects everything of the type, under whatever parameters.
@@ -450,6 +474,3 @@ impl Handle {
         self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
 }
-
-/// Responses of one type whose verdict is still booked when it comes; older ones count as superseded.
-const IN_FLIGHT_REMEMBERED: usize = 64;

@@ -9,6 +9,7 @@ use super::client_group::ClientGroup;
 use super::order::Release;
 use super::progress::{Progress, Step};
 use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Version};
@@ -90,11 +91,17 @@ impl SotwStream {
         let names_limit = self.types.config.names_limit;
         let TypeState { progress, owed } = self.types.state(at);
         // S10: no nonce can be stale before something was sent.
-        let is_current = progress.last_sent.is_none() || request.response_nonce == progress.last_sent;
-        let verdict = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let is_current =
+            progress.responses.last().is_none() || request.response_nonce == progress.responses.last();
+        let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let verdict = booked.map(|(verdict, uncertain)| {
+            // S6: nothing is told again for it, and until it changes the client may use what it had before (S33).
+            progress.responses.keep_rejected(uncertain);
+            verdict
+        });
         if is_current {
             // S8c: whoever answers the newest response will not answer those before it.
-            progress.in_flight.clear();
+            progress.responses.forget_in_flight();
         }
         // S1: the first request says what the client has from another stream.
         if is_first {
@@ -126,7 +133,7 @@ impl SotwStream {
                 owed.left.extend(added.left);
             }
             // V25: what went by name comes again in the other form, or is gone.
-            owed.everything |= progress.is_switching() && progress.last_sent.is_some();
+            owed.everything |= progress.is_switching() && progress.responses.last().is_some();
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
@@ -154,7 +161,7 @@ fn respond(
     if progress.membership.is_none() {
         let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot).to_string());
         let nonce = types.next_nonce();
-        types.state(at).progress.sent(now, nonce);
+        types.state(at).progress.sent(now, nonce, Held::nothing(), snapshot);
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors] }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
@@ -190,12 +197,13 @@ fn respond(
     if is_comparable && owed.brought.as_ref() == Some(&version) {
         return Ok(None);
     }
-    let bodies = if progress.known.full_state {
-        progress.full_state(&owed, &update, &everything, releases, &version, snapshot)
+    let made = if progress.known.full_state {
+        let bodies = progress.full_state(&owed, &update, &everything, releases, &version, snapshot);
+        bodies.map(|bodies| (bodies, Held::State))
     } else {
         progress.partial(&owed, &unsure, &everything, snapshot)
     };
-    let Some(mut bodies) = bodies else { return Ok(None) };
+    let Some((mut bodies, held)) = made else { return Ok(None) };
     if !errors.is_empty() {
         bodies.push(errors);
     }
@@ -209,7 +217,7 @@ fn respond(
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
     let nonce = types.next_nonce();
-    types.state(at).progress.sent(now, nonce);
+    types.state(at).progress.sent(now, nonce, held, snapshot);
     types.owe_endpoints(&endpoints);
     if let Some(TypeState { progress, owed }) = types.endpoints() {
         types::Owed::add_endpoints(
@@ -299,7 +307,7 @@ impl Progress {
         unsure: &[Arc<Variant>],
         fresh: &Update,
         snapshot: &Snapshot,
-    ) -> Option<Vec<Arc<Body>>> {
+    ) -> Option<(Vec<Arc<Body>>, Held)> {
         let answers = owed.locators.iter().filter_map(|locator| self.find(locator, snapshot));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
         let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
@@ -308,13 +316,16 @@ impl Progress {
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.refused.is_empty();
-            return is_due.then(|| vec![self.sotw_body(fresh)]);
+            let held = || Held::Part { shared: Some(self.handles(fresh)), own: BTreeSet::new() };
+            return is_due.then(|| (vec![self.sotw_body(fresh)], held()));
         }
         answers.extend(fresh.changed.iter().cloned());
         answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
         // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        Some(vec![Arc::new(Body::sotw(&self.type_url, self.form(), answers.iter()))])
+        let own = answers.iter().map(|variant| self.handle(variant)).collect();
+        let body = Body::sotw(&self.type_url, self.form(), answers.iter());
+        Some((vec![Arc::new(body)], Held::Part { shared: None, own }))
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {

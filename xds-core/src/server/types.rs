@@ -233,7 +233,7 @@ impl<O: Owed> Types<O> {
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
         };
         let progress = &mut self.states[at].progress;
-        let push = match progress.waits_for_ack(now, &self.config) {
+        let push = match progress.responses.wait_until(now, &self.config) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };

@@ -56,10 +56,15 @@ impl History {
     pub(crate) fn last_commits(&self) -> [Vec<Change>; 2] {
         let all = (0..4).flat_map(|t| (0..NAMES).map(move |name| (t, name)));
         let seed = u8::try_from(self.steps.len() % 256).unwrap();
-        let everything = all.clone().map(|(t, name)| (t, name, 1, 200));
+        let everything = all.clone().map(|(t, name)| (t, name, 1, FIRST_LAST));
         let keeps = |name: u8| seed & 1 << (name % 3) == 0;
         let some = all.map(|(t, name)| {
-            (t, name, if keeps(name) { 1 + (name + t + seed % 100) % (SCHEMES - 1) } else { 0 }, 201)
+            (
+                t,
+                name,
+                if keeps(name) { 1 + (name + t + seed % 100) % (SCHEMES - 1) } else { 0 },
+                FIRST_LAST + 1,
+            )
         });
         [everything.collect(), some.collect()]
     }
@@ -99,7 +104,11 @@ impl Arbitrary for Located {
 impl Arbitrary for Step {
     fn arbitrary(g: &mut Gen) -> Self {
         match u8::arbitrary(g) % 16 {
-            0..5 => Self::Commit(Vec::arbitrary(g)),
+            0..5 => {
+                let mut changes: Vec<Change> = Vec::arbitrary(g);
+                changes.iter_mut().for_each(|(_, _, _, content)| *content %= FIRST_LAST);
+                Self::Commit(changes)
+            }
             5..9 => Self::Ask { type_url: u8::arbitrary(g), asked: Vec::arbitrary(g) },
             9..13 => Self::Take { accept: u8::arbitrary(g) % 4 > 0 },
             13..15 => Self::Pass { ms: u16::arbitrary(g) % 3000 },
@@ -162,6 +171,9 @@ const VARIANTS: [&[&str]; 7] = [
     &["ver=1", "!ver"],
 ];
 
+/// The first of the contents that only the last commits bring.
+const FIRST_LAST: u8 = 200;
+
 const NAMES: u8 = 5;
 const SCHEMES: u8 = 7;
 
@@ -184,9 +196,10 @@ pub(crate) fn commit(cache: &Cache, changes: &[Change]) {
         }
         for (at, constraints) in variants.into_iter().enumerate() {
             let discovery_type = if type_url == CLUSTER { 3 } else { 0 };
-            // Variants of a name have equal contents now and then (V29).
+            // Variants of a name have equal contents now and then (V29), those of the last commits no others had.
+            let part = if content < FIRST_LAST { content % 4 } else { content };
             let content =
-                i32::from(content % 4) + if content % 8 < 4 { 0 } else { 10 * i32::try_from(at).unwrap() };
+                i32::from(part) + if content % 8 < 4 { 0 } else { 1000 * i32::try_from(at).unwrap() };
             let payload = Payload { name: name.clone(), discovery_type, content }.encode_to_vec();
             let resource = Resource::new(type_url.into(), name.as_str().into(), payload.into()).unwrap();
             transaction.put(resource.with_constraints(constraints));

@@ -1,0 +1,199 @@
+//! The responses of one type on one stream, and what the client said about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::progress::Handle;
+use super::response::StreamConfig;
+use crate::name::{Nonce, ResourceName};
+
+/// What was sent and not answered yet, and what was rejected and not put right since.
+#[derive(Debug, Default)]
+pub(super) struct Responses {
+    in_flight: BTreeMap<Nonce, Sent>,
+    /// The newest one.
+    last: Option<Nonce>,
+    /// What rejected responses held, each response by itself (D8): the client may have taken all of it, some or none.
+    rejected: Vec<BTreeSet<Handle>>,
+    /// A full state was rejected, and none was accepted since.
+    is_state_rejected: bool,
+}
+
+#[derive(Debug)]
+struct Sent {
+    at: Duration,
+    content: Held,
+}
+
+/// What a response held.
+#[derive(Debug, Clone)]
+pub(super) enum Held {
+    /// Everything the client is to have (S25).
+    State,
+    /// Some resources and removals.
+    Part {
+        /// Those of an update, which the streams of a class share.
+        shared: Option<Arc<BTreeSet<Handle>>>,
+        own: BTreeSet<Handle>,
+    },
+}
+
+impl Responses {
+    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held) {
+        self.in_flight.insert(nonce, Sent { at: now, content });
+        if self.in_flight.len() > IN_FLIGHT_REMEMBERED {
+            self.in_flight.pop_first();
+        }
+        self.last = Some(nonce);
+    }
+
+    /// The newest response, answered or not.
+    pub(super) fn last(&self) -> Option<Nonce> {
+        self.last
+    }
+
+    /// Whether an answer is still to come.
+    pub(super) fn are_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// Whether the client rejected something that was not put right since.
+    pub(super) fn are_rejected(&self) -> bool {
+        self.is_state_rejected || !self.rejected.is_empty()
+    }
+
+    /// S8c: whoever answers the newest response will not answer those before it.
+    pub(super) fn forget_in_flight(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// Books an ACK; `None` when the nonce is not one that waits for its answer.
+    ///
+    /// D8: when the response changed something that an earlier, rejected one had held, what else that one held is still
+    /// uncertain and comes back, to be told once.
+    pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
+        match self.in_flight.remove(&nonce)?.content {
+            Held::State => {
+                self.is_state_rejected = false;
+                Some(BTreeSet::new())
+            }
+            content => {
+                let mut uncertain = BTreeSet::new();
+                for mut group in self.take_touched(&content) {
+                    group.retain(|handle| !content.has(handle));
+                    uncertain.append(&mut group);
+                }
+                Some(uncertain)
+            }
+        }
+    }
+
+    /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits for its answer.
+    pub(super) fn on_nack(&mut self, nonce: Nonce) -> bool {
+        let Some(Sent { content, .. }) = self.in_flight.remove(&nonce) else { return false };
+        if matches!(content, Held::State) {
+            self.is_state_rejected = true;
+            return true;
+        }
+        let mut group: BTreeSet<_> = content.handles().cloned().collect();
+        for mut touched in self.take_touched(&content) {
+            group.append(&mut touched);
+        }
+        self.keep_rejected(group);
+        true
+    }
+
+    /// Goes on to count these as rejected.
+    pub(super) fn keep_rejected(&mut self, group: BTreeSet<Handle>) {
+        if !group.is_empty() {
+            self.rejected.push(group);
+        }
+        if self.rejected.len() > REJECTED_REMEMBERED {
+            // The oldest two become one: at worst more is told than need be.
+            let mut oldest = self.rejected.remove(0);
+            self.rejected[0].append(&mut oldest);
+        }
+    }
+
+    /// A response says of some names what there is now: what was rejected of them and is no longer so stands for that
+    /// from here on.
+    pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&Handle) -> bool) {
+        for group in &mut self.rejected {
+            let is_superseded = |handle: &Handle| {
+                content.of_name(&handle.name).next().is_some() && !content.has(handle) && !is_live(handle)
+            };
+            let superseded: Vec<_> = group.extract_if(.., |handle| is_superseded(handle)).collect();
+            group.extend(superseded.iter().flat_map(|handle| content.of_name(&handle.name)).cloned());
+        }
+    }
+
+    /// Nothing is asked for any more.
+    pub(super) fn forget_rejected(&mut self) {
+        self.rejected.clear();
+        self.is_state_rejected = false;
+    }
+
+    /// What is no longer asked for is no longer uncertain.
+    pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&Handle) -> bool) {
+        self.rejected.retain_mut(|group| {
+            group.retain(&mut is_covered);
+            !group.is_empty()
+        });
+    }
+
+    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it need not.
+    pub(super) fn wait_until(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
+        let sent = self.in_flight.get(&self.last?)?;
+        Some(sent.at + config.ack_wait).filter(|until| *until > now)
+    }
+
+    /// Takes out what was rejected together with something that this holds.
+    fn take_touched(&mut self, content: &Held) -> Vec<BTreeSet<Handle>> {
+        let touches = |group: &mut BTreeSet<Handle>| group.iter().any(|handle| content.has(handle));
+        self.rejected.extract_if(.., touches).collect()
+    }
+}
+
+impl Held {
+    /// Nothing of the cache.
+    pub(super) fn nothing() -> Self {
+        Self::Part { shared: None, own: BTreeSet::new() }
+    }
+
+    pub(super) fn has(&self, handle: &Handle) -> bool {
+        match self {
+            Self::State => true,
+            Self::Part { shared, own } => {
+                own.contains(handle) || shared.as_ref().is_some_and(|shared| shared.contains(handle))
+            }
+        }
+    }
+
+    /// What it says of one name.
+    fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s Handle> {
+        let (shared, own) = self.sets();
+        let of_set = move |set: &'s BTreeSet<Handle>| {
+            set.range(Handle::of_name(name)..).take_while(move |handle| handle.name == *name)
+        };
+        shared.into_iter().chain(own).flat_map(of_set)
+    }
+
+    fn handles(&self) -> impl Iterator<Item = &Handle> {
+        let (shared, own) = self.sets();
+        shared.into_iter().chain(own).flatten()
+    }
+
+    fn sets(&self) -> (Option<&BTreeSet<Handle>>, Option<&BTreeSet<Handle>>) {
+        match self {
+            Self::State => (None, None),
+            Self::Part { shared, own } => (shared.as_deref(), Some(own)),
+        }
+    }
+}
+
+/// Responses of one type whose verdict is still booked when it comes; older ones count as superseded.
+const IN_FLIGHT_REMEMBERED: usize = 64;
+
+/// Rejected responses that are told apart.
+const REJECTED_REMEMBERED: usize = 8;
