@@ -5,7 +5,7 @@ use xds_proto::type_url as url;
 /// How one type of resource is served (S21, S25, S26, S33).
 ///
 /// A type outside the table is served by [`KnownType::UNKNOWN`]; no code asks for a type by name.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct KnownType {
     /// The type URL; empty in [`KnownType::UNKNOWN`].
     pub type_url: &'static str,
@@ -13,6 +13,8 @@ pub struct KnownType {
     pub full_state: bool,
     /// A first request without names asks for everything (S19, S21).
     pub legacy_wildcard: bool,
+    /// There is no SotW method for it, so it is served in delta only (G5).
+    pub delta_only: bool,
     /// Field 1 of the payload is the resource's name (A).
     pub payload_is_named: bool,
     /// Place in the order in which the types of one change are sent (S33).
@@ -30,6 +32,7 @@ impl KnownType {
         type_url: "",
         full_state: false,
         legacy_wildcard: true,
+        delta_only: false,
         payload_is_named: false,
         rank: u8::MAX,
         waits_for: &[],
@@ -49,6 +52,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::CLUSTER,
         full_state: true,
         legacy_wildcard: true,
+        delta_only: false,
         payload_is_named: true,
         rank: 0,
         waits_for: &[],
@@ -58,6 +62,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::CLUSTER_LOAD_ASSIGNMENT,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: false,
         payload_is_named: true,
         rank: 1,
         waits_for: &[],
@@ -67,6 +72,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::LB_ENDPOINT,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: true,
         payload_is_named: false,
         rank: 2,
         waits_for: &[],
@@ -76,6 +82,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::SECRET,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: false,
         payload_is_named: true,
         rank: 3,
         waits_for: &[],
@@ -85,6 +92,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::LISTENER,
         full_state: true,
         legacy_wildcard: true,
+        delta_only: false,
         payload_is_named: true,
         rank: 4,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
@@ -94,6 +102,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::ROUTE_CONFIGURATION,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: false,
         payload_is_named: true,
         rank: 5,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
@@ -103,6 +112,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::SCOPED_ROUTE_CONFIGURATION,
         full_state: true,
         legacy_wildcard: true,
+        delta_only: false,
         payload_is_named: true,
         rank: 6,
         waits_for: &[],
@@ -112,6 +122,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::VIRTUAL_HOST,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: true,
         payload_is_named: true,
         rank: 7,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
@@ -121,6 +132,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::RUNTIME,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: false,
         payload_is_named: true,
         rank: 8,
         waits_for: &[],
@@ -130,6 +142,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         type_url: url::TYPED_EXTENSION_CONFIG,
         full_state: false,
         legacy_wildcard: false,
+        delta_only: false,
         payload_is_named: true,
         rank: 9,
         waits_for: &[],

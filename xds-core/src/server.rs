@@ -7,14 +7,19 @@
 
 pub use body::Body;
 pub use client_group::ClientGroup;
+pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
 pub(crate) use progress::Handle;
-pub use response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+pub use response::{Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
 mod body;
 mod client_group;
+mod config;
 mod delta;
+#[cfg(test)]
+mod errors_tests;
+mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
+use super::failure::Failure;
 use super::progress::Handle;
-use super::response::StreamError;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::variants::{Form, Variant};
@@ -84,37 +84,19 @@ impl Body {
         body.finish()
     }
 
-    /// Entries of `resource_errors`, which is this field of a response; each says `INVALID_ARGUMENT`.
-    pub(super) fn errors<'a>(field: u32, refused: impl Iterator<Item = &'a Refused>) -> Self {
+    /// Entries of `resource_errors`, which is this field of a response.
+    pub(super) fn errors<'a>(field: u32, failures: impl Iterator<Item = &'a Failure>) -> Self {
         let mut body = Builder::default();
-        for Refused { name, reason } in refused {
-            let name_len = resource_name_len(name, &Constraints::NONE);
-            let status_len = STATUS_CODE.len() + field_len(reason.len());
+        for Failure { name, constraints, code, message } in failures {
+            let name_len = resource_name_len(name, constraints);
+            let status_len = STATUS_CODE_LEN + field_len(message.len());
             body.length(field, field_len(name_len) + field_len(status_len));
-            body.resource_name(ERROR_RESOURCE_NAME, name, &Constraints::NONE);
+            body.resource_name(ERROR_RESOURCE_NAME, name, constraints);
             body.length(ERROR_DETAIL, status_len);
-            body.buffer.put_slice(&STATUS_CODE);
-            body.text(STATUS_MESSAGE, reason);
+            body.buffer.put_slice(&[STATUS_CODE << 3, *code as u8]);
+            body.text(STATUS_MESSAGE, message);
         }
         body.finish()
-    }
-}
-
-/// What was asked for and cannot be, as the client is told (S37).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Refused {
-    pub(super) name: ResourceName,
-    reason: String,
-}
-
-impl Refused {
-    pub(super) fn of(error: &StreamError) -> Option<Self> {
-        match error {
-            StreamError::InvalidName { name, .. } | StreamError::InvalidKey { name, .. } => {
-                Some(Self { name: name.clone(), reason: error.to_string() })
-            }
-            _ => None,
-        }
     }
 }
 
@@ -268,5 +250,6 @@ pub(super) const DELTA_ERRORS: u32 = 9;
 const ERROR_RESOURCE_NAME: u32 = 1;
 const ERROR_DETAIL: u32 = 2;
 const STATUS_MESSAGE: u32 = 2;
-/// Field 1, `INVALID_ARGUMENT`.
-const STATUS_CODE: [u8; 2] = [1 << 3, 3];
+const STATUS_CODE: u8 = 1;
+/// All codes are below 128.
+const STATUS_CODE_LEN: usize = 2;

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::{Body, DELTA_ERRORS, Refused};
+use super::body::{Body, DELTA_ERRORS};
 use super::client_group::ClientGroup;
+use super::config::StreamConfig;
+use super::failure::Failure;
 use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
-use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
@@ -53,7 +55,7 @@ struct Owed {
     gone: BTreeSet<Handle>,
     everything: bool,
     /// What cannot be asked for (G8).
-    refused: BTreeSet<Refused>,
+    refused: BTreeSet<Failure>,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
     /// What rejected responses held besides something that was put right since (D8).
@@ -122,12 +124,21 @@ impl DeltaStream {
             let left = progress.reselect(&watch);
             // D18: as without a wildcard nobody waits to hear of them.
             owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
+            owed.nothing = is_first && progress.membership.is_none();
+            if !progress.is_served {
+                // G4: what the client has it keeps, and what it has not it need not wait for.
+                let asked = added.locators.iter().map(|locator| &locator.name);
+                let missing = asked.filter(|name| !owed.brought.contains_key(*name));
+                owed.gone.extend(missing.map(Handle::of_name));
+                owed.refused.extend(progress.unserved(&added.locators));
+                owed.nothing |= added.wildcard;
+                return Ok(verdict);
+            }
             owed.locators.extend(added.locators);
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.left.extend(added.left);
             owed.left.retain(|_| progress.subscription.is_wildcard());
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
-            owed.nothing = is_first && progress.membership.is_none();
         }
         Ok(verdict)
     }
@@ -153,6 +164,7 @@ fn respond(
     let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
     let owed = std::mem::take(owed);
+    content.removed.extend(owed.gone.iter().cloned());
     if progress.membership.is_some() {
         let form = progress.form();
         // Its answer says so already. D14: a removal too many does no harm, one too few does.
@@ -164,7 +176,6 @@ fn respond(
             false => progress.advance(now, snapshot, is_unknown)?,
         };
         content.removed.extend(gone);
-        content.removed.extend(owed.gone.iter().cloned());
         if update.from == Revision::ZERO {
             content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
         } else {
@@ -459,6 +470,13 @@ impl Owed {
 }
 
 impl types::Owed for Owed {
+    const IS_SOTW: bool = false;
+    const ERRORS_FIELD: u32 = DELTA_ERRORS;
+
+    fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.locators.iter().map(|locator| &locator.name)
+    }
+
     fn due(&self) -> Option<Duration> {
         if self.is_empty() { None } else { Some(Duration::ZERO) }
     }

@@ -156,7 +156,13 @@ fn errors(errors: &[ResourceError]) -> String {
     let describe = |error: &ResourceError| {
         let status = error.error_detail.as_ref().unwrap();
         assert!(!status.message.is_empty());
-        format!(" !{:?}({})", error.resource_name.as_ref().unwrap().name, status.code)
+        let name = error.resource_name.as_ref().unwrap();
+        let shown = if name.dynamic_parameter_constraints.is_none() {
+            format!("{:?}", name.name)
+        } else {
+            located(name)
+        };
+        format!(" !{shown}({})", status.code)
     };
     errors.iter().map(describe).collect()
 }
@@ -178,8 +184,12 @@ impl Sotw {
     }
 
     pub(crate) fn on(cache: &Arc<Cache>, service: Service) -> Self {
+        Self::with(cache, service, StreamConfig::default())
+    }
+
+    pub(crate) fn with(cache: &Arc<Cache>, service: Service, config: StreamConfig) -> Self {
         let watch = cache.watch();
-        let stream = SotwStream::new(Arc::clone(&watch), service, StreamConfig::default());
+        let stream = SotwStream::new(Arc::clone(&watch), service, config);
         let last = DiscoveryResponse::default();
         Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }
@@ -270,8 +280,12 @@ pub(crate) struct Delta {
 
 impl Delta {
     pub(crate) fn new(cache: &Arc<Cache>) -> Self {
+        Self::with(cache, StreamConfig::default())
+    }
+
+    pub(crate) fn with(cache: &Arc<Cache>, config: StreamConfig) -> Self {
         let watch = cache.watch();
-        let stream = DeltaStream::new(Arc::clone(&watch), Service::Aggregated, StreamConfig::default());
+        let stream = DeltaStream::new(Arc::clone(&watch), Service::Aggregated, config);
         let last = DeltaDiscoveryResponse::default();
         Self { cache: Arc::clone(cache), stream, watch, now: Duration::ZERO, last, last_bodies: Vec::new() }
     }

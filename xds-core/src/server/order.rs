@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::client_group::Status;
+use super::config::StreamConfig;
 use super::progress::Progress;
-use super::response::StreamConfig;
 
 /// Whether something may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Refused;
+use super::failure::{Code, Failure};
 use super::order::Release;
 use super::response::{StreamError, Verdict};
 use super::responses::{Held, Responses};
@@ -23,7 +23,9 @@ use crate::variants::{Form, Variant};
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) type_url: TypeUrl,
-    pub(super) known: &'static KnownType,
+    pub(super) known: KnownType,
+    /// Whether the type is served here at all (G4).
+    pub(super) is_served: bool,
     pub(super) subscription: Subscription,
     /// `None` while nothing is asked for.
     pub(super) membership: Option<Membership>,
@@ -34,7 +36,9 @@ pub(super) struct Progress {
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
-    pub(super) refused: BTreeSet<Refused>,
+    pub(super) refused: BTreeSet<Failure>,
+    /// Names that wait for the first commit, since when, and whether the client was told so (G13).
+    pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
     /// Names that were answered with what is newer than the cursor.
     pub(super) ahead: BTreeSet<ResourceName>,
     /// Since when there is something new that was not sent (S33).
@@ -92,16 +96,18 @@ impl Gone {
 
 impl Progress {
     /// For a stream whose plain names go by these parameters.
-    pub(super) fn new(type_url: TypeUrl, derived: Parameters) -> Self {
+    pub(super) fn new(type_url: TypeUrl, known: KnownType, is_served: bool, derived: Parameters) -> Self {
         Self {
-            known: KnownType::of(type_url.as_str()),
             type_url,
+            known,
+            is_served,
             subscription: Subscription::new(derived),
             membership: None,
             responses: Responses::default(),
             gone: BTreeMap::new(),
             former: None,
             refused: BTreeSet::new(),
+            unknown: BTreeMap::new(),
             ahead: BTreeSet::new(),
             waiting_since: None,
         }
@@ -111,7 +117,7 @@ impl Progress {
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
-        let Some(asked) = Wanted::of(&self.subscription) else {
+        let Some(asked) = Wanted::of(&self.subscription).filter(|_| self.is_served) else {
             self.membership = None;
             self.former = None;
             self.gone.clear();
@@ -302,6 +308,13 @@ impl Progress {
         held.iter().for_each(|handle| self.told(handle));
     }
 
+    /// G4: what is said of names that were asked for, when the type is not served.
+    pub(super) fn unserved(&self, asked: &[Locator]) -> impl Iterator<Item = Failure> {
+        let message = format!("{} is not served here", self.type_url.message_name());
+        let names: BTreeSet<_> = asked.iter().map(|locator| &locator.name).collect();
+        names.into_iter().map(move |name| Failure::new(name.clone(), Code::Unimplemented, message.clone()))
+    }
+
     /// The variant that a locator gets.
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Option<Arc<Variant>> {
         snapshot.get(&self.type_url, &locator.name)?.resolve(&locator.parameters).cloned()
@@ -406,7 +419,7 @@ impl Progress {
     }
 
     /// Whether the stream gets what it knows by this.
-    fn is_live(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_live(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         self.chosen(&handle.name, snapshot).into_iter().any(|variant| self.handle(variant) == *handle)
     }
 

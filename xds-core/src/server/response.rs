@@ -98,6 +98,12 @@ pub enum StreamError {
         /// The type of the request.
         found: TypeUrl,
     },
+    /// G4: the type is not served here, and the configuration says that asking for it is an error.
+    #[error("{} is not served here", type_url.message_name())]
+    NotServed {
+        /// The type of the request.
+        type_url: TypeUrl,
+    },
     /// W2, G8: a name no resource can have.
     #[error("{} {name:?} is no name: it has control characters or is empty", type_url.message_name())]
     InvalidName {
@@ -148,39 +154,4 @@ pub enum StreamError {
         /// The type it missed changes of.
         type_url: TypeUrl,
     },
-}
-
-/// How patient a stream is, and what it accepts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// How long newer content of a type waits for the ACK of the response before it (S9b). Default 1 s.
-    pub ack_wait: Duration,
-    /// How long names that came with a stale nonce wait for an occasion to be answered (S8). Default 2 s, well below
-    /// the 15 s after which clients give up (C5).
-    pub owed_wait: Duration,
-    /// How long routes and listeners wait for the ACK of the clusters sent before them (S33). Default 16 s: Envoy
-    /// ACKs a cluster without endpoints after its own 15 s.
-    pub order_wait: Duration,
-    /// How long a removal waits where no ACK can tell that the resource is out of use (S33). Default 5 s.
-    pub removal_grace: Duration,
-    /// Names of one type on one stream, those of locators and wildcards included (G9). Default 200,000.
-    pub names_limit: usize,
-    /// Parameters of one locator (G9). Default 256.
-    pub parameters_limit: usize,
-    /// Types on one aggregated stream (G9). Default 64.
-    pub types_limit: usize,
-}
-
-impl Default for StreamConfig {
-    fn default() -> Self {
-        Self {
-            ack_wait: Duration::from_secs(1),
-            owed_wait: Duration::from_secs(2),
-            order_wait: Duration::from_secs(16),
-            removal_grace: Duration::from_secs(5),
-            names_limit: 200_000,
-            parameters_limit: 256,
-            types_limit: 64,
-        }
-    }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::StreamConfig;
 use super::progress::Handle;
-use super::response::StreamConfig;
 use crate::name::{Nonce, ResourceName};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::{Body, Refused, SOTW_ERRORS};
+use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
+use super::config::StreamConfig;
+use super::failure::{Code, Failure};
 use super::order::Release;
-use super::progress::{Progress, Step};
-use super::response::{Next, Response, Service, StreamConfig, StreamError, Verdict};
+use super::progress::{Answer, Handle, Others, Progress, Step};
+use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
-use crate::name::{Nonce, ResourceName, Version};
+use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::Variant;
@@ -50,7 +52,7 @@ struct Owed {
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
     /// What cannot be asked for (G8).
-    refused: BTreeSet<Refused>,
+    refused: BTreeSet<Failure>,
     /// When it is answered without another occasion.
     due: Option<Duration>,
     /// The version a reconnecting client brought with its first request (S32).
@@ -121,12 +123,16 @@ impl SotwStream {
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
             progress.check_limit(names_limit)?;
             _ = progress.reselect(&watch);
+            if !progress.is_served && !progress.known.full_state {
+                // G4: but a full state without resources would delete them.
+                owed.refused.extend(progress.unserved(&added.locators));
+            }
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.endpoints.retain(|name| progress.subscription.covers(name));
             // S15, S16: sent whatever version the client has, also when it was sent before.
-            owed.locators.extend(added.locators);
-            let is_wildcard = progress.subscription.is_wildcard();
+            owed.locators.extend(added.locators.into_iter().filter(|_| progress.is_served));
+            let is_wildcard = progress.is_served && progress.subscription.is_wildcard();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             owed.left.retain(|_| is_wildcard);
             if progress.known.full_state {
@@ -153,15 +159,17 @@ fn respond(
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
-    let releases = !types.release(at, now, snapshot).is_empty();
+    let released = types.release(at, now, snapshot);
+    let releases = !released.is_empty();
     let is_held_back = types.is_held_back(at, now, snapshot);
+    let tells_missing = types.config.sotw_not_found;
     let TypeState { progress, owed } = types.state(at);
-    let owed = std::mem::take(owed);
-    let errors = Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter()));
+    let mut owed = std::mem::take(owed);
     if progress.membership.is_none() {
         let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot).to_string());
         let nonce = types.next_nonce();
         types.state(at).progress.sent(now, nonce, Held::nothing(), snapshot);
+        let errors = Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors] }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
@@ -179,8 +187,10 @@ fn respond(
         true => progress.stay(owed.locators.iter(), snapshot),
         false => progress.advance(now, snapshot, is_unknown)?,
     };
-    if !progress.known.full_state {
-        // S26: no response can say that such a resource is gone.
+    if !progress.known.full_state && tells_missing {
+        owed.refused.extend(progress.missing(released, &owed.locators, &update, snapshot));
+    } else if !progress.known.full_state {
+        // S26: without resource errors no response can say that such a resource is gone.
         progress.release(Release::Now, Duration::ZERO, now);
     }
     let needs_everything = owed.everything || progress.known.full_state;
@@ -204,8 +214,8 @@ fn respond(
         progress.partial(&owed, &unsure, &everything, snapshot)
     };
     let Some((mut bodies, held)) = made else { return Ok(None) };
-    if !errors.is_empty() {
-        bodies.push(errors);
+    if !owed.refused.is_empty() {
+        bodies.push(Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter())));
     }
     let type_url = progress.type_url.clone();
     let is_fresh = |variant: &&Arc<Variant>| {
@@ -242,6 +252,13 @@ impl Owed {
 }
 
 impl types::Owed for Owed {
+    const IS_SOTW: bool = true;
+    const ERRORS_FIELD: u32 = SOTW_ERRORS;
+
+    fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.locators.iter().map(|locator| &locator.name)
+    }
+
     fn due(&self) -> Option<Duration> {
         self.due
     }
@@ -261,6 +278,33 @@ impl Progress {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.form()));
         Version(self.held().fold(selected, add))
+    }
+
+    /// S37, V8: what there is no longer, or not at all, told by errors. T36: of one of several locators by its parameters.
+    fn missing(
+        &mut self,
+        released: Vec<Handle>,
+        asked: &BTreeSet<Locator>,
+        update: &Update,
+        snapshot: &Snapshot,
+    ) -> Vec<Failure> {
+        let mut missing: BTreeSet<_> = released.into_iter().collect();
+        if update.from > Revision::ZERO {
+            missing.extend(self.told_at_once(update));
+        }
+        let mut others = Others::new();
+        for locator in asked {
+            if let Answer::Gone(handles) = self.answer(locator, &mut others, snapshot) {
+                missing.extend(handles);
+            }
+        }
+        missing.retain(|handle| !self.is_live(handle, snapshot));
+        let failure = |Handle { name, constraints }| {
+            let message = format!("{} {name:?} does not exist", self.type_url.message_name());
+            let constraints = constraints.unwrap_or_default();
+            Failure { constraints, ..Failure::new(name, Code::NotFound, message) }
+        };
+        missing.into_iter().map(failure).collect()
     }
 
     /// S25: all resources, or `None` when nothing changed for the client. S6b: rejected ones are among them.

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Refused;
+use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
+use super::config::{Serving, StreamConfig};
+use super::failure::{Code, Failure};
 use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
-use super::response::{Next, Response, Service, StreamConfig, StreamError};
+use super::response::{Next, Response, Service, StreamError};
+use super::responses::Held;
 use crate::cache::{Snapshot, Watch};
-use crate::name::{Nonce, ResourceName, TypeUrl};
+use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator};
 
@@ -36,6 +39,15 @@ pub(super) struct TypeState<O> {
 
 /// What a client asked for and was not answered yet; each protocol has its own.
 pub(super) trait Owed: Default {
+    /// Whether the protocol is SotW.
+    const IS_SOTW: bool;
+
+    /// `resource_errors` in a response.
+    const ERRORS_FIELD: u32;
+
+    /// The names that were asked for.
+    fn names(&self) -> impl Iterator<Item = &ResourceName>;
+
     /// When it is to be answered; `None` when there is nothing to answer.
     fn due(&self) -> Option<Duration>;
 
@@ -69,7 +81,13 @@ impl<O: Owed> Types<O> {
         if self.states.len() >= self.config.types_limit {
             return Err(StreamError::TooManyTypes { limit: self.config.types_limit });
         }
-        let progress = Progress::new(type_url, self.parameters.clone());
+        let (known, serving) = self.config.type_of(&type_url);
+        if serving == Serving::Refused {
+            return Err(StreamError::NotServed { type_url });
+        }
+        // G5.
+        let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
+        let progress = Progress::new(type_url, known, is_served, self.parameters.clone());
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
         Ok((at, true))
@@ -133,8 +151,13 @@ impl<O: Owed> Types<O> {
             let progress = &mut self.states[at].progress;
             // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
             if progress.membership.is_some() && !snapshot.is_synced() {
+                match self.unknown(at, now) {
+                    Ok(response) => return Next::Send(response),
+                    Err(gate) => until = gate.earlier(until),
+                }
                 continue;
             }
+            progress.unknown.clear();
             progress.refresh(snapshot);
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
@@ -147,6 +170,43 @@ impl<O: Owed> Types<O> {
             until = gate.earlier(until);
         }
         Next::Wait { until }
+    }
+
+    /// G13: after a while the client is told of each name that nobody knows yet. What it has it keeps, and it is answered as
+    /// soon as somebody does.
+    fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
+        let TypeState { progress, owed } = &mut self.states[at];
+        // No full state can be told, and one without resources deletes.
+        if O::IS_SOTW && progress.known.full_state {
+            return Err(Gate::Shut);
+        }
+        progress.unknown.retain(|name, _| progress.subscription.covers(name));
+        for name in owed.names() {
+            if !progress.unknown.contains_key(name) {
+                progress.unknown.insert(name.clone(), (now, false));
+            }
+        }
+        let wait = self.config.sync_wait;
+        let message = format!("{} is not known yet: no source was read", progress.type_url.message_name());
+        let mut failures = Vec::new();
+        let mut gate = Gate::Shut;
+        for (name, (since, is_told)) in progress.unknown.iter_mut().filter(|(_, (_, is_told))| !is_told) {
+            match Gate::at(*since + wait, now) {
+                Gate::Open => {
+                    *is_told = true;
+                    failures.push(Failure::new(name.clone(), Code::Unavailable, message.clone()));
+                }
+                until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
+            }
+        }
+        if failures.is_empty() {
+            return Err(gate);
+        }
+        let type_url = progress.type_url.clone();
+        let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, failures.iter()))];
+        let nonce = self.next_nonce();
+        self.states[at].progress.responses.sent(now, nonce, Held::nothing());
+        Ok(Response { type_url, nonce, version: Version(0).to_string(), bodies })
     }
 
     /// Lets go the held removals of a type that may be; their names.
@@ -177,7 +237,7 @@ impl<O: Owed> Types<O> {
     /// # Errors
     /// On the service of one type the stream ends (G8); so it does with very many of them, and where a locator has too many
     /// parameters (G9).
-    pub(super) fn take_invalid(&self, at: usize, asked: &mut Asked) -> Result<Vec<Refused>, StreamError> {
+    pub(super) fn take_invalid(&self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;
         if let Some(locator) = asked.locators.iter().find(|locator| locator.parameters.len() > limit) {
@@ -199,7 +259,7 @@ impl<O: Owed> Types<O> {
         if ends && !errors.is_empty() {
             return Err(errors.remove(0));
         }
-        Ok(errors.iter().filter_map(Refused::of).collect())
+        Ok(errors.iter().filter_map(Failure::of).collect())
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {

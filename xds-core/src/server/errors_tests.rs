@@ -1,0 +1,226 @@
+//! Resource errors and types that are not served, in both protocols (S37, G4, G5, G13).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fixture::{Delta, Sotw, commit, type_url, version};
+use super::{Service, Serving, SotwRequest, StreamConfig, StreamError, TypeConfig};
+use crate::Cache;
+
+fn cache(text: &str) -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, text);
+    cache
+}
+
+/// A configuration for one type.
+fn with_type(short: &str, change: impl FnOnce(&mut TypeConfig)) -> StreamConfig {
+    let mut config = TypeConfig::of(type_url(short).as_str());
+    change(&mut config);
+    StreamConfig { types: [(type_url(short), config)].into(), ..StreamConfig::default() }
+}
+
+fn unserved(short: &str) -> StreamConfig {
+    with_type(short, |config| config.serving = Serving::NotServed)
+}
+
+fn telling(cache: &Arc<Cache>) -> Sotw {
+    let config = StreamConfig { sotw_not_found: true, ..StreamConfig::default() };
+    Sotw::with(cache, Service::Aggregated, config)
+}
+
+#[test]
+fn v8_s37_a_deletion_is_told_once_by_an_error_to_who_may_be_told() {
+    let cache = cache("EDS a=1 b=1");
+    let (mut told, mut other) = (telling(&cache), Sotw::new(&cache));
+    for client in [&mut told, &mut other] {
+        client.ask("EDS", "a b", "");
+        assert_eq!(client.sent(), "n1 EDS a=1 b=1");
+        client.ack("EDS", "1");
+    }
+    commit(&cache, "EDS -a");
+    for client in [&mut told, &mut other] {
+        assert_eq!(client.sent(), "", "it waits for the grace time (S33)");
+        client.pass(Duration::from_secs(5));
+    }
+    assert_eq!(told.sent(), "n2 EDS !\"a\"(5)");
+    assert_eq!(other.sent(), "");
+    told.ack("EDS", "2");
+    assert_eq!(told.sent(), "");
+    commit(&cache, "EDS a=2");
+    assert_eq!(told.sent(), "n3 EDS a=2");
+}
+
+#[test]
+fn v8_of_clusters_a_deletion_is_told_by_what_is_left() {
+    let cache = cache("CDS a=1 b=1");
+    let mut client = telling(&cache);
+    client.ask("CDS", "", "");
+    assert_eq!(client.sent(), "n1 CDS a=1 b=1");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -b");
+    client.sent();
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n2 CDS a=1");
+    client.ack("CDS", "2");
+    commit(&cache, "CDS -a");
+    client.sent();
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 CDS");
+}
+
+#[test]
+fn s37_a_missing_name_is_told_when_it_is_asked_for_and_beside_no_resource() {
+    let cache = cache("EDS a=1");
+    let mut client = telling(&cache);
+    client.ask("EDS", "a x", "");
+    assert_eq!(client.sent(), "n1 EDS a=1 !\"x\"(5)");
+    client.ask("EDS", "a x y", "1");
+    assert_eq!(client.sent(), "n2 EDS !\"y\"(5)");
+    commit(&cache, "EDS x=1");
+    client.ack("EDS", "2");
+    assert_eq!(client.sent(), "n3 EDS x=1");
+}
+
+#[test]
+fn s17_by_default_a_missing_name_is_not_answered_in_sotw() {
+    let cache = cache("EDS a=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("EDS", "x", "");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn t36_the_error_of_one_of_several_locators_names_its_parameters() {
+    let cache = cache("X r[env=prod]=A r[env=test]=B");
+    let mut client = telling(&cache);
+    client.ask("X", "r?env=prod r?env=qa", "");
+    assert_eq!(client.sent(), "n1 X r[env=prod]=A !r[env=qa](5)");
+    client.ask("X", "r?env=qa", "1");
+    client.ask("X", "r?env=qa *?env=dev", "1");
+    assert_eq!(client.sent(), "n2 X", "none for the wildcard");
+}
+
+#[test]
+fn d28_in_delta_what_is_gone_is_a_removal_also_beside_an_error() {
+    let cache = cache("EDS a=1");
+    let mut client = Delta::with(&cache, unserved("EDS"));
+    client.ask("EDS", "a x");
+    assert_eq!(client.sent(), "n1 EDS -a -x !\"a\"(12) !\"x\"(12)");
+}
+
+#[test]
+fn g4_an_unserved_type_is_told_by_errors_and_the_stream_goes_on() {
+    let cache = cache("EDS a=1; CDS c=static");
+    let mut client = Sotw::with(&cache, Service::Aggregated, unserved("EDS"));
+    client.ask("EDS", "a", "");
+    assert_eq!(client.sent(), "n1 EDS !\"a\"(12)");
+    client.ack("EDS", "1");
+    commit(&cache, "EDS a=2");
+    client.ask("CDS", "", "");
+    assert_eq!(client.sent(), "n2 CDS c=static", "and nothing of the type is pushed");
+}
+
+#[test]
+fn g4_a_full_state_of_an_unserved_type_is_not_sent_as_it_would_delete() {
+    let cache = cache("CDS a=1");
+    let mut client = Sotw::with(&cache, Service::Aggregated, unserved("CDS"));
+    client.ask("CDS", "a", "");
+    assert_eq!(client.sent(), "");
+    client.ask("CDS", "*", "");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn g4_what_a_client_brought_of_an_unserved_type_is_not_removed() {
+    let cache = cache("EDS a=1 b=1");
+    let mut client = Delta::with(&cache, unserved("EDS"));
+    client.ask_with("EDS", "a b", "", &[("a", &version("EDS", "a", "1"))]);
+    assert_eq!(client.sent(), "n1 EDS -b !\"a\"(12) !\"b\"(12)");
+    let mut client = Delta::with(&cache, unserved("CDS"));
+    client.ask("CDS", "");
+    assert_eq!(client.sent(), "n1 CDS", "a wildcard is not left waiting");
+}
+
+#[test]
+fn g4_a_refused_type_ends_the_stream() {
+    let cache = cache("EDS a=1");
+    let config = with_type("EDS", |config| config.serving = Serving::Refused);
+    let mut client = Sotw::with(&cache, Service::Aggregated, config);
+    let request = SotwRequest { type_url: type_url("EDS").as_str().into(), ..SotwRequest::default() };
+    let error = client.stream.on_request(Duration::ZERO, request).unwrap_err();
+    assert_eq!(error, StreamError::NotServed { type_url: type_url("EDS") });
+    assert_eq!(error.to_string(), "envoy.config.endpoint.v3.ClusterLoadAssignment is not served here");
+}
+
+#[test]
+fn g5_types_without_a_sotw_method_are_not_served_on_an_aggregated_sotw_stream() {
+    let cache = cache("VHDS r/a=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("VHDS", "r/a", "");
+    assert_eq!(client.sent(), "n1 VHDS !\"r/a\"(12)");
+}
+
+#[test]
+fn g13_before_the_first_commit_names_wait_and_are_told_to_be_unknown_after_the_deadline() {
+    for is_delta in [false, true] {
+        let cache = Cache::new();
+        let (mut sotw, mut delta) = (Sotw::new(&cache), Delta::new(&cache));
+        let wait = Duration::from_secs(10);
+        let answers = if is_delta {
+            delta.ask("EDS", "a");
+            let first = (delta.sent(), delta.waits_until());
+            delta.pass(wait);
+            let second = delta.sent();
+            delta.ack("EDS", "1");
+            delta.pass(wait);
+            let third = delta.sent();
+            commit(&cache, "EDS a=1");
+            (first, second, third, delta.sent())
+        } else {
+            sotw.ask("EDS", "a", "");
+            let first = (sotw.sent(), sotw.waits_until());
+            sotw.pass(wait);
+            let second = sotw.sent();
+            sotw.ack("EDS", "1");
+            sotw.pass(wait);
+            let third = sotw.sent();
+            commit(&cache, "EDS a=1");
+            (first, second, third, sotw.sent())
+        };
+        let unknown = "n1 EDS !\"a\"(14)".to_owned();
+        assert_eq!(answers, ((String::new(), Some(10_000)), unknown, String::new(), "n2 EDS a=1".to_owned()));
+    }
+}
+
+#[test]
+fn g13_no_full_state_is_told_before_the_first_commit() {
+    let cache = Cache::new();
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "a", "");
+    client.pass(Duration::from_secs(60));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s21_the_legacy_wildcard_can_be_switched_for_each_type() {
+    let cache = cache("EDS a=1; X x=1");
+    let mut client = Delta::with(&cache, with_type("EDS", |config| config.legacy_wildcard = true));
+    client.ask("EDS", "");
+    assert_eq!(client.sent(), "n1 EDS a=1");
+    let mut client = Delta::with(&cache, with_type("X", |config| config.legacy_wildcard = false));
+    client.ask("X", "");
+    assert_eq!(client.sent(), "n1 X");
+}
+
+#[test]
+fn s25_a_type_that_the_program_declares_to_be_full_state_is_sent_so() {
+    let cache = cache("X a=1 b=1");
+    let config = with_type("X", |config| config.full_state = true);
+    let mut client = Sotw::with(&cache, Service::Aggregated, config);
+    client.ask("X", "", "");
+    assert_eq!(client.sent(), "n1 X a=1 b=1");
+    client.ack("X", "1");
+    commit(&cache, "X a=2");
+    assert_eq!(client.sent(), "n2 X a=2 b=1");
+}
