@@ -54,6 +54,7 @@ pub use variants::{Variant, Variants};
 
 mod cache;
 mod constraint;
+mod extras;
 mod known_type;
 mod mapping;
 pub mod matching;

@@ -1,9 +1,12 @@
 //! A resource as a source hands it over: checked, digested, never encoded again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::cache::refs;
 use crate::constraint::Constraints;
+use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
 
@@ -35,6 +38,8 @@ pub struct Resource {
     pub(crate) payload: Bytes,
     pub(crate) version: Version,
     pub(crate) endpoints: Option<ResourceName>,
+    /// `None` when there is nothing to tell.
+    pub(crate) extras: Option<Box<Extras>>,
 }
 
 impl Resource {
@@ -76,7 +81,7 @@ impl Resource {
         }
         let endpoints = refs::endpoints_of(&type_url, &name, &payload);
         let version = Version::of_payload(&payload);
-        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, endpoints })
+        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, endpoints, extras: None })
     }
 
     /// An unconstrained resource whose name is read from its payload, for types whose payload holds it.
@@ -100,6 +105,47 @@ impl Resource {
     pub fn with_constraints(mut self, constraints: Constraints) -> Self {
         self.id.constraints = constraints;
         self
+    }
+
+    /// The same, removed by clients this long after they heard of it last (S38). The server refreshes it in time, by
+    /// heartbeats or by sending it again (S39, S40), so it goes only when the server does. Told to clients that are
+    /// known to honour it.
+    #[must_use]
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        self.with_extras(|extras| extras.ttl = Some(ttl))
+    }
+
+    /// The same with other names under which it can be asked for, in delta (D24).
+    #[must_use]
+    pub fn with_aliases(self, aliases: impl IntoIterator<Item = ResourceName>) -> Self {
+        self.with_extras(|extras| {
+            extras.aliases = aliases.into_iter().collect();
+            extras.aliases.sort_unstable();
+            extras.aliases.dedup();
+        })
+    }
+
+    /// The same, told to proxies not to be kept (`cache_control`).
+    #[must_use]
+    pub fn with_do_not_cache(self) -> Self {
+        self.with_extras(|extras| extras.do_not_cache = true)
+    }
+
+    /// The same with an encoded `core.v3.Metadata`, which goes into the wrapper as it is.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Bytes) -> Self {
+        self.with_extras(|extras| extras.metadata = metadata)
+    }
+
+    fn with_extras(mut self, change: impl FnOnce(&mut Extras)) -> Self {
+        let mut extras = self.extras.take().unwrap_or_default();
+        change(&mut extras);
+        extras.encode();
+        let of_payload = Version::of_payload(&self.payload);
+        if extras.is_empty() {
+            return Self { version: of_payload, ..self };
+        }
+        Self { version: extras.version(of_payload), extras: Some(extras), ..self }
     }
 
     /// What it is known by.
@@ -126,7 +172,7 @@ impl Resource {
         &self.payload
     }
 
-    /// The digest of the payload.
+    /// The digest of the payload and what goes with it.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version

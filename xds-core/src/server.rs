@@ -31,6 +31,8 @@ mod responses;
 mod sotw;
 #[cfg(test)]
 mod switch_tests;
+#[cfg(test)]
+mod ttl_tests;
 mod types;
 #[cfg(test)]
 mod variants_tests;

@@ -1,15 +1,17 @@
 //! All variants of one name, and which of them a subscription gets (T1-T5).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::constraint::Constraints;
+use crate::extras::Extras;
 use crate::matching::normal::Normal;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, Version, digest};
 use crate::parameters::Parameters;
-use crate::resource::Resource;
+use crate::resource::{Resource, VariantId};
 
 /// One stored variant of a resource.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct Variant {
     pub(crate) born_at: Revision,
     /// The assignment that holds the endpoints of this cluster (S34).
     pub(crate) endpoints: Option<Box<ResourceName>>,
+    /// What goes with the payload; `None` when that is nothing.
+    extras: Option<Box<Extras>>,
 }
 
 /// How a stream is sent resources (T24).
@@ -38,9 +42,10 @@ pub(crate) enum Form {
 
 impl Variant {
     pub(crate) fn new(resource: Resource, changed_at: Revision, born_at: Revision) -> Self {
-        let Resource { id, payload, version, endpoints } = resource;
+        let Resource { id, payload, version, endpoints, extras } = resource;
         let endpoints = endpoints.map(Box::new);
-        Self { name: id.name, constraints: id.constraints, payload, version, changed_at, born_at, endpoints }
+        let VariantId { name, constraints, .. } = id;
+        Self { name, constraints, payload, version, changed_at, born_at, endpoints, extras }
     }
 
     /// Digest of name and version: what this variant adds to the version of a SotW response (T38).
@@ -86,7 +91,24 @@ impl Variant {
         &self.payload
     }
 
-    /// The digest of the payload.
+    /// After which time clients remove it unless they hear of it again (S38).
+    #[must_use]
+    pub fn ttl(&self) -> Option<Duration> {
+        self.extras.as_ref()?.ttl
+    }
+
+    /// The other names under which it can be asked for (D24), sorted.
+    #[must_use]
+    pub fn aliases(&self) -> &[ResourceName] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.aliases)
+    }
+
+    /// What goes on the wire beside name, version and payload.
+    pub(crate) fn extra_fields(&self, with_ttl: bool) -> impl Iterator<Item = &[u8]> {
+        self.extras.iter().flat_map(move |extras| extras.wire(with_ttl))
+    }
+
+    /// The digest of the payload and what goes with it.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version

@@ -1,5 +1,6 @@
 //! One task per stream: hands requests to the machine and its responses to the transport. It decides nothing.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use xds_core::{Cache, Watch};
 
 use crate::clients::{Clients, Place};
 use crate::frame::Outbound;
+use crate::observe::Event;
 use crate::service::ServerConfig;
 use crate::skim::{Client, Skimmer};
 
@@ -24,7 +26,10 @@ pub(crate) struct Driver {
     place: Option<Place>,
     skimmer: Skimmer,
     watch: Arc<Watch>,
+    config: Arc<ServerConfig>,
     start: Instant,
+    /// When it ends though nothing is wrong (G14).
+    ends_at: Option<Instant>,
 }
 
 /// Which protocol a stream speaks.
@@ -45,7 +50,7 @@ impl Driver {
         cache: &Arc<Cache>,
         service: Service,
         protocol: Protocol,
-        config: &ServerConfig,
+        config: &Arc<ServerConfig>,
         clients: &Arc<Clients>,
     ) -> Self {
         let watch = cache.watch();
@@ -60,7 +65,9 @@ impl Driver {
         };
         let skimmer = Skimmer::new(type_url, Arc::clone(&config.parameters));
         let clients = Arc::clone(clients);
-        Self { machine, clients, place: None, skimmer, watch, start: Instant::now() }
+        let (config, start) = (Arc::clone(config), Instant::now());
+        let ends_at = config.stream_age.map(|age| start + jittered(age));
+        Self { machine, clients, place: None, skimmer, watch, config, start, ends_at }
     }
 
     /// Runs until the client or the server ends the stream.
@@ -73,6 +80,7 @@ impl Driver {
         let status = self.drive(&mut inbound, &outbound, &mut stopping).await;
         let client = self.client();
         debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
+        self.tell(Event::Ended { code: status.code(), after: self.now() });
         // A client that no longer reads must not keep its place in the cache's index.
         drop((self, inbound));
         // Fails when the client is gone, and then nobody needs it.
@@ -103,6 +111,7 @@ impl Driver {
                     Ok(None) => (is_open, is_due) = (false, true),
                     // G9: what tonic calls out of range is a request over the limit, which its text names.
                     Err(status) if status.code() == Code::OutOfRange => {
+                        self.tell(Event::RequestTooLarge);
                         return Status::resource_exhausted(status.message());
                     }
                     Err(status) => return status,
@@ -114,16 +123,23 @@ impl Driver {
                 permit = outbound.reserve(), if is_due => match permit {
                     // Asked only when there is room, so that what is sent is the newest and nothing queues up.
                     Ok(permit) => match self.next() {
-                        Next::Send(response) => permit.send(Outbound::Response(response)),
+                        Next::Send(response) => {
+                            self.tell(Event::Sent(&response));
+                            permit.send(Outbound::Response(response));
+                        }
                         Next::Wait { .. } if !is_open => return Status::ok(""),
                         Next::Wait { until: time } => (is_due, until) = (false, time),
-                        Next::Close(error) => return close_status(&error),
+                        Next::Close(error) => return self.close(&error),
                     },
                     Err(_) => return Status::cancelled("the client went away"),
                 },
                 () = self.watch.woken() => (is_due, requests_in_a_row) = (true, 0),
                 () = sleep_until(self.start + until.unwrap_or_default()), if until.is_some() => {
                     (is_due, until) = (true, None);
+                }
+                // G14: the client comes back at once, perhaps to another server.
+                () = sleep_until(self.ends_at.unwrap_or(self.start)), if self.ends_at.is_some() => {
+                    return Status::ok("the stream reached its maximal age");
                 }
                 () = tokio::task::yield_now(), if requests_in_a_row >= REQUESTS_IN_A_ROW => requests_in_a_row = 0,
                 () = outbound.closed() => return Status::cancelled("the client went away"),
@@ -135,30 +151,49 @@ impl Driver {
         let now = self.now();
         let is_new = self.skimmer.client().is_none();
         let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
-        let verdict = match &mut self.machine {
+        let (nonce, verdict) = match &mut self.machine {
             Machine::Sotw(stream) => {
                 let request = self.skimmer.sotw(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
+                    if self.config.honours_ttl(client) {
+                        stream.on_ttl_support();
+                    }
                     self.place = self.clients.join(client, |group| stream.join(group));
                 }
-                stream.on_request(now, request)
+                (request.response_nonce, stream.on_request(now, request))
             }
             Machine::Delta(stream) => {
                 let request = self.skimmer.delta(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
                     stream.on_node(client.parameters.clone());
+                    if self.config.honours_ttl(client) {
+                        stream.on_ttl_support();
+                    }
                     self.place = self.clients.join(client, |group| stream.join(group));
                 }
-                stream.on_request(request)
+                (request.response_nonce, stream.on_request(request))
             }
         };
-        if is_new && let Some(Client { id, cluster, parameters }) = self.skimmer.client() {
-            debug!(node = id, cluster, %parameters, "stream opened");
+        if is_new && let Some(Client { id, cluster, parameters, user_agent, .. }) = self.skimmer.client() {
+            debug!(node = id, cluster, %parameters, user_agent, "stream opened");
+            self.tell(Event::Opened);
         }
-        let verdict = verdict.map_err(|error| close_status(&error))?;
-        if let Some(verdict) = verdict {
-            self.log(&verdict);
+        if self.skimmer.take_node_change() {
+            debug!(node = self.client().id, "a request brought another node, which changes nothing");
+            self.tell(Event::NodeChanged);
+        }
+        match (nonce, verdict.map_err(|error| self.close(&error))?) {
+            (_, Some(verdict)) => {
+                self.tell(Event::Answered(&verdict));
+                self.log(&verdict);
+            }
+            // D5: it blocks nothing and says nothing of any response.
+            (Some(nonce), None) => {
+                debug!(node = self.client().id, %nonce, "the nonce is not that of a response that waits");
+                self.tell(Event::StaleNonce);
+            }
+            (None, None) => {}
         }
         Ok(())
     }
@@ -188,6 +223,17 @@ impl Driver {
         }
     }
 
+    fn tell(&self, event: Event<'_>) {
+        if let Some(observer) = &self.config.observer {
+            observer.on_event(&self.client(), event);
+        }
+    }
+
+    fn close(&self, error: &StreamError) -> Status {
+        self.tell(Event::Refused(error));
+        close_status(error)
+    }
+
     fn client(&self) -> Client {
         self.skimmer.client().cloned().unwrap_or_default()
     }
@@ -211,6 +257,13 @@ fn close_status(error: &StreamError) -> Status {
     status
 }
 
+/// Up to a tenth more or less, so that streams that were opened together do not end together.
+fn jittered(age: Duration) -> Duration {
+    let random = RandomState::new().hash_one(age);
+    let tenths = (random % 2001) as f64 / 10_000.0;
+    age.mul_f64(0.9 + tenths)
+}
+
 /// The first part of a text, cut between characters.
 fn shortened(text: &str) -> &str {
     let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
@@ -226,6 +279,15 @@ const DETAIL_LIMIT_BYTES: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn g14_the_maximal_age_is_spread_by_a_tenth() {
+        let age = Duration::from_secs(100);
+        for _ in 0..100 {
+            let jittered = jittered(age).as_secs();
+            assert!((90..=110).contains(&jittered), "{jittered}");
+        }
+    }
 
     #[test]
     fn g15_the_words_of_a_client_are_cut_between_characters() {

@@ -1,5 +1,6 @@
 //! Which path is which service, and the server as a whole.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use http::{Request, Response};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
@@ -21,22 +22,33 @@ use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
 use crate::clients::Clients;
 use crate::driver::{Driver, Protocol};
 use crate::frame::ResponseBody;
+use crate::observe::{Event, Observer};
+use crate::skim::Client;
 
 /// Serves one cache over gRPC, with health and reflection.
 #[derive(Debug)]
 pub struct Server {
     cache: Arc<Cache>,
-    config: ServerConfig,
+    config: Arc<ServerConfig>,
 }
 
 /// What a server accepts, and how patient it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Limits and waits of each stream.
     pub stream: StreamConfig,
     /// How clients that ask by name get parameters: from their node (T46). Default: the strings and bools at the top
     /// level of its metadata.
     pub parameters: Arc<ParameterMapping>,
+    /// Streams at the same time (G9). Default 100,000; another one is ended with `RESOURCE_EXHAUSTED`.
+    pub streams_limit: usize,
+    /// Values of `node.user_agent_name` of clients that remove a resource when its TTL ends though they do not say so
+    /// (S38). Default: `envoy`.
+    pub ttl_user_agents: BTreeSet<String>,
+    /// After this time, a tenth more or less, a stream is ended and its client comes back (G14). Default: never.
+    pub stream_age: Option<Duration>,
+    /// Is told what happens on streams. Default: nobody.
+    pub observer: Option<Arc<dyn Observer>>,
     /// The largest request (G9). Default 16 MiB: 100,000 names with their versions, as a delta client brings them
     /// back after a restart, take 6 MiB. A larger one ends its stream.
     pub request_limit_bytes: usize,
@@ -52,10 +64,21 @@ impl Default for ServerConfig {
         Self {
             stream: StreamConfig::default(),
             parameters: Arc::default(),
+            streams_limit: 100_000,
+            ttl_user_agents: BTreeSet::from(["envoy".to_owned()]),
+            stream_age: None,
+            observer: None,
             request_limit_bytes: 16 << 20,
             keepalive: Duration::from_secs(30),
             drain: Duration::from_secs(5),
         }
+    }
+}
+
+impl ServerConfig {
+    /// Whether a client may be told of TTLs (S38).
+    pub(crate) fn honours_ttl(&self, client: &Client) -> bool {
+        client.supports_ttl || self.ttl_user_agents.contains(&client.user_agent)
     }
 }
 
@@ -72,13 +95,13 @@ impl Server {
     /// A server of this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
-        Self { cache, config: ServerConfig::default() }
+        Self { cache, config: Arc::default() }
     }
 
     /// Replaces the defaults.
     #[must_use]
     pub fn with_config(mut self, config: ServerConfig) -> Self {
-        self.config = config;
+        self.config = Arc::new(config);
         self
     }
 
@@ -139,14 +162,16 @@ impl Server {
         ];
         let mut router = routes.into_axum_router();
         let clients = Arc::<Clients>::default();
+        let streams = Arc::new(Semaphore::new(self.config.streams_limit));
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
                 cache: Arc::clone(&self.cache),
-                config: self.config.clone(),
+                config: Arc::clone(&self.config),
                 stopping: stopping.clone(),
                 service,
                 protocol,
                 clients: Arc::clone(&clients),
+                streams: Arc::clone(&streams),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
         }
@@ -171,11 +196,13 @@ fn add_reflection(routes: Routes) -> Routes {
 #[derive(Debug, Clone)]
 struct Method {
     cache: Arc<Cache>,
-    config: ServerConfig,
+    config: Arc<ServerConfig>,
     stopping: watch::Receiver<bool>,
     service: Service,
     protocol: Protocol,
     clients: Arc<Clients>,
+    /// One permit for each stream that may be.
+    streams: Arc<Semaphore>,
 }
 
 impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
@@ -189,12 +216,24 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
 
     /// The headers go out at once: some clients wait for them before they send.
     fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            if let Some(observer) = &self.config.observer {
+                observer.on_event(&Client::default(), Event::TooManyStreams);
+            }
+            let limit = self.config.streams_limit;
+            let text = format!("more than {limit} streams at the same time exceed the limit");
+            return ready(Ok(Status::resource_exhausted(text).into_http()));
+        };
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
         let (sender, outbound) = mpsc::channel(1);
         let driver =
             Driver::new(&self.cache, self.service.clone(), self.protocol, &self.config, &self.clients);
-        tokio::spawn(driver.run(inbound, sender, self.stopping.clone()));
+        let stopping = self.stopping.clone();
+        tokio::spawn(async move {
+            driver.run(inbound, sender, stopping).await;
+            drop(place);
+        });
         let body = tonic::body::Body::new(ResponseBody::new(outbound));
         let mut response = Response::new(body);
         let grpc = http::HeaderValue::from_static("application/grpc");

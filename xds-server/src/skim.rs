@@ -23,12 +23,18 @@ pub struct Client {
     pub cluster: String,
     /// Derived from its node (T46).
     pub parameters: Parameters,
+    /// `node.user_agent_name`.
+    pub user_agent: String,
+    /// It says that it removes resources when their TTL ends (S38).
+    pub supports_ttl: bool,
 }
 
 /// Reads the requests of one stream, for the machines of [`xds_core::server`].
 #[derive(Debug)]
 pub struct Skimmer {
     client: Option<Client>,
+    /// Of the node that came first, and whether another came since it was asked for (G7).
+    node: (u64, bool),
     /// Per type, a hash of the names of its last SotW request. A client that finds a collision fools itself alone.
     names: BTreeMap<String, u64>,
     hasher: RandomState,
@@ -56,7 +62,7 @@ impl Skimmer {
     #[must_use]
     pub fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
         let (names, hasher) = (BTreeMap::new(), RandomState::new());
-        Self { client: None, names, hasher, default_type, mapping }
+        Self { client: None, node: (0, false), names, hasher, default_type, mapping }
     }
 
     /// Who sends the requests: of the first one that said so (S11); what later ones say is not looked at (G7).
@@ -127,14 +133,45 @@ impl Skimmer {
     }
 
     fn read_node(&mut self, bytes: &[u8]) -> Result<(), SkimError> {
-        if self.client.is_none() {
-            let (id, cluster) = text_pair(bytes)?;
-            let parameters = self.mapping.derive(bytes)?;
-            self.client = Some(Client { id: id.to_owned(), cluster: cluster.to_owned(), parameters });
+        let hash = self.node_hash(bytes);
+        if self.client.is_some() {
+            self.node.1 |= hash != self.node.0;
+            return Ok(());
         }
+        self.node.0 = hash;
+        let mut client = Client { parameters: self.mapping.derive(bytes)?, ..Client::default() };
+        for field in fields(bytes) {
+            match field? {
+                (1, bytes) => text(1, bytes)?.clone_into(&mut client.id),
+                (2, bytes) => text(2, bytes)?.clone_into(&mut client.cluster),
+                (6, bytes) => text(6, bytes)?.clone_into(&mut client.user_agent),
+                (10, bytes) => client.supports_ttl |= is_ttl_feature(bytes),
+                _ => {}
+            }
+        }
+        self.client = Some(client);
         Ok(())
     }
+
+    /// Whether a request since the last call brought another node than the first, which changes nothing (S11, G7).
+    pub fn take_node_change(&mut self) -> bool {
+        std::mem::take(&mut self.node.1)
+    }
+
+    /// Of the start, where the id, the cluster and the metadata are: an Envoy repeats 50 KB with each ACK.
+    fn node_hash(&self, bytes: &[u8]) -> u64 {
+        self.hasher.hash_one((bytes.len(), &bytes[..bytes.len().min(NODE_HASHED_BYTES)]))
+    }
 }
+
+/// S38: as the protocol writes it, and with the prefix that Envoy's features have.
+fn is_ttl_feature(feature: &[u8]) -> bool {
+    let feature = feature.strip_prefix(b"envoy.config.").or_else(|| feature.strip_prefix(b"xds.config."));
+    feature == Some(b"supports-resource-ttl")
+}
+
+/// How much of a node is compared with the one before.
+const NODE_HASHED_BYTES: usize = 1024;
 
 /// The names in one field and the locators in another.
 fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Asked, SkimError> {
@@ -274,7 +311,7 @@ mod tests {
             error_detail: Some("bad".into()),
             asked: Some(names(&["a", "b"])),
         };
-        let client = Client { id: "n".into(), cluster: "c".into(), parameters: Parameters::new() };
+        let client = Client { id: "n".into(), cluster: "c".into(), ..Client::default() };
         assert_eq!((read, skimmer.client), (expected, Some(client)));
     }
 
@@ -313,6 +350,34 @@ mod tests {
         assert_eq!(read(Some("first")).as_deref(), Some("first"));
         assert_eq!(read(None).as_deref(), Some("first"));
         assert_eq!(read(Some("other")).as_deref(), Some("first"));
+    }
+
+    #[test]
+    fn g7_another_node_is_noticed_once_and_the_same_is_not() {
+        let mut skimmer = skimmer();
+        let mut changes = |id: &str| {
+            let node = Some(Node { id: id.into(), ..Node::default() });
+            skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
+            skimmer.take_node_change()
+        };
+        assert_eq!(["a", "a", "b"].map(&mut changes), [false, false, true]);
+        assert!(!skimmer.take_node_change());
+    }
+
+    #[test]
+    fn s38_who_honours_a_ttl_is_read_from_its_features() {
+        let supports = |features: &[&str]| {
+            let client_features = features.iter().map(|feature| (*feature).to_owned()).collect();
+            let node = Some(Node { client_features, user_agent_name: "envoy".into(), ..Node::default() });
+            let mut skimmer = skimmer();
+            skimmer.sotw(&DiscoveryRequest { node, ..request(&[]) }.encode_to_vec()).unwrap();
+            let client = skimmer.client().unwrap();
+            assert_eq!(client.user_agent, "envoy");
+            client.supports_ttl
+        };
+        assert!(supports(&["other", "xds.config.supports-resource-ttl"]));
+        assert!(supports(&["envoy.config.supports-resource-ttl"]));
+        assert!(!supports(&["xds.config.resource-in-sotw"]));
     }
 
     #[test]

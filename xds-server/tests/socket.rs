@@ -21,7 +21,7 @@ use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER};
-use xds_server::{ServeError, Server, ServerConfig};
+use xds_server::{Event, Observer, ServeError, Server, ServerConfig, skim};
 
 /// A message whose field 1 is the name, with something to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -348,5 +348,97 @@ async fn g6_a_client_that_does_not_say_who_it_is_is_served() {
         let (requests, mut responses) = server.sotw().await;
         requests.send(DiscoveryRequest { node, ..ask(CLUSTER, &[]) }).await.unwrap();
         assert_eq!(contents(&next(&mut responses).await.unwrap().unwrap()), ["1"]);
+    }
+}
+
+/// Keeps what it is told.
+#[derive(Debug, Default)]
+struct Told(std::sync::Mutex<Vec<String>>);
+
+impl Observer for Told {
+    fn on_event(&self, client: &skim::Client, event: Event<'_>) {
+        let text = match event {
+            Event::Opened => format!("{} opened", client.id),
+            Event::Ended { code, .. } => format!("ended {code:?}"),
+            Event::Sent(response) => format!("sent {}", response.nonce),
+            Event::Answered(verdict) => format!("{verdict:?}").split(' ').next().unwrap().to_owned(),
+            other => format!("{other:?}"),
+        };
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+#[tokio::test]
+async fn g7_d5_an_observer_is_told_what_happens_on_a_stream() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let told = Arc::new(Told::default());
+    let observer = Some(Arc::clone(&told) as Arc<dyn Observer>);
+    let server = Running::with(&cache, ServerConfig { observer, ..ServerConfig::default() }).await;
+    let (requests, mut responses) = server.delta().await;
+    let request = |id: &str, nonce: &str| DeltaDiscoveryRequest {
+        node: Some(Node { id: id.into(), ..Node::default() }),
+        type_url: CLUSTER.into(),
+        response_nonce: nonce.into(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    requests.send(request("one", "")).await.unwrap();
+    let first = next(&mut responses).await.unwrap().unwrap();
+    requests.send(request("one", &first.nonce)).await.unwrap();
+    requests.send(request("two", "77")).await.unwrap();
+    drop(requests);
+    assert!(next(&mut responses).await.unwrap().is_none());
+    let told = told.0.lock().unwrap().clone();
+    let expected = ["one opened", "sent 1", "Acked", "NodeChanged", "StaleNonce", "ended Ok"];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn g9_streams_over_the_limit_are_refused_and_a_place_is_free_again() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let server = Running::with(&cache, ServerConfig { streams_limit: 1, ..ServerConfig::default() }).await;
+    let (requests, mut responses) = server.sotw().await;
+    requests.send(ask(CLUSTER, &[])).await.unwrap();
+    next(&mut responses).await.unwrap().unwrap();
+    let mut client = AggregatedDiscoveryServiceClient::new(server.channel().await);
+    let refused = client.stream_aggregated_resources(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(refused.message(), "more than 1 streams at the same time exceed the limit");
+    drop((requests, responses));
+    // The place is free as soon as the server noticed.
+    while client.stream_aggregated_resources(tokio_stream::pending()).await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn g14_a_stream_ends_in_order_at_its_maximal_age() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let stream_age = Some(Duration::from_millis(50));
+    let server = Running::with(&cache, ServerConfig { stream_age, ..ServerConfig::default() }).await;
+    let (requests, mut responses) = server.sotw().await;
+    requests.send(ask(CLUSTER, &[])).await.unwrap();
+    next(&mut responses).await.unwrap().unwrap();
+    assert!(next(&mut responses).await.unwrap().is_none(), "ended without an error");
+}
+
+#[tokio::test]
+async fn s38_an_envoy_is_told_of_a_ttl_and_others_are_not() {
+    let cache = Cache::new();
+    let payload = Payload { name: "a".into(), content: "1".into() }.encode_to_vec();
+    let mut transaction = Transaction::new();
+    let resource = Resource::new(CLUSTER.into(), "a".into(), payload.into()).unwrap();
+    transaction.put(resource.with_ttl(Duration::from_secs(60)));
+    cache.commit(transaction).unwrap();
+    let server = Running::new(&cache).await;
+    for (agent, ttl) in [("envoy", Some(60)), ("gRPC", None)] {
+        let (requests, mut responses) = server.delta().await;
+        let node = Some(Node { user_agent_name: agent.into(), ..Node::default() });
+        let type_url = CLUSTER.into();
+        requests.send(DeltaDiscoveryRequest { node, type_url, ..Default::default() }).await.unwrap();
+        let response = next(&mut responses).await.unwrap().unwrap();
+        assert_eq!(response.resources[0].ttl.as_ref().map(|ttl| ttl.seconds), ttl, "{agent}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
@@ -68,6 +69,10 @@ pub struct TypeSnapshot {
     /// Sum of the identities of all variants (T38).
     sum: u128,
     keys: Arc<Keys>,
+    /// Names that have a variant with a TTL.
+    timed: NameMap<()>,
+    /// The TTLs of all variants, each with the number of variants that have it.
+    ttls: Arc<BTreeMap<Duration, usize>>,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -180,6 +185,7 @@ impl TypeSnapshot {
             variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(Form::Name)))
         };
         self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
+        self.count_ttls(name, &removed, &inserted);
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
         Ok(true)
@@ -235,6 +241,38 @@ impl TypeSnapshot {
         if !keys.uses.keys().eq(&before) {
             keys.changed_at = revision;
         }
+    }
+
+    fn count_ttls(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
+        if gone.iter().chain(came).all(|variant| variant.ttl().is_none()) {
+            return;
+        }
+        let ttls = Arc::make_mut(&mut self.ttls);
+        for ttl in came.iter().filter_map(|variant| variant.ttl()) {
+            *ttls.entry(ttl).or_default() += 1;
+        }
+        for ttl in gone.iter().filter_map(|variant| variant.ttl()) {
+            let count = ttls.get_mut(&ttl).expect("the TTL of a variant is counted");
+            *count -= 1;
+            if *count == 0 {
+                ttls.remove(&ttl);
+            }
+        }
+        let is_timed = |variants: &Variants| variants.iter().any(|variant| variant.ttl().is_some());
+        match self.present.get(name).is_some_and(is_timed) {
+            true => self.timed.insert_mut(name.clone(), ()),
+            false => _ = self.timed.remove_mut(name),
+        }
+    }
+
+    /// The shortest TTL of all variants; `None` when none has one.
+    pub(crate) fn shortest_ttl(&self) -> Option<Duration> {
+        self.ttls.keys().next().copied()
+    }
+
+    /// The names that have a variant with a TTL.
+    pub(crate) fn timed_names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.timed.keys()
     }
 
     fn remembered_birth(&self, name: &ResourceName, constraints: &Constraints) -> Option<Revision> {
@@ -294,6 +332,8 @@ impl Default for TypeSnapshot {
             remembers_since: Revision::ZERO,
             sum: 0,
             keys: Arc::default(),
+            timed: empty_map(),
+            ttls: Arc::default(),
         }
     }
 }

@@ -71,7 +71,7 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
         let mut subscription = Subscription::default();
         subscription
             .replace(names.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into(), true);
-        Wanted::of(&subscription).unwrap()
+        Wanted::of(&subscription, false).unwrap()
     };
     let _a = a.join(&type_url("EDS"), wanted(&["a"]));
     let _everything = everything.join(&type_url("EDS"), wanted(&["*"]));

@@ -15,6 +15,8 @@ use crate::variants::{Form, Variant};
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Wanted {
     pub(crate) form: Form,
+    /// Whether the client is told of TTLs (S38).
+    pub(crate) ttl: bool,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
     parts: Vec<Part>,
     /// Where the parts are many: a proxy may ask for each name with parameters of its own.
@@ -37,7 +39,7 @@ pub(crate) struct Part {
 
 impl PartialEq for Wanted {
     fn eq(&self, other: &Self) -> bool {
-        (self.form, &self.parts) == (other.form, &other.parts)
+        self.cmp(other) == Ordering::Equal
     }
 }
 
@@ -51,7 +53,7 @@ impl PartialOrd for Wanted {
 
 impl Ord for Wanted {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.form, &self.parts).cmp(&(other.form, &other.parts))
+        (self.form, self.ttl, &self.parts).cmp(&(other.form, other.ttl, &other.parts))
     }
 }
 
@@ -76,21 +78,21 @@ impl PartIndex {
 
 impl Wanted {
     /// What a subscription asks for; `None` when that is nothing (S24).
-    pub(crate) fn of(subscription: &Subscription) -> Option<Self> {
+    pub(crate) fn of(subscription: &Subscription, ttl: bool) -> Option<Self> {
         let form = if subscription.knows_locators() { Form::Located } else { Form::Name };
         let parts = subscription.selections();
         let parts = parts.map(|(parameters, selection)| Part { parameters: parameters.clone(), selection });
-        let wanted = Self::new(form, parts.collect());
+        let wanted = Self::new(form, ttl, parts.collect());
         (!wanted.parts.is_empty()).then_some(wanted)
     }
 
-    fn new(form: Form, parts: Vec<Part>) -> Self {
+    fn new(form: Form, ttl: bool, parts: Vec<Part>) -> Self {
         let mut merged = BTreeMap::<Parameters, Vec<Selection>>::new();
         for Part { parameters, selection } in parts {
             merged.entry(parameters).or_default().push(selection);
         }
         let merge = |(parameters, of_them)| Part { parameters, selection: Selection::union(of_them) };
-        Self { form, parts: merged.into_iter().map(merge).collect(), index: OnceLock::new() }
+        Self { form, ttl, parts: merged.into_iter().map(merge).collect(), index: OnceLock::new() }
     }
 
     /// The same as far as the parameters matter.
@@ -99,7 +101,7 @@ impl Wanted {
             parameters: keys.project(&part.parameters),
             selection: part.selection.clone(),
         };
-        Self::new(self.form, self.parts.iter().map(project).collect())
+        Self::new(self.form, self.ttl, self.parts.iter().map(project).collect())
     }
 
     /// The selection, where there is a single set of parameters.
@@ -113,7 +115,8 @@ impl Wanted {
     /// The same with other selections in its parts.
     pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
         let map = |part: Part| Part { selection: selection(part.selection), ..part };
-        Self { form: self.form, parts: self.parts.into_iter().map(map).collect(), index: OnceLock::new() }
+        let parts = self.parts.into_iter().map(map).collect();
+        Self { form: self.form, ttl: self.ttl, parts, index: OnceLock::new() }
     }
 
     /// Whether every name is wanted, under whatever parameters.

@@ -20,6 +20,22 @@ pub struct Body {
     resources: usize,
 }
 
+/// How resources are told on one stream and type.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub(super) type_url: &'a TypeUrl,
+    pub(super) form: Form,
+    /// S38: the client honours a TTL.
+    pub(super) ttl: bool,
+}
+
+/// Whether a wrapper has its resource in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Payload,
+    None,
+}
+
 impl Body {
     /// The slices in order.
     #[must_use]
@@ -46,16 +62,14 @@ impl Body {
     }
 
     /// Entries of `DiscoveryResponse.resources`.
-    pub(super) fn sotw<'a>(
-        type_url: &TypeUrl,
-        form: Form,
-        variants: impl Iterator<Item = &'a Arc<Variant>>,
-    ) -> Self {
+    pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            match form {
-                Form::Name => body.any(type_url, variant),
-                Form::Located => body.wrapped_resource(type_url, variant),
+            // S30: wrapped only where needed, as not all clients unwrap.
+            if shape.form == Form::Located || (shape.ttl && variant.ttl().is_some()) {
+                body.wrapped_resource(shape, variant);
+            } else {
+                body.any(shape.type_url, variant);
             }
             body.body.resources += 1;
         }
@@ -64,15 +78,14 @@ impl Body {
 
     /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`.
     pub(super) fn delta<'a>(
-        type_url: &TypeUrl,
-        form: Form,
+        shape: Shape<'_>,
         variants: impl Iterator<Item = &'a Arc<Variant>>,
         removed: impl Iterator<Item = &'a Handle>,
     ) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            body.length(RESOURCES, resource_len(type_url, form, variant));
-            body.resource(type_url, form, variant);
+            body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
+            body.resource(shape, variant, Content::Payload);
             body.body.resources += 1;
         }
         for Handle { name, constraints } in removed {
@@ -80,6 +93,17 @@ impl Body {
                 None => body.text(DELTA_REMOVED_RESOURCES, name.as_str()),
                 Some(constraints) => body.resource_name(DELTA_REMOVED_RESOURCE_NAMES, name, constraints),
             }
+        }
+        body.finish()
+    }
+
+    /// D26: resources without content in a delta response, which extend the TTL of what the client has.
+    pub(super) fn heartbeats<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
+        let mut body = Builder::default();
+        for variant in variants {
+            body.length(RESOURCES, resource_len(shape, variant, Content::None));
+            body.resource(shape, variant, Content::None);
+            body.body.resources += 1;
         }
         body.finish()
     }
@@ -126,20 +150,25 @@ impl Builder {
     }
 
     /// T27: in SotW the wrapper is itself an `Any`.
-    fn wrapped_resource(&mut self, type_url: &TypeUrl, variant: &Variant) {
-        let len = resource_len(type_url, Form::Located, variant);
+    fn wrapped_resource(&mut self, shape: Shape<'_>, variant: &Variant) {
+        let len = resource_len(shape, variant, Content::Payload);
         self.length(RESOURCES, field_len(xds_proto::type_url::RESOURCE.len()) + field_len(len));
         self.text(ANY_TYPE_URL, xds_proto::type_url::RESOURCE);
         self.length(ANY_VALUE, len);
-        self.resource(type_url, Form::Located, variant);
+        self.resource(shape, variant, Content::Payload);
     }
 
     /// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
     /// constraints go with it.
-    fn resource(&mut self, type_url: &TypeUrl, form: Form, variant: &Variant) {
-        self.text(RESOURCE_VERSION, &variant.version_in(form).to_string());
-        self.any(type_url, variant);
-        match form {
+    fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
+        self.text(RESOURCE_VERSION, &variant.version_in(shape.form).to_string());
+        if content == Content::Payload {
+            self.any(shape.type_url, variant);
+        }
+        for fields in variant.extra_fields(shape.ttl) {
+            self.buffer.put_slice(fields);
+        }
+        match shape.form {
             Form::Name => self.text(RESOURCE_NAME, variant.name().as_str()),
             Form::Located => {
                 self.resource_name(RESOURCE_RESOURCE_NAME, variant.name(), variant.constraints());
@@ -207,12 +236,17 @@ fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(type_url.as_str().len()) + field_len(variant.payload().len())
 }
 
-fn resource_len(type_url: &TypeUrl, form: Form, variant: &Variant) -> usize {
-    let name = match form {
+fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize {
+    let any = match content {
+        Content::Payload => field_len(any_len(shape.type_url, variant)),
+        Content::None => 0,
+    };
+    let extras: usize = variant.extra_fields(shape.ttl).map(<[u8]>::len).sum();
+    let name = match shape.form {
         Form::Name => variant.name().as_str().len(),
         Form::Located => resource_name_len(variant.name(), variant.constraints()),
     };
-    field_len(VERSION_TEXT_LEN) + field_len(any_len(type_url, variant)) + field_len(name)
+    field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }
 
 fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {

@@ -58,8 +58,8 @@ impl StreamConfig {
         let known = *KnownType::of(type_url.as_str());
         match self.types.get(type_url) {
             None => (known, Serving::Served),
-            Some(&TypeConfig { full_state, legacy_wildcard, serving }) => {
-                (KnownType { full_state, legacy_wildcard, ..known }, serving)
+            Some(&TypeConfig { full_state, legacy_wildcard, ttl_in_sotw, serving }) => {
+                (KnownType { full_state, legacy_wildcard, ttl_in_sotw, ..known }, serving)
             }
         }
     }
@@ -72,6 +72,8 @@ pub struct TypeConfig {
     pub full_state: bool,
     /// A first request without names asks for everything (S21).
     pub legacy_wildcard: bool,
+    /// In SotW its resources may have a TTL (S40b). Default: all types but endpoints.
+    pub ttl_in_sotw: bool,
     /// Whether it is served at all.
     pub serving: Serving,
 }
@@ -81,8 +83,8 @@ impl TypeConfig {
     /// responses in part.
     #[must_use]
     pub fn of(type_url: &str) -> Self {
-        let KnownType { full_state, legacy_wildcard, .. } = *KnownType::of(type_url);
-        Self { full_state, legacy_wildcard, serving: Serving::Served }
+        let KnownType { full_state, legacy_wildcard, ttl_in_sotw, .. } = *KnownType::of(type_url);
+        Self { full_state, legacy_wildcard, ttl_in_sotw, serving: Serving::Served }
     }
 }
 

@@ -86,6 +86,12 @@ impl DeltaStream {
         self.types.parameters = parameters;
     }
 
+    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is
+    /// handed over.
+    pub fn on_ttl_support(&mut self) {
+        self.types.honours_ttl = true;
+    }
+
     /// Joins the other streams of its client, before the first request is handed over.
     pub fn join(&mut self, group: &ClientGroup) {
         self.types.join(group);
@@ -181,6 +187,7 @@ fn respond(
         } else {
             content.update(progress, &owed, &unsure, &update, snapshot);
         }
+        content.refresh(progress, now, update.from, snapshot);
     }
     content.narrow_names(progress, snapshot);
     content.drop_returned();
@@ -196,6 +203,9 @@ fn respond(
     let type_url = progress.type_url.clone();
     let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
     let mut bodies = vec![content.body(progress)];
+    if !content.heartbeats.is_empty() {
+        bodies.push(Arc::new(Body::heartbeats(progress.shape(), content.heartbeats.iter())));
+    }
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(DELTA_ERRORS, owed.refused.iter())));
     }
@@ -228,6 +238,8 @@ struct Content {
     /// What goes besides, or instead.
     changed: BTreeMap<Handle, Arc<Variant>>,
     removed: BTreeSet<Handle>,
+    /// Told without their content (D26).
+    heartbeats: Vec<Arc<Variant>>,
 }
 
 impl Content {
@@ -343,6 +355,22 @@ impl Content {
         }
     }
 
+    /// D26: what has a TTL is told again before that ends.
+    fn refresh(&mut self, progress: &mut Progress, now: Duration, since: Revision, snapshot: &Snapshot) {
+        for variant in progress.take_refresh(now, since, snapshot) {
+            let handle = progress.handle(&variant);
+            let is_sent = self.shared.iter().any(|of| of.has(variant.name(), variant.constraints()));
+            if is_sent || self.changed.contains_key(&handle) {
+                continue;
+            }
+            if progress.known.heartbeats {
+                self.heartbeats.push(variant);
+            } else {
+                self.changed.insert(handle, variant);
+            }
+        }
+    }
+
     /// D8: what a rejected response held and the cache still says.
     fn retell(&mut self, progress: &Progress, uncertain: &BTreeSet<Handle>, snapshot: &Snapshot) {
         for handle in uncertain {
@@ -382,7 +410,7 @@ impl Content {
 
     /// D13: what came back meanwhile is no removal.
     fn drop_returned(&mut self) {
-        let Self { shared, changed, removed } = self;
+        let Self { shared, changed, removed, .. } = self;
         removed.retain(|handle| {
             let Handle { name, constraints } = handle;
             let shared = shared.as_ref();
@@ -408,7 +436,8 @@ impl Content {
                 && update.absent.is_empty()
                 && update.unmatched.is_empty()
         };
-        self.shared.as_ref().is_none_or(is_shared_empty) && self.changed.is_empty() && self.removed.is_empty()
+        let has_own = !self.changed.is_empty() || !self.removed.is_empty() || !self.heartbeats.is_empty();
+        self.shared.as_ref().is_none_or(is_shared_empty) && !has_own
     }
 
     /// What the client's answer will be about.
@@ -428,16 +457,16 @@ impl Content {
 
     /// The encoded resources and removals; D13: each stands once.
     fn body(&self, progress: &Progress) -> Arc<Body> {
-        let (type_url, form) = (&progress.type_url, progress.form());
+        let shape = progress.shape();
         let told = || -> BTreeSet<_> {
             self.shared.iter().flat_map(|update| progress.told_at_once(update)).collect()
         };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() => {
-                let make = || Arc::new(Body::delta(type_url, form, update.changed.iter(), told().iter()));
+                let make = || Arc::new(Body::delta(shape, update.changed.iter(), told().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }
-            _ => Arc::new(Body::delta(type_url, form, self.changed(), told().union(&self.removed))),
+            _ => Arc::new(Body::delta(shape, self.changed(), told().union(&self.removed))),
         }
     }
 }

@@ -70,19 +70,35 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
                 transaction.remove(VariantId { type_url, name: name.into(), constraints });
             } else {
                 let (name, constraints, content) = variant(word);
+                let (name, extras) = name.split_once('{').unwrap_or((name, ""));
                 let content = content.strip_prefix('=').expect("name=content or -name");
                 let resource =
                     Resource::new(type_url, name.into(), payload(type_name, name, content)).unwrap();
-                transaction.put(resource.with_constraints(constraints));
+                let resource = with_extras(resource.with_constraints(constraints), extras);
+                transaction.put(resource);
             }
         }
     }
     cache.commit(transaction)
 }
 
-/// Splits `name[when]rest`.
+/// What stands in `{ttl=SECONDS|alias=NAME}`.
+fn with_extras(resource: Resource, text: &str) -> Resource {
+    let pairs = || text.trim_end_matches('}').split('|').filter_map(|pair| pair.split_once('='));
+    let aliases: Vec<_> = pairs().filter(|(key, _)| *key == "alias").map(|(_, name)| name.into()).collect();
+    let ttl = pairs().find(|(key, _)| *key == "ttl");
+    let resource = if aliases.is_empty() { resource } else { resource.with_aliases(aliases) };
+    match ttl {
+        Some((_, seconds)) => resource.with_ttl(Duration::from_secs(seconds.parse().unwrap())),
+        None => resource,
+    }
+}
+
+/// Splits `name[when]rest`, and `name{extras}[when]rest` behind the extras.
 fn variant(word: &str) -> (&str, Constraints, &str) {
-    let (name, rest) = word.split_at(word.find(['[', '=']).unwrap_or(word.len()));
+    let extras = word.find('}').map_or(0, |at| at + 1);
+    let end = word[extras..].find(['[', '=']).map_or(word.len(), |at| at + extras);
+    let (name, rest) = word.split_at(end);
     match rest.strip_prefix('[').map(|rest| rest.split_once(']').expect("a closing bracket")) {
         Some((when, rest)) => (name, when.parse().unwrap(), rest),
         None => (name, Constraints::NONE, rest),
@@ -133,22 +149,23 @@ fn describe(type_url: &str, value: &[u8]) -> String {
     format!(" {}={}", payload.name, payload.content)
 }
 
-/// A wrapped resource, as `name=content` or `name[when]=content`.
+/// A wrapped resource, as `name=content` or `name[when]=content`, `{..}` with what goes with it, or without a content.
 fn describe_resource(resource: &WireResource, type_url: &str) -> String {
-    let any = resource.resource.as_ref().unwrap();
-    assert_eq!(any.type_url, type_url);
-    let of_payload = Version::of_payload(&any.value).to_string();
-    let Some(name) = &resource.resource_name else {
-        // D22: the version belongs to the resource and to its content.
-        assert_eq!(resource.version, of_payload);
-        return describe(&any.type_url, &any.value);
-    };
+    let ttl = resource.ttl.as_ref().map(|ttl| format!("ttl={}", ttl.seconds));
+    let aliases = resource.aliases.iter().map(|alias| format!("alias={alias}"));
+    let extras: Vec<_> = ttl.into_iter().chain(aliases).collect();
+    let braces = if extras.is_empty() { String::new() } else { format!("{{{}}}", extras.join("|")) };
     // T25: only one of the two names.
-    assert_eq!(resource.name, "");
+    assert_eq!(resource.name.is_empty(), resource.resource_name.is_some());
+    let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
+    let Some(any) = &resource.resource else { return format!(" {name}{braces}") };
+    assert_eq!(any.type_url, type_url);
     // T37: constraints are part of the content.
-    assert_eq!(resource.version == of_payload, name.dynamic_parameter_constraints.is_none());
+    if resource.resource_name.as_ref().is_some_and(|name| name.dynamic_parameter_constraints.is_some()) {
+        assert_ne!(resource.version, Version::of_payload(&any.value).to_string());
+    }
     let payload = Payload::decode(any.value.clone()).unwrap();
-    format!(" {}={}", located(name), payload.content)
+    format!(" {name}{braces}={}", payload.content)
 }
 
 /// What cannot be, as `!name(code)`.

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::body::Shape;
 use super::failure::{Code, Failure};
 use super::order::Release;
 use super::response::{StreamError, Verdict};
 use super::responses::{Held, Responses};
-use crate::cache::{Membership, Snapshot, Update, Wanted, Watch};
+use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
@@ -26,6 +27,10 @@ pub(super) struct Progress {
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
     pub(super) is_served: bool,
+    /// Whether the client is told of TTLs (S38).
+    pub(super) ttl: bool,
+    /// When what has a TTL is to be told again, before it ends (S39, S40).
+    pub(super) refresh_at: Option<Duration>,
     pub(super) subscription: Subscription,
     /// `None` while nothing is asked for.
     pub(super) membership: Option<Membership>,
@@ -101,6 +106,8 @@ impl Progress {
             type_url,
             known,
             is_served,
+            ttl: false,
+            refresh_at: None,
             subscription: Subscription::new(derived),
             membership: None,
             responses: Responses::default(),
@@ -117,7 +124,7 @@ impl Progress {
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
-        let Some(asked) = Wanted::of(&self.subscription).filter(|_| self.is_served) else {
+        let Some(asked) = Wanted::of(&self.subscription, self.ttl).filter(|_| self.is_served) else {
             self.membership = None;
             self.former = None;
             self.gone.clear();
@@ -387,6 +394,44 @@ impl Progress {
         told
     }
 
+    /// Times the next refresh of what has a TTL: at half of the shortest one.
+    pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
+        let shortest = snapshot.of_type(&self.type_url).and_then(TypeSnapshot::shortest_ttl);
+        let every = shortest.filter(|_| self.ttl && self.is_answered()).map(|ttl| ttl / 2);
+        let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
+        self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
+    }
+
+    /// What is to be refreshed now; the next time is then another.
+    ///
+    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it holds another version (S39).
+    pub(super) fn take_refresh(
+        &mut self,
+        now: Duration,
+        since: Revision,
+        snapshot: &Snapshot,
+    ) -> Vec<Arc<Variant>> {
+        if self.refresh_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.refresh_at = None;
+        self.time_refresh(now, snapshot);
+        let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
+        let chosen = names.flat_map(|name| self.chosen(name, snapshot));
+        let is_held = |variant: &&Arc<Variant>| {
+            variant.changed_at <= since && !self.responses.are_rejected_with(&self.handle(variant))
+        };
+        let timed = chosen.filter(|variant| variant.ttl().is_some());
+        let mut timed: Vec<_> = timed.filter(is_held).cloned().collect();
+        timed.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
+        timed
+    }
+
+    /// How the client is told resources.
+    pub(super) fn shape(&self) -> Shape<'_> {
+        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl }
+    }
+
     /// How the client is sent resources.
     pub(super) fn form(&self) -> Form {
         if self.subscription.knows_locators() { Form::Located } else { Form::Name }
@@ -487,3 +532,6 @@ impl Handle {
         self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
 }
+
+/// No TTL makes a stream busier than this.
+const SHORTEST_REFRESH: Duration = Duration::from_millis(100);

@@ -63,6 +63,11 @@ impl Responses {
         self.is_state_rejected || !self.rejected.is_empty()
     }
 
+    /// Whether this is among what was rejected.
+    pub(super) fn are_rejected_with(&self, handle: &Handle) -> bool {
+        self.is_state_rejected || self.rejected.iter().any(|group| group.contains(handle))
+    }
+
     /// S8c: whoever answers the newest response will not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
         self.in_flight.clear();
@@ -123,7 +128,9 @@ impl Responses {
             let is_superseded = |handle: &Handle| {
                 content.of_name(&handle.name).next().is_some() && !content.has(handle) && !is_live(handle)
             };
-            let superseded: Vec<_> = group.extract_if(.., |handle| is_superseded(handle)).collect();
+            let (superseded, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(group).into_iter().partition(is_superseded);
+            *group = rest.into_iter().collect();
             group.extend(superseded.iter().flat_map(|handle| content.of_name(&handle.name)).cloned());
         }
     }

@@ -72,6 +72,12 @@ impl SotwStream {
         self.types.parameters = parameters;
     }
 
+    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is
+    /// handed over.
+    pub fn on_ttl_support(&mut self) {
+        self.types.honours_ttl = true;
+    }
+
     /// Joins the other streams of its client, before the first request is handed over.
     pub fn join(&mut self, group: &ClientGroup) {
         self.types.join(group);
@@ -183,7 +189,7 @@ fn respond(
         holders.all(is_new) || gone.born_at > update.from
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
-    let Step { update, unsure, .. } = match is_answer_only {
+    let Step { update, mut unsure, .. } = match is_answer_only {
         true => progress.stay(owed.locators.iter(), snapshot),
         false => progress.advance(now, snapshot, is_unknown)?,
     };
@@ -193,6 +199,9 @@ fn respond(
         // S26: without resource errors no response can say that such a resource is gone.
         progress.release(Release::Now, Duration::ZERO, now);
     }
+    let since = update.from;
+    // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent again.
+    let refreshed = progress.take_refresh(now, since, snapshot);
     let needs_everything = owed.everything || progress.known.full_state;
     let everything =
         if needs_everything { progress.everything(&update, snapshot) } else { Arc::clone(&update) };
@@ -208,9 +217,11 @@ fn respond(
         return Ok(None);
     }
     let made = if progress.known.full_state {
-        let bodies = progress.full_state(&owed, &update, &everything, releases, &version, snapshot);
+        let must_send = releases || !refreshed.is_empty();
+        let bodies = progress.full_state(&owed, &update, &everything, must_send, &version, snapshot);
         bodies.map(|bodies| (bodies, Held::State))
     } else {
+        unsure.extend(refreshed);
         progress.partial(&owed, &unsure, &everything, snapshot)
     };
     let Some((mut bodies, held)) = made else { return Ok(None) };
@@ -313,14 +324,14 @@ impl Progress {
         owed: &Owed,
         update: &Update,
         everything: &Update,
-        releases: bool,
+        must_send: bool,
         version: &str,
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
             removed.variant.born_at <= update.from && !self.gone.contains_key(&self.handle(&removed.variant))
         };
-        let gone = releases || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
+        let gone = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything
@@ -337,7 +348,7 @@ impl Progress {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let held = Body::sotw(&self.type_url, self.form(), self.held());
+        let held = Body::sotw(self.shape(), self.held());
         if !held.is_empty() {
             bodies.push(Arc::new(held));
         }
@@ -368,14 +379,12 @@ impl Progress {
         // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = answers.iter().map(|variant| self.handle(variant)).collect();
-        let body = Body::sotw(&self.type_url, self.form(), answers.iter());
+        let body = Body::sotw(self.shape(), answers.iter());
         Some((vec![Arc::new(body)], Held::Part { shared: None, own }))
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let body = update
-            .sotw_body
-            .get_or_init(|| Arc::new(Body::sotw(&self.type_url, self.form(), update.changed.iter())));
+        let body = update.sotw_body.get_or_init(|| Arc::new(Body::sotw(self.shape(), update.changed.iter())));
         Arc::clone(body)
     }
 }

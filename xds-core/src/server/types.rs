@@ -23,6 +23,8 @@ pub(super) struct Types<O> {
     pub(super) config: StreamConfig,
     /// Derived from the node of the stream (T46); none until it is known.
     pub(super) parameters: Parameters,
+    /// The client removes what has a TTL when that ends (S38).
+    pub(super) honours_ttl: bool,
     /// With the other streams of the client.
     seat: Option<Seat>,
     service: Service,
@@ -61,6 +63,7 @@ impl<O: Owed> Types<O> {
             watch,
             config,
             parameters: Parameters::new(),
+            honours_ttl: false,
             seat: None,
             service,
             states: Vec::new(),
@@ -87,7 +90,8 @@ impl<O: Owed> Types<O> {
         }
         // G5.
         let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
-        let progress = Progress::new(type_url, known, is_served, self.parameters.clone());
+        let mut progress = Progress::new(type_url, known, is_served, self.parameters.clone());
+        progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
         Ok((at, true))
@@ -159,6 +163,7 @@ impl<O: Owed> Types<O> {
             }
             progress.unknown.clear();
             progress.refresh(snapshot);
+            progress.time_refresh(now, snapshot);
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
                 match respond(self, at) {
@@ -298,8 +303,9 @@ impl<O: Owed> Types<O> {
             _ => push,
         };
         progress.waiting_since = is_behind.then(|| progress.waiting_since.unwrap_or(now));
-        match answer.earlier(push.earlier(None)) {
-            _ if push == Gate::Open => Gate::Open,
+        let refresh = progress.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, now));
+        match answer.earlier(push.earlier(refresh.earlier(None))) {
+            _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),
             None => Gate::Shut,
         }

@@ -1,0 +1,82 @@
+//! What goes with a payload in its `Resource` wrapper: time to live, aliases, flags.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::encode_varint;
+
+use crate::name::{ResourceName, Version, digest};
+
+/// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Extras {
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) aliases: Vec<ResourceName>,
+    pub(crate) do_not_cache: bool,
+    /// An encoded `core.v3.Metadata`.
+    pub(crate) metadata: Bytes,
+    /// All but the TTL, as it goes on the wire.
+    fields: Bytes,
+    ttl_field: Bytes,
+}
+
+impl Extras {
+    /// Whether there is nothing to tell.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.ttl_field.is_empty()
+    }
+
+    /// To be called after each change.
+    pub(crate) fn encode(&mut self) {
+        let mut fields = BytesMut::new();
+        for alias in &self.aliases {
+            put_field(&mut fields, ALIASES, alias.as_str().as_bytes());
+        }
+        if self.do_not_cache {
+            put_field(&mut fields, CACHE_CONTROL, &DO_NOT_CACHE);
+        }
+        if !self.metadata.is_empty() {
+            put_field(&mut fields, METADATA, &self.metadata);
+        }
+        self.fields = fields.freeze();
+        let mut field = BytesMut::new();
+        if let Some(ttl) = self.ttl {
+            let seconds = ttl.as_secs().try_into().unwrap_or(i64::MAX);
+            let nanos = ttl.subsec_nanos().try_into().expect("there are less than 2^30 nanoseconds");
+            put_field(&mut field, TTL, &prost_types::Duration { seconds, nanos }.encode_to_vec());
+        }
+        self.ttl_field = field.freeze();
+    }
+
+    /// The fields on the wire: S38: the TTL only to who honours it.
+    pub(crate) fn wire(&self, with_ttl: bool) -> impl Iterator<Item = &[u8]> {
+        [Some(&self.fields), Some(&self.ttl_field).filter(|_| with_ttl)]
+            .into_iter()
+            .flatten()
+            .map(AsRef::as_ref)
+    }
+
+    /// The version of a payload with all this (D22).
+    pub(crate) fn version(&self, of_payload: Version) -> Version {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&of_payload.0.to_be_bytes());
+        for part in self.wire(true) {
+            hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
+        }
+        Version(digest(&hasher))
+    }
+}
+
+fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
+    encode_varint(u64::from(field << 3 | 2), buffer);
+    encode_varint(content.len() as u64, buffer);
+    buffer.put_slice(content);
+}
+
+const ALIASES: u32 = 4;
+const TTL: u32 = 6;
+const CACHE_CONTROL: u32 = 7;
+const METADATA: u32 = 9;
+/// Field 1 is true.
+const DO_NOT_CACHE: [u8; 2] = [1 << 3, 1];

@@ -1,0 +1,46 @@
+//! What happens on streams, for whoever counts it.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tonic::Code;
+use xds_core::server::{Response, StreamError, Verdict};
+
+use crate::skim::Client;
+
+/// Is told what happens on the streams of a server: a hook for metrics.
+///
+/// Called from the tasks of the streams, so it must be quick and must not block.
+pub trait Observer: Debug + Send + Sync {
+    /// Something happened on a stream of this client, which is unknown until its first request.
+    fn on_event(&self, client: &Client, event: Event<'_>);
+}
+
+/// One thing that happened on one stream.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The first request came, with the node.
+    Opened,
+    /// The stream ended; its last event.
+    Ended {
+        /// The status that the client was sent.
+        code: Code,
+        /// How long it was open.
+        after: Duration,
+    },
+    /// A response went to the transport.
+    Sent(&'a Response),
+    /// The client accepted or rejected a response.
+    Answered(&'a Verdict),
+    /// A request named a response that does not wait for an answer (S8, D5).
+    StaleNonce,
+    /// A request brought another node than the first, which counts (G7).
+    NodeChanged,
+    /// The stream has to end: malformed requests and limits alike (G2, G3, G8, G9).
+    Refused(&'a StreamError),
+    /// No more streams are accepted (G9).
+    TooManyStreams,
+    /// A request was larger than allowed (G9).
+    RequestTooLarge,
+}
