@@ -139,10 +139,10 @@ impl Progress {
         if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
             self.subscription.share(names);
         }
+        self.forget_uncovered();
         let subscription = &self.subscription;
         let is_covered =
             |handle: &Handle| subscription.covering(&handle.name).any(|params| handle.matches(params));
-        self.responses.retain_rejected(is_covered);
         let mut left = Vec::new();
         self.gone.retain(|handle, gone| {
             let is_covered = is_covered(handle);
@@ -155,6 +155,14 @@ impl Progress {
             is_covered
         });
         left
+    }
+
+    /// What is no longer asked for was not rejected.
+    fn forget_uncovered(&mut self) {
+        let subscription = &self.subscription;
+        let is_covered =
+            |handle: &Handle| subscription.covering(&handle.name).any(|params| handle.matches(params));
+        self.responses.retain_rejected(is_covered);
     }
 
     /// Whether what was sent by name is still to be sent with constraints (V25).
@@ -483,6 +491,7 @@ impl Progress {
             }
             Some(detail) => {
                 let is_known = self.responses.on_nack(nonce);
+                self.forget_uncovered();
                 is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
             }
         }

@@ -211,6 +211,24 @@ fn d8_a_resource_asked_for_again_settles_the_rest_too() {
 }
 
 #[test]
+fn s33_what_is_rejected_after_it_was_given_up_holds_no_removal() {
+    let cache = cache("CDS a=static b=static; EDS e=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "a");
+    client.ask("EDS", "e");
+    client.sent();
+    client.ack("EDS", "2");
+    client.ask("CDS", "-a b");
+    client.sent();
+    client.ack("CDS", "3");
+    client.nack("CDS", "1");
+    commit(&cache, "EDS -e");
+    client.sent();
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n4 EDS -e");
+}
+
+#[test]
 fn d8_what_is_given_up_is_no_longer_uncertain() {
     let cache = Cache::new();
     let mut client = rejected(&cache);
