@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::fixture::{Delta, Sotw, commit, parameters, version};
+use super::fixture::{Delta, Sotw, commit, parameters, type_url, version};
 use crate::Cache;
 
 pub(super) fn cache(text: &str) -> Arc<Cache> {
@@ -362,6 +362,22 @@ fn t38_the_version_under_a_wildcard_and_a_name_is_that_of_a_fresh_stream() {
     let kept = client.last.version_info.clone();
     drop(client);
     assert_eq!(kept, sotw(&cache, "CDS", list).sent_version());
+}
+
+#[test]
+fn s41_the_version_of_a_selection_is_known_before_it_is_sent() {
+    let cache = cache("CDS a[env=prod]=A a[env=test]=B b=static; EDS a=1 b=2");
+    for (type_name, list) in
+        [("CDS", ""), ("CDS", "a?env=test"), ("CDS", "*?env=prod"), ("EDS", "a b"), ("EDS", "b c")]
+    {
+        let mut client = sotw(&cache, type_name, list);
+        let version = client.stream.version(&type_url(type_name), &cache.snapshot()).to_string();
+        assert_eq!(client.sent_version(), version, "{type_name} {list}");
+    }
+    // S17: what a stream is not told has a version too, the same for whatever is missing.
+    let nothing = |list| sotw(&cache, "EDS", list).stream.version(&type_url("EDS"), &cache.snapshot());
+    assert_eq!(nothing("c"), nothing("d e"));
+    assert_ne!(nothing("c"), nothing("a"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
-use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::Variant;
@@ -155,6 +155,18 @@ impl SotwStream {
     /// What to do now, given the newest snapshot: load it after the last request was handed over.
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
+    }
+
+    /// The version that a response with all that a type's subscription selects would have; that of nothing where
+    /// nothing is asked for.
+    ///
+    /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
+    pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
+        let Some(TypeState { progress, .. }) = self.types.of_type(type_url.as_str()) else {
+            return Version(0);
+        };
+        progress.refresh(snapshot);
+        progress.version(snapshot)
     }
 }
 

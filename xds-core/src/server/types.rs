@@ -101,10 +101,13 @@ impl<O: Owed> Types<O> {
         &mut self.states[at]
     }
 
-    /// The state of the endpoints, if the stream ever asked for them.
+    /// The state of a type, if the stream ever asked for it.
+    pub(super) fn of_type(&mut self, type_url: &str) -> Option<&mut TypeState<O>> {
+        self.states.iter_mut().find(|state| state.progress.type_url.as_str() == type_url)
+    }
+
     pub(super) fn endpoints(&mut self) -> Option<&mut TypeState<O>> {
-        let eds = xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
-        self.states.iter_mut().find(|state| state.progress.type_url.as_str() == eds)
+        self.of_type(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
     }
 
     /// S34: the other streams of the client, too, send the endpoints of clusters that were sent.
