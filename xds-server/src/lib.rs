@@ -2,7 +2,8 @@
 //!
 //! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per stream that hands frames
 //! to its machine, asks it for the next response when the transport has room, and gives the transport shared bytes.
-//! There is no TLS and no REST here yet.
+//! There is no TLS here yet. REST, which needs descriptors of all types, comes from outside as
+//! [routes](Server::with_routes) on the same port.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;
@@ -38,4 +39,4 @@ mod service;
 pub mod skim;
 
 pub use observe::{Event, Observer};
-pub use service::{ServeError, Server, ServerConfig};
+pub use service::{ServeError, Server, ServerConfig, Stopping};

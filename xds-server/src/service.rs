@@ -30,6 +30,20 @@ use crate::skim::Client;
 pub struct Server {
     cache: Arc<Cache>,
     config: Arc<ServerConfig>,
+    routes: axum::Router,
+}
+
+/// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each request. A handler that
+/// waits for something should also wait for this, or the drain waits for the handler.
+#[derive(Debug, Clone)]
+pub struct Stopping(watch::Receiver<bool>);
+
+impl Stopping {
+    /// Waits until the shutdown begins.
+    pub async fn begun(&mut self) {
+        // An error says that the server is gone altogether.
+        _ = self.0.wait_for(|stopping| *stopping).await;
+    }
 }
 
 /// What a server accepts, and how patient it is.
@@ -95,13 +109,24 @@ impl Server {
     /// A server of this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
-        Self { cache, config: Arc::default() }
+        Self { cache, config: Arc::default(), routes: axum::Router::new() }
     }
 
     /// Replaces the defaults.
     #[must_use]
     pub fn with_config(mut self, config: ServerConfig) -> Self {
         self.config = Arc::new(config);
+        self
+    }
+
+    /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any. Their requests have
+    /// [`Stopping`] as an extension. What they have for unknown paths is not used: those are answered 404.
+    ///
+    /// # Panics
+    /// When two of them, over several calls, are for one path.
+    #[must_use]
+    pub fn with_routes(mut self, routes: axum::Router) -> Self {
+        self.routes = self.routes.merge(routes.reset_fallback());
         self
     }
 
@@ -123,10 +148,14 @@ impl Server {
         }
         let routes = Routes::new(health_service);
         let routes = self.add_discovery(add_reflection(routes), &stopping);
+        let routes = routes.into_axum_router().fallback(unknown_path);
+        let has_routes = self.routes.has_routes();
+        let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
         let drain = self.config.drain;
         let serving = tonic::transport::Server::builder()
+            .accept_http1(has_routes)
             .http2_keepalive_interval(Some(self.config.keepalive))
-            .add_routes(routes)
+            .add_routes(Routes::from(routes))
             .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
                 let mut stopping = stopping.clone();
                 _ = stopping.wait_for(|stopping| *stopping).await;
@@ -147,8 +176,7 @@ impl Server {
         }
     }
 
-    /// The aggregated and every per-type service, a route per method. A method that is not there, such as SotW VHDS,
-    /// is answered `UNIMPLEMENTED` by the router (G5).
+    /// The aggregated and every per-type service, a route per method.
     fn add_discovery(&self, routes: Routes, stopping: &watch::Receiver<bool>) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
@@ -177,6 +205,17 @@ impl Server {
         }
         Routes::from(router)
     }
+}
+
+/// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is not found.
+async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body::Body> {
+    let content_type = request.headers().get(http::header::CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
+        return Status::unimplemented("").into_http();
+    }
+    let mut response = Response::new(format!("nothing is served at {}\n", request.uri().path()).into());
+    *response.status_mut() = http::StatusCode::NOT_FOUND;
+    response
 }
 
 /// Both versions of the reflection protocol; tools in use know one or the other.
