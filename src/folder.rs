@@ -97,6 +97,12 @@ impl Folder {
         self
     }
 
+    /// What the files are read by.
+    #[must_use]
+    pub fn descriptors(&self) -> &Arc<Descriptors> {
+        &self.descriptors
+    }
+
     /// Lets the folder hold no resource at all, at the start or after a change.
     #[must_use]
     pub fn allow_empty(mut self) -> Self {

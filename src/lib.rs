@@ -8,7 +8,9 @@ pub use xds_core::{
     Variants, Version,
 };
 pub use xds_proto::type_url;
-pub use xds_server::{ServeError, Server, ServerConfig};
+pub use xds_server::{ServeError, Server, ServerConfig, Stopping};
 
 #[cfg(feature = "folder")]
 pub mod folder;
+#[cfg(feature = "rest")]
+pub mod rest;

@@ -3,7 +3,7 @@
 #![cfg(feature = "cli")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -153,6 +153,36 @@ fn in_json_every_line_is_an_object() {
         let object: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(object["level"], "INFO", "{line}");
     }
+}
+
+#[test]
+fn s41_serve_answers_polls_and_holds_them_when_told_to() {
+    let scratch = Scratch::with_cluster("rest");
+    let poll = |address: SocketAddr, body: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let (path, length) = ("/v3/discovery:clusters", body.len());
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let serving = scratch.serve(&["--rest-hold", "60"]);
+    let address = serving.address();
+    let first = poll(address, "{}");
+    let (head, body) = first.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(body["resources"][0]["name"], "a");
+
+    let request = serde_json::json!({ "version_info": body["versionInfo"] }).to_string();
+    let held = thread::spawn(move || poll(address, &request));
+    scratch.write("b.yaml", cluster("b"));
+    let second = held.join().unwrap();
+    assert!(second.starts_with("HTTP/1.1 200") && second.contains("\"b\""), "{second}");
 }
 
 #[test]

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 use xds::folder::Folder;
+use xds::rest::{self, RestConfig};
 use xds::{Cache, MetadataKeys, NamedPath, ParameterMapping, Server, ServerConfig};
 
 use super::{Failure, Source, load};
@@ -17,6 +19,9 @@ use super::{Failure, Source, load};
 ///
 /// Loads the folder, prints what it loaded, then listens. A mistake in a file that changes later goes to the log and
 /// the last good state stays. SIGTERM and SIGINT end all streams in an orderly way; a second one ends at once.
+///
+/// The port speaks gRPC, over ADS and a service per type, and HTTP for clients that poll (api_type: REST in Envoy):
+/// POST /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {
@@ -35,6 +40,11 @@ pub(super) struct Serve {
     /// Take parameters from these keys of node.metadata only; `none` for no key
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     param_metadata: Vec<String>,
+    /// Hold a REST poll that brings the current version this long for a change; 0 answers it at once
+    ///
+    /// Keep it below the request timeout of all clients: that of Envoy is 1 second, unless request_timeout says more.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    rest_hold: u32,
     /// How to write log lines; RUST_LOG says which (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -76,12 +86,20 @@ impl Serve {
             TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
         let bound_to = listener.local_addr().map_err(Failure::System)?;
         let shutdown = shutdown().map_err(Failure::System)?;
+        let config = ServerConfig { parameters: Arc::new(self.parameters()), ..ServerConfig::default() };
+        let routes = self.rest(&folder, &cache, config.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
-        let config = ServerConfig { parameters: Arc::new(self.parameters()), ..ServerConfig::default() };
-        let served = Server::new(cache).with_config(config).serve(listener, shutdown).await;
+        let server = Server::new(cache).with_config(config).with_routes(routes);
+        let served = server.serve(listener, shutdown).await;
         watch.abort();
         Ok(served?)
+    }
+
+    fn rest(&self, folder: &Folder, cache: &Arc<Cache>, server: ServerConfig) -> axum::Router {
+        let hold = Duration::from_secs(self.rest_hold.into());
+        let config = RestConfig { server, hold, ..RestConfig::default() };
+        rest::routes(Arc::clone(cache), Arc::clone(folder.descriptors()), config)
     }
 }
 
@@ -148,4 +166,5 @@ const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart
   xds serve config --listen 0.0.0.0:18000 --log-format json
+  curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
   RUST_LOG=debug xds serve config";

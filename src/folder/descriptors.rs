@@ -42,7 +42,7 @@ impl Descriptors {
     }
 
     /// The message that a type URL names, if it is known.
-    pub(super) fn message(&self, type_url: &str) -> Option<MessageDescriptor> {
+    pub(crate) fn message(&self, type_url: &str) -> Option<MessageDescriptor> {
         let (_, name) = type_url.rsplit_once('/')?;
         self.pool.get_message_by_name(name)
     }
@@ -51,7 +51,7 @@ impl Descriptors {
     ///
     /// # Panics
     /// If the built-in descriptors lack it.
-    pub(super) fn builtin(&self, name: &str) -> MessageDescriptor {
+    pub(crate) fn builtin(&self, name: &str) -> MessageDescriptor {
         self.pool.get_message_by_name(name).expect("the built-in descriptors hold all of Envoy")
     }
 

@@ -1,0 +1,256 @@
+//! REST polling: discovery as JSON, from the same cache and by the same machine as the streams (S41).
+//!
+//! `POST /v3/discovery:clusters`, and the paths of the other types in [`SERVICES`], take a `DiscoveryRequest` as proto3
+//! JSON. Names of fields may be in `snake_case`, unknown fields are ignored, and no `type_url` means that of the path.
+//! Names, wildcards, locators and parameters derived from the node mean what they mean in the first request of a
+//! stream; the nonce and `error_detail` are not looked at.
+//!
+//! | status | when |
+//! | --- | --- |
+//! | 200 | a `DiscoveryResponse` as proto3 JSON, without a nonce: that names a response within a stream |
+//! | 304 | the `version_info` of the request is that of what it selects |
+//! | 400 | no `DiscoveryRequest` of the type, or a name that no resource can have |
+//! | 404, 405 | another path, another method than POST |
+//! | 413 | more bytes, names or parameters than allowed |
+//! | 500 | a resource that JSON cannot carry. Left out it would count as deleted, so the client keeps what it has |
+//! | 503 | no source has said yet what exists (G13); `Retry-After` says when to ask again |
+//!
+//! From 400 on, the body of an answer about a request is `{"code": .., "message": ".."}` with a code of gRPC. There is no
+//! delta and no ADS, and no order between types: each of them is polled for itself.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use tokio::net::TcpListener;
+//! use xds::folder::Descriptors;
+//! use xds::rest::{self, RestConfig};
+//! use xds::{Cache, Server};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cache = Cache::new();
+//! let routes = rest::routes(Arc::clone(&cache), Arc::new(Descriptors::envoy()), RestConfig::default());
+//! let listener = TcpListener::bind("127.0.0.1:18000").await?;
+//! Server::new(cache).with_routes(routes).serve(listener, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::num::NonZero;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{Router, post};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until};
+use xds_core::server::{Next, Service, SotwStream};
+use xds_core::{Cache, Snapshot, TypeUrl, Watch};
+use xds_proto::service::SERVICES;
+use xds_server::skim::Skimmer;
+use xds_server::{ServerConfig, Stopping};
+
+use crate::folder::Descriptors;
+use answer::Answer;
+use refusal::Refusal;
+
+mod answer;
+mod json;
+mod refusal;
+
+/// What polls may ask for, and how long they are held.
+#[derive(Debug, Clone)]
+pub struct RestConfig {
+    /// Limits and parameters, as for streams. Its waits do not matter here: a poll is answered at once or held.
+    pub server: ServerConfig,
+    /// How long a poll is held for a change when its client has the current version, instead of being answered 304.
+    /// Default zero: Envoy gives up after its `request_timeout`, by default 1 s, and takes that for a failure. Set it
+    /// below the timeout of all clients, and they hear of changes at once.
+    pub hold: Duration,
+    /// How long a poll waits for the first commit, before it is answered 503 (G13). Default 500 ms, half of Envoy's
+    /// default `request_timeout`.
+    pub sync_wait: Duration,
+    /// The largest answer. Default 64 MiB, twice what Envoy takes. As many answers as there are processors are made at a
+    /// time, and each is whole in memory until its client has read it.
+    pub answer_limit_bytes: usize,
+}
+
+impl Default for RestConfig {
+    fn default() -> Self {
+        Self {
+            server: ServerConfig::default(),
+            hold: Duration::ZERO,
+            sync_wait: Duration::from_millis(500),
+            answer_limit_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The paths, for [`Server::with_routes`](crate::Server::with_routes). Resources become JSON by these descriptors.
+pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConfig) -> Router {
+    let body_limit = DefaultBodyLimit::max(config.server.request_limit_bytes);
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let (conversions, last_failure) = (Arc::new(Semaphore::new(processors)), Mutex::default());
+    let door = Arc::new(Door { cache, descriptors, config, conversions, last_failure });
+    let paths = SERVICES.iter().filter_map(|row| Some((row.rest?, row.type_url)));
+    let add = |router: Router, (path, type_url): (&str, &str)| {
+        let entrance = Entrance { door: Arc::clone(&door), type_url: type_url.into() };
+        router.route(path, post(poll).with_state(entrance))
+    };
+    paths.fold(Router::new(), add).layer(body_limit)
+}
+
+/// What all paths share.
+#[derive(Debug)]
+struct Door {
+    cache: Arc<Cache>,
+    descriptors: Arc<Descriptors>,
+    config: RestConfig,
+    conversions: Arc<Semaphore>,
+    /// What was logged last of what is wrong with resources; each poll of each client would say it again.
+    last_failure: Mutex<String>,
+}
+
+/// The path of one type.
+#[derive(Debug, Clone)]
+struct Entrance {
+    door: Arc<Door>,
+    type_url: TypeUrl,
+}
+
+async fn poll(
+    State(entrance): State<Entrance>,
+    stopping: Option<Extension<Stopping>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let answered = match body {
+        Ok(body) => entrance.answer(body, stopping.map(|Extension(stopping)| stopping)).await,
+        Err(rejection) => Err(Refusal::of_body(&rejection, &entrance.door.config.server)),
+    };
+    match answered {
+        Ok(Some(json)) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Ok(None) => StatusCode::NOT_MODIFIED.into_response(),
+        Err(refusal) => {
+            entrance.log(&refusal);
+            refusal.into_response()
+        }
+    }
+}
+
+impl Entrance {
+    /// The body of a response; `None` when the client has what there is.
+    async fn answer(&self, body: Bytes, stopping: Option<Stopping>) -> Result<Option<Vec<u8>>, Refusal> {
+        let mut poll = Poll::new(&self.door, &self.type_url, &body)?;
+        // An Envoy lists all its extensions in it; a held poll need not keep them.
+        drop(body);
+        let Some(snapshot) = poll.wait(&self.door.config, stopping).await? else { return Ok(None) };
+        let answer = poll.answer(&snapshot)?;
+        let permit = Arc::clone(&self.door.conversions).acquire_owned().await;
+        let door = Arc::clone(&self.door);
+        // Some hundred milliseconds for 10,000 clusters.
+        let converted = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            answer.to_json(&door.descriptors, &snapshot, door.config.answer_limit_bytes)
+        });
+        Ok(Some(converted.await??))
+    }
+
+    fn log(&self, refusal: &Refusal) {
+        let r#type = self.type_url.message_name();
+        if refusal.status() != StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::debug!(r#type, error = %refusal, "refusing a poll");
+            return;
+        }
+        let text = refusal.to_string();
+        let mut last = self.door.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != text {
+            tracing::error!(r#type, error = text, "cannot answer polls");
+            *last = text;
+        }
+    }
+}
+
+/// One request: a stream that ends with its first response. It is no stream of its client's group: polls of several
+/// types have no order among them.
+#[derive(Debug)]
+struct Poll {
+    machine: SotwStream,
+    watch: Arc<Watch>,
+    type_url: TypeUrl,
+    /// The version that the client has.
+    version: String,
+}
+
+impl Poll {
+    fn new(door: &Door, type_url: &TypeUrl, body: &[u8]) -> Result<Self, Refusal> {
+        let ServerConfig { stream, parameters, .. } = &door.config.server;
+        // Read as a stream reads it: of the names, the locators and the node nothing is decided here.
+        let frame = json::request_frame(body)?;
+        let mut skimmer = Skimmer::new(type_url.as_str().to_owned(), Arc::clone(parameters));
+        let mut request = skimmer.sotw(&frame)?;
+        // S41: compared here; a machine that knew it would leave out what a stream need not be told again.
+        let version = std::mem::take(&mut request.version_info);
+        let watch = door.cache.watch();
+        let service = Service::Single(type_url.clone());
+        let mut machine = SotwStream::new(Arc::clone(&watch), service, stream.clone());
+        if let Some(client) = skimmer.client() {
+            // T46.
+            machine.on_node(client.parameters.clone());
+        }
+        machine.on_request(Duration::ZERO, request)?;
+        Ok(Self { machine, watch, type_url: type_url.clone(), version })
+    }
+
+    /// Waits for content that the client lacks. `None` when there is none.
+    async fn wait(
+        &mut self,
+        config: &RestConfig,
+        mut stopping: Option<Stopping>,
+    ) -> Result<Option<Arc<Snapshot>>, Refusal> {
+        let start = Instant::now();
+        loop {
+            let snapshot = self.watch.cache().snapshot();
+            let (until, or_else) = if !snapshot.is_synced() {
+                // G13: what is unknown is not absent.
+                (start + config.sync_wait, Err(Refusal::NotSynced))
+            } else if self.machine.version(&self.type_url, &snapshot).to_string() == self.version {
+                // S41: held, not polled: a commit that concerns it wakes it.
+                (start + config.hold, Ok(None))
+            } else {
+                return Ok(Some(snapshot));
+            };
+            if until <= Instant::now() {
+                return or_else;
+            }
+            let stopped = async {
+                match &mut stopping {
+                    Some(stopping) => stopping.begun().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.watch.woken() => {}
+                () = sleep_until(until) => return or_else,
+                () = stopped => return or_else,
+            }
+        }
+    }
+
+    fn answer(mut self, snapshot: &Snapshot) -> Result<Answer, Refusal> {
+        let (version, bodies) = match self.machine.next(Duration::ZERO, snapshot) {
+            Next::Send(response) => (response.version, response.bodies),
+            // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll is always answered.
+            Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot).to_string(), Vec::new()),
+            Next::Close(error) => return Err(error.into()),
+        };
+        Ok(Answer { version, type_url: self.type_url, bodies })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! What a poll is answered, as JSON.
+
+use std::sync::Arc;
+
+use prost_reflect::prost::Message;
+use prost_reflect::prost::bytes::BytesMut;
+use serde_json::json;
+use xds_core::server::Body;
+use xds_core::{ResourceName, Snapshot, TypeUrl};
+use xds_proto::Any;
+use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource};
+use xds_proto::type_url;
+
+use super::json;
+use super::refusal::Refusal;
+use crate::folder::Descriptors;
+
+/// A response that was not converted yet.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) version: String,
+    pub(super) type_url: TypeUrl,
+    pub(super) bodies: Vec<Arc<Body>>,
+}
+
+impl Answer {
+    /// S41: the `DiscoveryResponse` in proto3 JSON, made from the bytes that a stream would send.
+    ///
+    /// # Errors
+    /// The first resource that JSON cannot carry, or that there are too many.
+    pub(super) fn to_json(
+        &self,
+        descriptors: &Descriptors,
+        snapshot: &Snapshot,
+        limit: usize,
+    ) -> Result<Vec<u8>, Refusal> {
+        let head = json!({ "versionInfo": self.version, "typeUrl": self.type_url.as_str() });
+        let mut text = head.to_string().into_bytes();
+        text.pop();
+        text.extend_from_slice(b",\"resources\":[");
+        for (at, any) in self.resources().into_iter().enumerate() {
+            if at > 0 {
+                text.push(b',');
+            }
+            json::write_any(&any, descriptors, &mut text).map_err(|error| Refusal::Resource {
+                type_url: self.type_url.clone(),
+                name: self.name_of(&any, snapshot),
+                error,
+            })?;
+            if text.len() > limit {
+                return Err(Refusal::AnswerTooLarge { type_url: self.type_url.clone(), limit });
+            }
+        }
+        text.extend_from_slice(b"]}");
+        Ok(text)
+    }
+
+    fn resources(&self) -> Vec<Any> {
+        let mut bytes = BytesMut::with_capacity(self.bodies.iter().map(|body| body.len()).sum());
+        for chunk in self.bodies.iter().flat_map(|body| body.chunks()) {
+            bytes.extend_from_slice(chunk);
+        }
+        let response = DiscoveryResponse::decode(bytes.freeze());
+        response.expect("a machine sends fields of a response").resources
+    }
+
+    /// The name of a resource, for people. Its payload may be what cannot be read, so it is looked up.
+    fn name_of(&self, any: &Any, snapshot: &Snapshot) -> ResourceName {
+        if any.type_url == type_url::RESOURCE {
+            let wrapper = Resource::decode(any.value.clone()).unwrap_or_default();
+            return wrapper.resource_name.unwrap_or_default().name.as_str().into();
+        }
+        let names = snapshot.of_type(&self.type_url).into_iter().flat_map(|resources| resources.iter());
+        let mut variants = names.flat_map(|(_, variants)| variants.iter());
+        let found = variants.find(|variant| *variant.payload() == any.value);
+        found.map_or_else(|| "".into(), |variant| variant.name().clone())
+    }
+}

@@ -1,0 +1,249 @@
+use std::pin::pin;
+
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+use xds_core::{Resource, Transaction, VariantId};
+use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, RESOURCE, ROUTE_CONFIGURATION};
+
+use super::*;
+
+/// A payload whose field 1 is its name.
+fn resource(type_url: &str, name: &str, rest: &[u8]) -> Resource {
+    let payload = [&[0x0a, u8::try_from(name.len()).unwrap()], name.as_bytes(), rest].concat();
+    Resource::new(type_url.into(), name.into(), payload.into()).unwrap()
+}
+
+fn put(cache: &Cache, resources: impl IntoIterator<Item = Resource>) {
+    let mut transaction = Transaction::new();
+    for resource in resources {
+        transaction.put(resource);
+    }
+    cache.commit(transaction).unwrap();
+}
+
+fn entrance(cache: &Arc<Cache>, type_url: &str, config: RestConfig) -> Entrance {
+    let door = Door {
+        cache: Arc::clone(cache),
+        descriptors: Arc::new(Descriptors::envoy()),
+        config,
+        conversions: Arc::new(Semaphore::new(1)),
+        last_failure: Mutex::default(),
+    };
+    Entrance { door: Arc::new(door), type_url: type_url.into() }
+}
+
+/// Answers as the path of a type does; no body is `null`.
+async fn answer(entrance: &Entrance, request: Value) -> (u16, HeaderMap, Value) {
+    let response = poll(State(entrance.clone()), None, Ok(request.to_string().into())).await;
+    let (parts, body) = response.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+    (parts.status.as_u16(), parts.headers, body)
+}
+
+/// The status, and the text of an error.
+async fn refusal(cache: &Arc<Cache>, type_url: &str, config: RestConfig, request: Value) -> (u16, String) {
+    let (status, _, body) = answer(&entrance(cache, type_url, config), request).await;
+    (status, body["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn t46_s41_a_poll_by_name_gets_the_variant_of_its_node() {
+    let cache = Cache::new();
+    // The domains of a virtual host tell the variants apart.
+    let variant = |when: &str, domain: u8| {
+        let host = [0x12, 6, 0x0a, 1, b'h', 0x12, 1, domain];
+        resource(ROUTE_CONFIGURATION, "r", &host).with_constraints(when.parse().unwrap())
+    };
+    put(&cache, [variant("env=prod", b'p'), variant("env=test", b't')]);
+    let entrance = entrance(&cache, ROUTE_CONFIGURATION, RestConfig::default());
+    let mut versions = Vec::new();
+    for (env, domain) in [("prod", "p"), ("test", "t")] {
+        let node = json!({ "id": "n", "metadata": { "env": env, "pod": "web-1" } });
+        let (_, _, body) = answer(&entrance, json!({ "resource_names": ["r"], "node": node })).await;
+        assert_eq!(body["resources"][0]["virtualHosts"][0]["domains"], json!([domain]));
+        assert_eq!(body["resources"].as_array().unwrap().len(), 1);
+        versions.push(body["versionInfo"].clone());
+    }
+    assert_ne!(versions[0], versions[1]);
+    // T4: no variant is for who says nothing.
+    let (status, _, body) = answer(&entrance, json!({ "resource_names": ["r"] })).await;
+    assert_eq!((status, &body["resources"]), (200, &json!([])));
+}
+
+#[tokio::test]
+async fn t27_s41_a_poll_with_locators_gets_wrappers_with_constraints() {
+    let cache = Cache::new();
+    let prod = resource(CLUSTER, "c", &[]).with_constraints("env=prod".parse().unwrap());
+    put(&cache, [prod]);
+    let locator = json!({ "name": "c", "dynamicParameters": { "env": "prod" } });
+    let request = json!({ "resourceLocators": [locator] });
+    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let (status, _, body) = answer(&entrance, request.clone()).await;
+    assert_eq!(status, 200, "{body}");
+    let wrapper = &body["resources"][0];
+    assert_eq!(wrapper["@type"], RESOURCE);
+    assert_eq!(wrapper["resource"], json!({ "@type": CLUSTER, "name": "c" }));
+    let constraints = json!({ "constraint": { "key": "env", "value": "prod" } });
+    assert_eq!(wrapper["resourceName"], json!({ "name": "c", "dynamicParameterConstraints": constraints }));
+
+    let mut again = request;
+    again["version_info"] = body["versionInfo"].clone();
+    assert_eq!(answer(&entrance, again).await.0, 304);
+}
+
+#[tokio::test]
+async fn s25_s41_what_was_deleted_is_missing_from_the_next_full_state() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[]), resource(CLUSTER, "b", &[])]);
+    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let (_, _, first) = answer(&entrance, json!({})).await;
+    for name in ["a", "b"] {
+        let mut transaction = Transaction::new();
+        transaction.remove(VariantId::unconstrained(CLUSTER.into(), name.into()));
+        cache.commit(transaction).unwrap();
+    }
+    // S27: nothing at all is an answer too.
+    let (status, _, last) = answer(&entrance, json!({ "version_info": first["versionInfo"] })).await;
+    assert_eq!((status, &last["resources"]), (200, &json!([])));
+    assert_eq!(answer(&entrance, json!({ "version_info": last["versionInfo"] })).await.0, 304);
+}
+
+#[tokio::test]
+async fn s41_a_nonce_is_neither_given_nor_asked_for() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[])]);
+    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let request = json!({ "response_nonce": "7", "error_detail": { "code": 13, "message": "bad" } });
+    let (status, _, body) = answer(&entrance, request).await;
+    assert_eq!((status, body.get("nonce")), (200, None));
+}
+
+#[tokio::test]
+async fn s41_a_resource_that_json_cannot_carry_is_named_and_nothing_is_left_out() {
+    let cache = Cache::new();
+    // Field 1000 of a cluster is none that the descriptors know.
+    put(&cache, [resource(CLUSTER, "good", &[]), resource(CLUSTER, "newer", &[0xc2, 0x3e, 1, b'x'])]);
+    let names = json!({ "resource_names": ["good", "newer"] });
+    for request in [json!({}), names, json!({ "resource_locators": [{ "name": "newer" }] })] {
+        let (status, text) = refusal(&cache, CLUSTER, RestConfig::default(), request).await;
+        assert_eq!(status, 500);
+        assert!(text.contains("Cluster \"newer\" cannot be sent as JSON"), "{text}");
+    }
+    let good = entrance(&cache, CLUSTER, RestConfig::default());
+    assert_eq!(answer(&good, json!({ "resource_names": ["good"] })).await.0, 200);
+
+    let opaque = Cache::new();
+    let payload = b"whatever".to_vec().into();
+    put(&opaque, [Resource::new("x/acme.Thing".into(), "thing".into(), payload).unwrap()]);
+    let (status, text) =
+        refusal(&opaque, "x/acme.Thing", RestConfig::default(), json!({ "resource_names": ["thing"] })).await;
+    assert_eq!(status, 500);
+    assert!(text.contains("\"thing\" cannot be sent as JSON: no descriptor"), "{text}");
+}
+
+#[tokio::test]
+async fn g9_s41_more_than_is_allowed_is_413_with_the_limit() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER_LOAD_ASSIGNMENT, "a", &[])]);
+    let mut config = RestConfig::default();
+    config.server.stream.names_limit = 2;
+    config.server.stream.parameters_limit = 1;
+    let parameters = json!({ "name": "a", "dynamic_parameters": { "k": "1", "l": "2" } });
+    for (request, limit) in [
+        (json!({ "resource_names": ["a", "b", "c"] }), "limit of 2"),
+        (json!({ "resource_locators": [parameters] }), "limit of 1"),
+    ] {
+        let (status, text) = refusal(&cache, CLUSTER_LOAD_ASSIGNMENT, config.clone(), request).await;
+        assert_eq!(status, 413);
+        assert!(text.contains(limit), "{text}");
+    }
+    let config = RestConfig { answer_limit_bytes: 100, ..RestConfig::default() };
+    put(&cache, (0..9).map(|n| resource(CLUSTER, &format!("c{n}"), &[])));
+    let (status, text) = refusal(&cache, CLUSTER, config, json!({})).await;
+    assert_eq!(status, 500);
+    assert!(text.contains("limit of 100 bytes"), "{text}");
+}
+
+#[tokio::test]
+async fn w2_g8_s41_a_name_that_no_resource_can_have_is_400() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[])]);
+    for request in [
+        json!({ "resource_names": ["a", "\u{1}"] }),
+        json!({ "resource_locators": [{}] }),
+        json!({ "resource_locators": [{ "name": "a", "dynamic_parameters": { "\u{1}": "" } }] }),
+        json!({ "type_url": CLUSTER_LOAD_ASSIGNMENT }),
+    ] {
+        let (status, text) = refusal(&cache, CLUSTER, RestConfig::default(), request.clone()).await;
+        assert_eq!(status, 400, "{request}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn g13_s41_a_poll_before_the_first_commit_waits_for_it_and_is_told_to_come_back() {
+    let cache = Cache::new();
+    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let asked_at = Instant::now();
+    let (status, headers, body) = answer(&entrance, json!({})).await;
+    assert_eq!((status, &body["code"]), (503, &json!(14)));
+    assert_eq!(headers[header::RETRY_AFTER], "1");
+    assert_eq!(asked_at.elapsed().as_millis() / 10, 50);
+
+    let mut poll = pin!(answer(&entrance, json!({})));
+    // Polled once, so that it waits.
+    tokio::select! { biased; _ = &mut poll => panic!("nothing is known"), () = std::future::ready(()) => {} }
+    // Of another type: it says that there are no clusters.
+    put(&cache, [resource(CLUSTER_LOAD_ASSIGNMENT, "a", &[])]);
+    let (status, _, body) = poll.await;
+    assert_eq!((status, &body["resources"]), (200, &json!([])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn s41_a_poll_is_held_until_something_changes_for_it() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[])]);
+    let config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
+    let entrance = entrance(&cache, CLUSTER, config);
+    // Another version is answered at once.
+    let asked_at = Instant::now();
+    let (_, _, first) = answer(&entrance, json!({})).await;
+    let request = json!({ "version_info": first["versionInfo"] });
+    let mut poll = pin!(answer(&entrance, request.clone()));
+    tokio::select! { biased; _ = &mut poll => panic!("nothing changed"), () = std::future::ready(()) => {} }
+    put(&cache, [resource(CLUSTER_LOAD_ASSIGNMENT, "a", &[])]);
+    tokio::select! { biased; _ = &mut poll => panic!("nothing changed"), () = std::future::ready(()) => {} }
+    put(&cache, [resource(CLUSTER, "b", &[])]);
+    let (status, _, body) = poll.await;
+    assert_eq!((status, body["resources"].as_array().unwrap().len()), (200, 2));
+    assert!(asked_at.elapsed() < Duration::from_secs(1));
+
+    let request = json!({ "version_info": body["versionInfo"] });
+    assert_eq!(answer(&entrance, request).await.0, 304);
+    assert!(asked_at.elapsed() >= Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn a_poll_leaves_the_cache_when_it_is_answered_or_given_up() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[])]);
+    let references = Arc::strong_count(&cache);
+    let config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
+    let entrance = entrance(&cache, CLUSTER, config);
+    let (_, _, first) = answer(&entrance, json!({})).await;
+    {
+        let mut poll = pin!(answer(&entrance, json!({ "version_info": first["versionInfo"] })));
+        tokio::select! { biased; _ = &mut poll => panic!("held"), () = std::future::ready(()) => {} }
+        assert_eq!(Arc::strong_count(&cache), references + 2);
+    }
+    // That of the entrance is left.
+    assert_eq!(Arc::strong_count(&cache), references + 1);
+}
+
+#[test]
+fn the_paths_are_those_of_the_table() {
+    let paths: Vec<_> = SERVICES.iter().filter_map(|row| row.rest).collect();
+    assert_eq!(paths.len(), 8);
+    assert!(routes(Cache::new(), Arc::new(Descriptors::envoy()), RestConfig::default()).has_routes());
+    assert!(paths.iter().all(|path| path.starts_with("/v3/discovery:")));
+}
