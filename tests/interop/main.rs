@@ -12,6 +12,7 @@ mod load;
 mod mode;
 mod peers;
 mod resources;
+mod rest;
 mod server;
 mod upstream;
 mod variants;
