@@ -1,39 +1,123 @@
-//! Scripts of what goes over the wire, one per vector of the protocol, each run twice: on the machines alone and over
-//! sockets.
+//! Scripts of what goes over the wire, one per rule or vector of the protocol, each run twice: on the machines alone and
+//! over sockets.
 //!
 //! | line | does |
 //! | --- | --- |
-//! | `commit X a=1 a[env=prod]=2 -b` | changes the cache: type, then variants to put and to remove |
+//! | `server names_limit=2` | sets limits and waits of the server, before the first stream |
+//! | `commit X a=1 a[env=prod]=2 -b; Cluster c=1@eds` | changes the cache: type, then variants to put and to remove |
 //! | `refuse X ..: text` | the same, and the cache refuses it with an error that holds the text |
-//! | `open a delta env=prod` | opens stream `a` (or `sotw`), with node metadata |
+//! | `open a delta env=prod` | opens an aggregated stream `a` (or `sotw`), with node metadata |
+//! | `open a sotw Cluster as envoy` | the same on the service of one type; streams `as` one node are of one client |
 //! | `a> X +r?env=prod -s` | stream `a` asks; in SotW without signs, as all of them are listed each time |
-//! | `a> X +r?env=prod holding r from b` | the same, with the version that stream `b` was sent of `r` |
+//! | `a> X +r holding r s from b` | the same, with the versions that stream `b` was sent of `r` and `s` |
+//! | `a> X * version=b` | the same, at the `version_info` that `b` was told last; `version=text` is just that text |
+//! | `a> X r nonce=n1` | the same, with the nonce of the first response of the type; `nonce=text` is just that text |
+//! | `a> X node=env=test r` | the same, with a node again, a changed one |
+//! | `a> none r` | a request without a type |
 //! | `a< X r[env=prod]=A -r[env=test] -s` | the next response on `a`, which is then ACKed; `a< nothing` when there is none |
+//! | `a<? X r=A` | the same, and it stays unanswered, until .. |
+//! | `a> X ack`, `a> X nack why` | .. this; in SotW with the same list, unless another stands before |
+//! | `a< closed INVALID_ARGUMENT text` | the stream has ended with this code, and a message that holds the text |
+//! | `version X a.n1 != a` | compares versions of responses (`=`): here the first one of the type on `a`, and the last |
+//! | `wait 2s` | lets time pass |
 //!
 //! `r` is a plain name and `r?env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
+//! `c=A@eds` is a cluster that takes its endpoints from EDS. A response shows errors as `!r(NOT_FOUND)`, and what else
+//! a wrapper says as `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of its
+//! type unless it says otherwise, one in delta has none. What is sent and not expected fails the script at its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod rules;
 mod script;
 mod wire;
 
+use std::panic::catch_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use script::Script;
 use wire::{Machines, Sockets};
 
 #[test]
+fn sotw_on_the_machines() {
+    on_the_machines("sotw");
+}
+
+#[test]
+fn sotw_over_sockets() {
+    over_sockets("sotw");
+}
+
+#[test]
+fn delta_on_the_machines() {
+    on_the_machines("delta");
+}
+
+#[test]
+fn delta_over_sockets() {
+    over_sockets("delta");
+}
+
+#[test]
+fn order_on_the_machines() {
+    on_the_machines("order");
+}
+
+#[test]
+fn order_over_sockets() {
+    over_sockets("order");
+}
+
+#[test]
+fn errors_on_the_machines() {
+    on_the_machines("errors");
+}
+
+#[test]
+fn errors_over_sockets() {
+    over_sockets("errors");
+}
+
+#[test]
 fn tp2_on_the_machines() {
-    for script in scripts("tp2") {
-        script.run(&mut Machines::new());
-    }
+    on_the_machines("tp2");
 }
 
 #[test]
 fn tp2_over_sockets() {
-    for script in scripts("tp2") {
-        script.run(&mut Sockets::new());
+    over_sockets("tp2");
+}
+
+/// A script that holds whatever is sent proves nothing.
+#[test]
+fn every_expectation_can_fail() {
+    for script in FOLDERS.iter().flat_map(|folder| scripts(folder)) {
+        for spoilt in script.spoilt() {
+            let holds = catch_unwind(|| spoilt.run(&mut Machines::new())).is_ok();
+            assert!(!holds, "holds too: {}", spoilt.difference(&script));
+        }
     }
+}
+
+fn on_the_machines(folder: &str) {
+    for script in scripts(folder) {
+        script.run(&mut Machines::new());
+    }
+}
+
+/// A few at a time: most of their time they wait, and a machine that is short of time would make waits longer.
+fn over_sockets(folder: &str) {
+    let (scripts, next) = (scripts(folder), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(script) = scripts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    script.run(&mut Sockets::new());
+                }
+            });
+        }
+    });
 }
 
 fn scripts(folder: &str) -> Vec<Script> {
@@ -43,3 +127,5 @@ fn scripts(folder: &str) -> Vec<Script> {
     assert!(!paths.is_empty(), "scripts in {}", folder.display());
     paths.iter().map(|path| Script::read(path)).collect()
 }
+
+const FOLDERS: [&str; 5] = ["sotw", "delta", "order", "errors", "tp2"];

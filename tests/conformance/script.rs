@@ -1,38 +1,52 @@
 //! What a script says, and what was wrong when it does not hold.
 
-use std::collections::BTreeMap;
+mod notation;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use prost::Message;
-use xds::{Cache, CommitError, Constraints, Resource, Transaction, VariantId};
+use xds_core::server::StreamConfig;
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3 as discovery;
+use xds_proto::google::rpc::Status;
+use xds_proto::service::{SERVICES, Service};
 
-use crate::wire::{Protocol, Request, Response, Wire};
+use crate::wire::{Event, Protocol, Request, Response, Wire};
+use notation::{Ask, List, Said, describe, duration, is_code, node, shown_code, transaction, type_url};
 
+#[derive(Clone)]
 pub(crate) struct Script {
     name: String,
     lines: Vec<String>,
 }
 
-/// What a stream was sent so far.
-struct Stream {
-    protocol: Protocol,
-    node: Option<Node>,
-    /// By plain name: the version told last.
-    versions: BTreeMap<String, String>,
-    /// By type: the nonce told last, and in SotW what was asked for.
-    types: BTreeMap<String, (String, Request)>,
+/// The script as far as it ran.
+struct Run<'w> {
+    wire: &'w mut dyn Wire,
+    streams: BTreeMap<String, Stream>,
 }
 
-/// A message whose field 1 is the name, with something to tell versions apart.
-#[derive(Clone, PartialEq, Message)]
-struct Payload {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "100")]
-    content: String,
+/// A client's side of a stream.
+struct Stream {
+    protocol: Protocol,
+    service: Option<&'static Service>,
+    /// Until it was sent.
+    node: Option<Node>,
+    nonces: BTreeSet<String>,
+    types: BTreeMap<String, Type>,
+}
+
+/// What a stream was sent of a type so far, and what it asks for.
+#[derive(Default)]
+struct Type {
+    /// Nonce and version of each response.
+    responses: Vec<(String, String)>,
+    /// In SotW, of the last response that was accepted.
+    accepted: String,
+    list: List,
+    /// By name: the version of the resource told last.
+    versions: BTreeMap<String, String>,
 }
 
 impl Script {
@@ -42,238 +56,262 @@ impl Script {
         Self { name, lines: text.lines().map(str::to_owned).collect() }
     }
 
-    /// Runs it on a cache of its own.
+    /// Runs it on a cache of its own. It has to say all that is sent.
     pub(crate) fn run(&self, wire: &mut dyn Wire) {
-        let mut streams = BTreeMap::new();
+        let mut run = Run { wire, streams: BTreeMap::new() };
         for (number, line) in self.lines.iter().enumerate() {
             let at = format!("{}:{}: {line}", self.name, number + 1);
-            step(line, &at, wire, &mut streams);
+            run.step(line.trim_end(), &at);
         }
+        for name in run.streams.keys() {
+            if let Some(event) = run.wire.receive_now(name) {
+                panic!("{}: at the end {name} was sent: {}", self.name, told(&event));
+            }
+        }
+    }
+
+    /// The same with something wrong in one of the lines that expect something, for each such line.
+    pub(crate) fn spoilt(&self) -> Vec<Self> {
+        let mut spoilt = Vec::new();
+        for (number, line) in self.lines.iter().enumerate() {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let wrong = match (word, rest) {
+                ("version", _) if line.contains(" != ") => vec![line.replace(" != ", " = ")],
+                ("version", _) => vec![line.replace(" = ", " != ")],
+                ("refuse", _) => vec![format!("{line}~")],
+                _ if !word.ends_with('<') && !word.ends_with("<?") => continue,
+                (_, "nothing") => vec![format!("{word} X something=1")],
+                _ => vec![format!("{line} ~"), format!("{word} nothing")],
+            };
+            spoilt.extend(wrong.into_iter().map(|line| {
+                let mut script = self.clone();
+                script.lines[number] = line;
+                script
+            }));
+        }
+        spoilt
+    }
+
+    /// Its name, and the lines it differs in from another.
+    pub(crate) fn difference(&self, other: &Self) -> String {
+        let lines = self.lines.iter().zip(&other.lines).filter(|(line, other)| line != other);
+        format!("{}: {}", self.name, lines.map(|(line, _)| line.as_str()).collect::<Vec<_>>().join("; "))
     }
 }
 
-fn step(line: &str, at: &str, wire: &mut dyn Wire, streams: &mut BTreeMap<String, Stream>) {
-    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-    match word {
-        "" | "#" => {}
-        "commit" => commit(wire.cache(), rest).expect(at),
-        "refuse" => {
-            let (changes, text) = rest.split_once(": ").expect(at);
-            let error = commit(wire.cache(), changes).expect_err(at).to_string();
-            assert!(error.contains(text), "{at}\n  was refused with: {error}");
-        }
-        "open" => {
-            let mut words = rest.split(' ');
-            let (name, protocol) = (words.next().expect(at), words.next().expect(at));
-            let protocol = if protocol == "sotw" { Protocol::Sotw } else { Protocol::Delta };
-            let stream = Stream {
-                protocol,
-                node: Some(node(words)),
-                versions: BTreeMap::new(),
-                types: BTreeMap::new(),
-            };
-            wire.open(name, protocol);
-            streams.insert(name.to_owned(), stream);
-        }
-        _ => {
-            let (name, direction) = word.split_at(word.len() - 1);
-            let (subject, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-            match direction {
-                ">" => {
-                    let request = request(subject, rest, streams);
-                    let stream = streams.get_mut(name).expect(at);
-                    stream.ask(name, subject, request, wire);
-                }
-                "<" if subject == "nothing" => {
-                    if let Some(response) = wire.receive_now(name) {
-                        panic!("{at}\n  but was sent: {}", describe(&response));
+impl Run<'_> {
+    fn step(&mut self, line: &str, at: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "" | "#" => {}
+            "server" => self.wire.configure(config(rest)),
+            "commit" => self.wire.commit(transaction(rest)).expect(at),
+            "refuse" => {
+                let (changes, text) = rest.split_once(": ").expect(at);
+                let error = self.wire.commit(transaction(changes)).expect_err(at).to_string();
+                assert!(error.contains(text), "{at}\n  was refused with: {error}");
+            }
+            "open" => self.open(rest),
+            "wait" => self.wire.pass(duration(rest)),
+            "version" => self.compare(rest, at),
+            _ => {
+                let end = word.find(['>', '<']).unwrap_or_else(|| panic!("{at}\n  is no line of a script"));
+                match word.split_at(end) {
+                    (name, ">") => self.ask(name, rest),
+                    (name, "<") if rest == "nothing" => {
+                        if let Some(event) = self.wire.receive_now(name) {
+                            panic!("{at}\n  but was sent: {}", told(&event));
+                        }
                     }
+                    (name, "<") => self.expect(name, rest, true, at),
+                    (name, "<?") => self.expect(name, rest, false, at),
+                    _ => panic!("{at}\n  is no line of a script"),
                 }
-                "<" => {
-                    let response =
-                        wire.receive(name).unwrap_or_else(|| panic!("{at}\n  but nothing was sent"));
-                    let expected = format!("{subject} {rest}");
-                    assert_eq!(describe(&response), expected, "{at}");
-                    streams.get_mut(name).expect(at).acknowledge(name, &response, wire);
-                }
-                _ => panic!("{at}\n  is no line of a script"),
             }
         }
+    }
+
+    /// `a sotw Cluster as envoy env=prod`
+    fn open(&mut self, text: &str) {
+        let mut words = text.split(' ').peekable();
+        let (name, protocol) = (words.next().unwrap(), words.next().unwrap());
+        let protocol = match protocol {
+            "sotw" => Protocol::Sotw,
+            "delta" => Protocol::Delta,
+            other => panic!("{other} is no protocol"),
+        };
+        let type_name = words.next_if(|word| *word != "as" && !word.contains('='));
+        let service = type_name.map(|type_name| {
+            let url = type_url(type_name);
+            SERVICES.iter().find(|service| service.type_url == url).expect("a type with a service")
+        });
+        let id = words.next_if_eq(&"as").and_then(|_| words.next()).unwrap_or(name);
+        let node = Some(node(id, words));
+        self.wire.open(name, protocol, service);
+        let stream = Stream { protocol, service, node, nonces: BTreeSet::new(), types: BTreeMap::new() };
+        self.streams.insert(name.to_owned(), stream);
+    }
+
+    fn ask(&mut self, name: &str, text: &str) {
+        let (type_name, words) = text.split_once(' ').unwrap_or((text, ""));
+        let ask = Ask::parse(words);
+        let type_of = |stream: &str| self.streams[stream].types.get(type_name);
+        let held = ask.held.iter().map(|(name, from)| {
+            let version = type_of(from).and_then(|of| of.versions.get(name));
+            let version = version.unwrap_or_else(|| panic!("{type_name} {name} was not sent to {from}"));
+            (name.clone(), version.clone())
+        });
+        let held = held.collect();
+        let version = ask.version.as_ref().map(|text| {
+            let told = self.streams.get(text).and_then(|_| type_of(text)?.responses.last());
+            told.map_or_else(|| text.clone(), |(_, version)| version.clone())
+        });
+        let stream = self.streams.get_mut(name).unwrap();
+        let request = stream.request(type_name, ask, version, held);
+        self.wire.send(name, request);
+    }
+
+    fn expect(&mut self, name: &str, expected: &str, answers: bool, at: &str) {
+        let event = self.wire.receive(name).unwrap_or_else(|| panic!("{at}\n  but nothing was sent"));
+        if let Some(end) = expected.strip_prefix("closed ") {
+            let (code, text) = end.split_once(' ').unwrap_or((end, ""));
+            assert!(is_code(code), "{at}\n  has no code of gRPC");
+            let Event::Closed { code: found, text: why } = &event else {
+                panic!("{at}\n  but was sent: {}", told(&event));
+            };
+            let is_code = found.is_none_or(|found| shown_code(found as i32) == code);
+            assert!(is_code && why.contains(text), "{at}\n  but: {}", told(&event));
+            return;
+        }
+        assert_eq!(told(&event), expected, "{at}");
+        let Event::Response(response) = event else { return };
+        let type_name = response.type_url().rsplit('.').next().unwrap().to_owned();
+        let stream = self.streams.get_mut(name).unwrap();
+        stream.take(&type_name, &response, at);
+        if answers {
+            let request = stream.request(&type_name, Ask::ack(), None, BTreeMap::new());
+            self.wire.send(name, request);
+        }
+    }
+
+    /// `X a.n1 != b`: versions of two responses.
+    fn compare(&self, text: &str, at: &str) {
+        let words: Vec<_> = text.split(' ').collect();
+        let [type_name, one, operator, other] = words[..] else { panic!("{at}\n  compares no two versions") };
+        let version = |of: &str| {
+            let (stream, nth) = of.split_once(".n").unwrap_or((of, ""));
+            let responses = &self.streams[stream].types[type_name].responses;
+            let at = nth.parse().unwrap_or(responses.len());
+            responses[at - 1].1.clone()
+        };
+        assert_eq!(version(one) == version(other), operator == "=", "{at}");
     }
 }
 
 impl Stream {
-    fn ask(&mut self, name: &str, type_name: &str, request: Request, wire: &mut dyn Wire) {
-        let nonce = self.types.get(type_name).map(|(nonce, _)| nonce.clone()).unwrap_or_default();
-        self.types.insert(type_name.to_owned(), (nonce.clone(), request.clone()));
-        self.send(name, type_name, nonce, request, wire);
-    }
-
-    fn acknowledge(&mut self, name: &str, response: &Response, wire: &mut dyn Wire) {
-        let (type_url, nonce, resources) = match response {
-            Response::Sotw(response) => (&response.type_url, &response.nonce, Vec::new()),
-            Response::Delta(response) => (&response.type_url, &response.nonce, response.resources.clone()),
+    fn request(
+        &mut self,
+        type_name: &str,
+        ask: Ask,
+        version: Option<String>,
+        held: BTreeMap<String, String>,
+    ) -> Request {
+        // S12: without a type it is that of the service.
+        let type_url = if type_name == "none" { String::new() } else { type_url(type_name) };
+        let of_service = self.service.filter(|_| type_name == "none").map(|service| service.type_url);
+        let type_name = of_service.map_or(type_name, |url| url.rsplit('.').next().unwrap());
+        let of = self.types.entry(type_name.to_owned()).or_default();
+        let nth = |text: &str| text.strip_prefix('n')?.parse::<usize>().ok();
+        let answers = self.protocol == Protocol::Sotw || ask.said != Said::Nothing;
+        let nonce = match &ask.nonce {
+            Some(text) => nth(text).map_or_else(|| text.clone(), |nth| of.responses[nth - 1].0.clone()),
+            None => {
+                of.responses.last().filter(|_| answers).map(|(nonce, _)| nonce.clone()).unwrap_or_default()
+            }
         };
-        for resource in resources {
-            let located = resource.resource_name.map(|name| name.name);
-            self.versions.insert(located.unwrap_or(resource.name), resource.version);
-        }
-        let type_name = type_url.rsplit('.').next().unwrap().to_owned();
-        let entry = self.types.get_mut(&type_name).unwrap();
-        entry.0.clone_from(nonce);
-        let (nonce, asked) = entry.clone();
-        let request = if self.protocol == Protocol::Sotw { asked } else { Request::default() };
-        self.send(name, &type_name, nonce, request, wire);
-    }
-
-    fn send(&mut self, name: &str, type_name: &str, nonce: String, request: Request, wire: &mut dyn Wire) {
-        let node = self.node.take();
-        let type_url = type_url(type_name);
+        let error_detail = match &ask.said {
+            Said::Nack(why) => Some(Status { code: 3, message: why.clone(), ..Status::default() }),
+            Said::Ack | Said::Nothing => {
+                let answered = of.responses.iter().find(|(other, _)| *other == nonce);
+                of.accepted = answered.map_or(&of.accepted, |(_, version)| version).clone();
+                None
+            }
+        };
+        let list = ask.list;
+        let node = ask.node.or_else(|| self.node.take());
         match self.protocol {
-            Protocol::Sotw => wire.send_sotw(
-                name,
-                discovery::DiscoveryRequest {
-                    node,
-                    type_url,
-                    response_nonce: nonce,
-                    resource_names: request.names,
-                    resource_locators: request.locators,
-                    ..discovery::DiscoveryRequest::default()
-                },
-            ),
-            Protocol::Delta => wire.send_delta(
-                name,
-                discovery::DeltaDiscoveryRequest {
-                    node,
-                    type_url,
-                    response_nonce: nonce,
-                    resource_names_subscribe: request.names,
-                    resource_names_unsubscribe: request.dropped_names,
-                    resource_locators_subscribe: request.locators,
-                    resource_locators_unsubscribe: request.dropped_locators,
-                    initial_resource_versions: request.held.into_iter().collect(),
-                    ..discovery::DeltaDiscoveryRequest::default()
-                },
-            ),
-        }
-    }
-}
-
-fn commit(cache: &Cache, text: &str) -> Result<(), CommitError> {
-    let (type_name, words) = text.split_once(' ').unwrap();
-    let mut transaction = Transaction::new();
-    for word in outside_brackets(words) {
-        let type_url = type_url(type_name).as_str().into();
-        let (removed, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
-        let (name, rest) = word.split_at(word.find(['[', '=']).unwrap_or(word.len()));
-        let (when, rest) = rest.strip_prefix('[').map_or(("", rest), |rest| rest.split_once(']').unwrap());
-        let constraints: Constraints =
-            if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
-        if removed {
-            transaction.remove(VariantId { type_url, name: name.into(), constraints });
-        } else {
-            let content = rest.strip_prefix('=').unwrap().to_owned();
-            let payload = Payload { name: name.to_owned(), content }.encode_to_vec();
-            let resource = Resource::new(type_url, name.into(), payload.into()).unwrap();
-            transaction.put(resource.with_constraints(constraints));
-        }
-    }
-    cache.commit(transaction).map(|_| ())
-}
-
-/// The words of a text; spaces within brackets part none.
-fn outside_brackets(text: &str) -> Vec<&str> {
-    let mut depth = 0;
-    let is_end = |character: char| {
-        depth += i32::from(character == '[') - i32::from(character == ']');
-        character == ' ' && depth == 0
-    };
-    text.split(is_end).collect()
-}
-
-/// The words after the type: names, locators, and what is held from another stream.
-fn request(type_name: &str, text: &str, streams: &BTreeMap<String, Stream>) -> Request {
-    let mut request = Request::default();
-    let (words, held) = text.split_once(" holding ").unwrap_or((text, ""));
-    if let Some((name, from)) = held.split_once(" from ") {
-        let version =
-            streams[from].versions.get(name).unwrap_or_else(|| panic!("{type_name} {name} from {from}"));
-        request.held.push((name.to_owned(), version.clone()));
-    }
-    for word in words.split_whitespace() {
-        let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
-        let word = word.strip_prefix('+').unwrap_or(word);
-        match (word.split_once('?'), dropped) {
-            (Some((name, pairs)), _) => {
-                let pairs = pairs.split('&').filter_map(|pair| pair.split_once('='));
-                let locator = discovery::ResourceLocator {
-                    name: name.to_owned(),
-                    dynamic_parameters: pairs
-                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                        .collect(),
-                };
-                if dropped { &mut request.dropped_locators } else { &mut request.locators }.push(locator);
-            }
-            (None, true) => request.dropped_names.push(word.to_owned()),
-            (None, false) => request.names.push(word.to_owned()),
-        }
-    }
-    request
-}
-
-fn node<'a>(pairs: impl Iterator<Item = &'a str>) -> Node {
-    use prost_types::{Struct, Value, value::Kind};
-    let value = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
-    let fields = pairs.map(|(key, text)| (key.to_owned(), value(text))).collect();
-    Node { id: "script".to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
-}
-
-/// Known types by their message, others as they are.
-fn type_url(type_name: &str) -> String {
-    match type_name {
-        "RouteConfiguration" => xds_proto::type_url::ROUTE_CONFIGURATION.to_owned(),
-        "Cluster" => xds_proto::type_url::CLUSTER.to_owned(),
-        other => format!("type.googleapis.com/script.{other}"),
-    }
-}
-
-fn describe(response: &Response) -> String {
-    let mut words = Vec::new();
-    let content = |value: &[u8]| {
-        let payload = Payload::decode(value).unwrap();
-        (payload.name, payload.content)
-    };
-    let located = |name: &discovery::ResourceName| {
-        let constraints = name.dynamic_parameter_constraints.as_ref();
-        let when = constraints.map(|message| Constraints::from_proto(message).unwrap().to_string());
-        format!("{}[{}]", name.name, when.unwrap_or_default())
-    };
-    let resource = |resource: &discovery::Resource| {
-        let (_, content) = content(&resource.resource.as_ref().unwrap().value);
-        let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
-        // T25: only one of the two names.
-        assert_eq!(resource.name.is_empty(), resource.resource_name.is_some());
-        format!("{name}={content}")
-    };
-    let type_url = match response {
-        Response::Sotw(response) => {
-            for any in &response.resources {
-                if any.type_url == xds_proto::type_url::RESOURCE {
-                    words.push(resource(&discovery::Resource::decode(any.value.clone()).unwrap()));
-                } else {
-                    let (name, content) = content(&any.value);
-                    words.push(format!("{name}={content}"));
+            Protocol::Sotw => {
+                // S14: an answer that says no names repeats them.
+                if ask.said == Said::Nothing || !list.is_empty() {
+                    of.list = list;
                 }
+                Request::Sotw(discovery::DiscoveryRequest {
+                    version_info: version.unwrap_or_else(|| of.accepted.clone()),
+                    node,
+                    type_url,
+                    response_nonce: nonce,
+                    error_detail,
+                    resource_names: of.list.names.clone(),
+                    resource_locators: of.list.locators.clone(),
+                })
             }
-            &response.type_url
+            Protocol::Delta => Request::Delta(discovery::DeltaDiscoveryRequest {
+                node,
+                type_url,
+                response_nonce: nonce,
+                error_detail,
+                resource_names_subscribe: list.names,
+                resource_names_unsubscribe: list.dropped_names,
+                resource_locators_subscribe: list.locators,
+                resource_locators_unsubscribe: list.dropped_locators,
+                initial_resource_versions: held,
+            }),
         }
-        Response::Delta(response) => {
-            words.extend(response.resources.iter().map(resource));
-            words.extend(response.removed_resources.iter().map(|name| format!("-{name}")));
-            words.extend(response.removed_resource_names.iter().map(|name| format!("-{}", located(name))));
-            &response.type_url
+    }
+
+    /// Remembers a response, and checks what holds of every one.
+    fn take(&mut self, type_name: &str, response: &Response, at: &str) {
+        let nonce = response.nonce().to_owned();
+        assert!(!nonce.is_empty(), "{at}\n  D7: there is no nonce");
+        assert!(self.nonces.insert(nonce.clone()), "{at}\n  S2: the nonce {nonce} came before");
+        assert!(!response.version().is_empty(), "{at}\n  S2: there is no version");
+        let of = self.types.entry(type_name.to_owned()).or_default();
+        of.responses.push((nonce, response.version().to_owned()));
+        if let Response::Delta(response) = response {
+            for resource in &response.resources {
+                assert!(!resource.version.is_empty(), "{at}\n  D22: there is a resource without a version");
+                let located = resource.resource_name.as_ref().map(|name| name.name.clone());
+                let name = located.unwrap_or_else(|| resource.name.clone());
+                of.versions.insert(name, resource.version.clone());
+            }
         }
-    };
-    format!("{} {}", type_url.rsplit('.').next().unwrap(), words.join(" "))
+    }
+}
+
+fn told(event: &Event) -> String {
+    match event {
+        Event::Response(response) => describe(response),
+        Event::Closed { code, text } => {
+            let code = code.map_or_else(|| "?".to_owned(), |code| shown_code(code as i32));
+            format!("closed {code} {text}")
+        }
+    }
+}
+
+/// `names_limit=2 removal_grace=500ms`
+fn config(text: &str) -> StreamConfig {
+    let mut config = StreamConfig::default();
+    for word in text.split(' ') {
+        let (key, value) = word.split_once('=').unwrap();
+        match key {
+            "ack_wait" => config.ack_wait = duration(value),
+            "owed_wait" => config.owed_wait = duration(value),
+            "order_wait" => config.order_wait = duration(value),
+            "removal_grace" => config.removal_grace = duration(value),
+            "names_limit" => config.names_limit = value.parse().unwrap(),
+            "parameters_limit" => config.parameters_limit = value.parse().unwrap(),
+            other => panic!("{other} is nothing of a server"),
+        }
+    }
+    config
 }

@@ -1,0 +1,289 @@
+//! How resources, requests and responses are written.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use prost::Message;
+use xds::{Constraints, Resource, Transaction, VariantId};
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3 as discovery;
+use xds_proto::service::SERVICES;
+
+use crate::wire::Response;
+
+/// The words of a request after its type.
+#[derive(Default)]
+pub(crate) struct Ask {
+    pub(crate) list: List,
+    pub(crate) said: Said,
+    pub(crate) nonce: Option<String>,
+    pub(crate) version: Option<String>,
+    /// Names with the streams that were sent them.
+    pub(crate) held: Vec<(String, String)>,
+    pub(crate) node: Option<Node>,
+}
+
+/// Names and locators, asked for and given up.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct List {
+    pub(crate) names: Vec<String>,
+    pub(crate) locators: Vec<discovery::ResourceLocator>,
+    pub(crate) dropped_names: Vec<String>,
+    pub(crate) dropped_locators: Vec<discovery::ResourceLocator>,
+}
+
+/// What a request says of a response.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum Said {
+    #[default]
+    Nothing,
+    Ack,
+    Nack(String),
+}
+
+/// A message whose field 1 is the name, with something to tell versions apart.
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(string, tag = "1")]
+    name: String,
+    /// As in a cluster.
+    #[prost(int32, tag = "2")]
+    discovery_type: i32,
+    #[prost(string, tag = "100")]
+    content: String,
+}
+
+impl Ask {
+    pub(crate) fn ack() -> Self {
+        Self { said: Said::Ack, ..Self::default() }
+    }
+
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut ask = Self::default();
+        let mut words = text.split_whitespace();
+        while let Some(word) = words.next() {
+            match (word, word.split_once('=')) {
+                ("ack", _) => ask.said = Said::Ack,
+                ("nack", _) => ask.said = Said::Nack(words.by_ref().collect::<Vec<_>>().join(" ")),
+                ("holding", _) => {
+                    let names: Vec<_> = words.by_ref().take_while(|word| *word != "from").collect();
+                    let from = words.next().unwrap();
+                    ask.held.extend(names.into_iter().map(|name| (name.to_owned(), from.to_owned())));
+                }
+                (_, Some(("nonce", nonce))) => ask.nonce = Some(nonce.to_owned()),
+                (_, Some(("version", version))) => ask.version = Some(version.to_owned()),
+                (_, Some(("node", pairs))) => ask.node = Some(node("another", pairs.split('&'))),
+                _ => ask.list.add(word),
+            }
+        }
+        ask
+    }
+}
+
+impl List {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.locators.is_empty()
+    }
+
+    /// `r`, `r?env=prod`, with a sign in delta.
+    fn add(&mut self, word: &str) {
+        let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
+        let word = unescaped(word.strip_prefix('+').unwrap_or(word));
+        match (word.split_once('?'), dropped) {
+            (Some((name, pairs)), _) => {
+                let pairs = pairs.split('&').filter_map(|pair| pair.split_once('='));
+                let locator = discovery::ResourceLocator {
+                    name: name.to_owned(),
+                    dynamic_parameters: pairs
+                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                        .collect(),
+                };
+                if dropped { &mut self.dropped_locators } else { &mut self.locators }.push(locator);
+            }
+            (None, true) => self.dropped_names.push(word),
+            (None, false) => self.names.push(word),
+        }
+    }
+}
+
+/// The changes of a commit: `X a=1 -b; Cluster c=1@eds`.
+pub(crate) fn transaction(text: &str) -> Transaction {
+    let mut transaction = Transaction::new();
+    for of_type in text.split("; ").filter(|of_type| !of_type.is_empty()) {
+        let (type_name, words) = of_type.split_once(' ').unwrap();
+        for word in outside_brackets(words) {
+            let type_url = type_url(type_name).as_str().into();
+            let (removed, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
+            let (name, rest) = word.split_at(word.find(['[', '=']).unwrap_or(word.len()));
+            let (when, rest) =
+                rest.strip_prefix('[').map_or(("", rest), |rest| rest.split_once(']').unwrap());
+            let constraints: Constraints =
+                if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
+            if removed {
+                transaction.remove(VariantId { type_url, name: name.into(), constraints });
+            } else {
+                let payload = payload(name, rest.strip_prefix('=').unwrap()).encode_to_vec();
+                let resource = Resource::new(type_url, name.into(), payload.into()).unwrap();
+                transaction.put(resource.with_constraints(constraints));
+            }
+        }
+    }
+    transaction
+}
+
+fn payload(name: &str, content: &str) -> Payload {
+    let without = content.strip_suffix("@eds");
+    let discovery_type = if without.is_some() { DISCOVERY_TYPE_EDS } else { 0 };
+    Payload { name: name.to_owned(), discovery_type, content: without.unwrap_or(content).to_owned() }
+}
+
+/// The words of a text; spaces within brackets part none.
+fn outside_brackets(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let is_end = |character: char| {
+        depth += i32::from(character == '[') - i32::from(character == ']');
+        character == ' ' && depth == 0
+    };
+    text.split(is_end).collect()
+}
+
+/// `\u{1}` stands for a control character.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split("\\u{");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let (code, rest) = part.split_once('}').unwrap();
+        let character = char::from_u32(u32::from_str_radix(code, 16).unwrap()).unwrap();
+        format!("{text}{character}{rest}")
+    })
+}
+
+pub(crate) fn node<'a>(id: &str, pairs: impl Iterator<Item = &'a str>) -> Node {
+    use prost_types::{Struct, Value, value::Kind};
+    let value = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
+    let fields = pairs.map(|(key, text)| (key.to_owned(), value(text))).collect();
+    Node { id: id.to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
+}
+
+/// Types with a service by their message, others as they are.
+pub(crate) fn type_url(type_name: &str) -> String {
+    let mut urls = SERVICES.iter().map(|service| service.type_url);
+    let known = urls.find(|url| url.rsplit('.').next() == Some(type_name));
+    known.map_or_else(|| format!("type.googleapis.com/script.{type_name}"), str::to_owned)
+}
+
+/// `2s` or `500ms`
+pub(crate) fn duration(text: &str) -> Duration {
+    let millis = text.strip_suffix("ms").map(|number| number.parse().unwrap());
+    let seconds = || text.strip_suffix('s').unwrap().parse::<u64>().unwrap() * 1000;
+    Duration::from_millis(millis.unwrap_or_else(seconds))
+}
+
+/// Whether gRPC has such a code.
+pub(crate) fn is_code(name: &str) -> bool {
+    CODES.contains(&name)
+}
+
+pub(crate) fn shown_code(code: i32) -> String {
+    let name = usize::try_from(code).ok().and_then(|code| CODES.get(code));
+    name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
+}
+
+/// A response in a line, and on the way the checks that hold of every response.
+pub(crate) fn describe(response: &Response) -> String {
+    let type_url = response.type_url();
+    let mut words = vec![type_url.rsplit('.').next().unwrap_or_default().to_owned()];
+    let errors = match response {
+        Response::Sotw(response) => {
+            words.extend(response.resources.iter().map(|any| {
+                if any.type_url == xds_proto::type_url::RESOURCE {
+                    wrapped(&discovery::Resource::decode(any.value.clone()).unwrap(), type_url)
+                } else {
+                    assert_eq!(any.type_url, type_url, "S29");
+                    let payload = Payload::decode(any.value.clone()).unwrap();
+                    format!("{}={}", payload.name, content(&payload))
+                }
+            }));
+            &response.resource_errors
+        }
+        Response::Delta(response) => {
+            words.extend(response.resources.iter().map(|resource| wrapped(resource, type_url)));
+            words.extend(response.removed_resources.iter().map(|name| format!("-{name}")));
+            words.extend(response.removed_resource_names.iter().map(|name| format!("-{}", located(name))));
+            &response.resource_errors
+        }
+    };
+    let mut names = BTreeSet::new();
+    for word in &words[1..] {
+        let name = word.trim_start_matches('-').split(['=', '{']).next().unwrap_or_default();
+        let name = word.split_once(']').map_or(name, |(name, _)| name.trim_start_matches('-'));
+        assert!(names.insert(name), "S28, D13: {name} twice in {words:?}");
+    }
+    words.extend(errors.iter().map(error));
+    words.join(" ")
+}
+
+/// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without content `r{ttl=5s}`.
+fn wrapped(resource: &discovery::Resource, type_url: &str) -> String {
+    let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
+    assert_eq!(resource.name.is_empty(), resource.resource_name.is_some(), "T25: one of the two names");
+    let ttl = resource.ttl.as_ref().map(|ttl| {
+        let millis = if ttl.nanos == 0 { String::new() } else { format!("{}ms", ttl.nanos / 1_000_000) };
+        if ttl.seconds == 0 { format!("ttl={millis}") } else { format!("ttl={}s{millis}", ttl.seconds) }
+    });
+    let aliases =
+        Some(&resource.aliases).filter(|of| !of.is_empty()).map(|of| format!("aliases={}", of.join("+")));
+    let extras: Vec<_> = ttl.into_iter().chain(aliases).collect();
+    let extras = if extras.is_empty() { String::new() } else { format!("{{{}}}", extras.join(",")) };
+    let content = resource.resource.as_ref().map(|any| {
+        assert_eq!(any.type_url, type_url, "S29");
+        format!("={}", content(&Payload::decode(any.value.clone()).unwrap()))
+    });
+    format!("{name}{extras}{}", content.unwrap_or_default())
+}
+
+fn content(payload: &Payload) -> String {
+    let suffix = if payload.discovery_type == DISCOVERY_TYPE_EDS { "@eds" } else { "" };
+    format!("{}{suffix}", payload.content)
+}
+
+fn located(name: &discovery::ResourceName) -> String {
+    let constraints = name.dynamic_parameter_constraints.as_ref();
+    let when = constraints.map(|message| Constraints::from_proto(message).unwrap().to_string());
+    format!("{}[{}]", name.name, when.unwrap_or_default())
+}
+
+/// `!r(NOT_FOUND)`
+fn error(error: &discovery::ResourceError) -> String {
+    let name = error.resource_name.as_ref().expect("S37: an error has a name");
+    let status = error.error_detail.as_ref().expect("S37: an error has a status");
+    assert!(!status.message.is_empty(), "S37: an error has a text");
+    let when = name.dynamic_parameter_constraints.as_ref().map(|_| located(name));
+    let name = when.unwrap_or_else(|| name.name.clone());
+    format!("!{}({})", name.escape_debug(), shown_code(status.code))
+}
+
+/// `envoy.config.cluster.v3.Cluster.EDS`.
+const DISCOVERY_TYPE_EDS: i32 = 3;
+
+/// By their numbers.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];

@@ -1,0 +1,174 @@
+//! The machines of the server, without a server.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::Code;
+use xds::{Cache, CommitError, Transaction};
+use xds_core::server::{self, ClientGroup, DeltaStream, Next, SotwStream, StreamConfig, StreamError};
+use xds_proto::service::Service;
+use xds_server::skim::Skimmer;
+
+use super::{Event, Protocol, Request, Response, Wire};
+
+/// The machines of some streams, with a clock that the script moves.
+pub(crate) struct Machines {
+    cache: Arc<Cache>,
+    config: StreamConfig,
+    now: Duration,
+    /// By the id of the node, as the server has them.
+    clients: BTreeMap<String, ClientGroup>,
+    streams: BTreeMap<String, Stream>,
+}
+
+struct Stream {
+    protocol: Protocol,
+    skimmer: Skimmer,
+    /// `None` when the stream has ended.
+    machine: Option<Machine>,
+    sent: VecDeque<Event>,
+}
+
+enum Machine {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+impl Machines {
+    pub(crate) fn new() -> Self {
+        Self {
+            cache: Cache::new(),
+            config: StreamConfig::default(),
+            now: Duration::ZERO,
+            clients: BTreeMap::new(),
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// Asks all streams until none has anything to send: what one sends may be what another waits for.
+    fn settle(&mut self) {
+        while self.streams.values_mut().any(|stream| stream.settle(self.now, &self.cache)) {}
+    }
+}
+
+impl Wire for Machines {
+    fn configure(&mut self, config: StreamConfig) {
+        self.config = config;
+    }
+
+    fn commit(&mut self, transaction: Transaction) -> Result<(), CommitError> {
+        self.cache.commit(transaction)?;
+        self.settle();
+        Ok(())
+    }
+
+    fn open(&mut self, name: &str, protocol: Protocol, service: Option<&'static Service>) {
+        let default_type = service.map_or("", |service| service.type_url);
+        let method = service.map(|service| match protocol {
+            Protocol::Sotw => service.sotw,
+            Protocol::Delta => service.delta,
+        });
+        let service = service
+            .map_or(server::Service::Aggregated, |service| server::Service::Single(service.type_url.into()));
+        let (watch, config) = (self.cache.watch(), self.config.clone());
+        let machine = match protocol {
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(watch, service, config)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(watch, service, config)),
+        };
+        let mut stream = Stream {
+            protocol,
+            skimmer: Skimmer::new(default_type.to_owned(), Arc::default()),
+            machine: Some(machine),
+            sent: VecDeque::new(),
+        };
+        if method == Some(None) {
+            // G5: no machine comes to see this.
+            stream.close(Some(Code::Unimplemented), String::new());
+        }
+        self.streams.insert(name.to_owned(), stream);
+    }
+
+    fn send(&mut self, name: &str, request: Request) {
+        let group = request.node_id().map(|id| self.clients.entry(id.to_owned()).or_default().clone());
+        let stream = self.streams.get_mut(name).unwrap();
+        if let Err(error) = stream.take(self.now, &request, group.as_ref()) {
+            stream.close(None, error.to_string());
+        }
+        self.settle();
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.settle();
+    }
+
+    fn receive(&mut self, name: &str) -> Option<Event> {
+        self.streams.get_mut(name).unwrap().sent.pop_front()
+    }
+
+    fn receive_now(&mut self, name: &str) -> Option<Event> {
+        self.receive(name)
+    }
+}
+
+impl Stream {
+    fn take(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        group: Option<&ClientGroup>,
+    ) -> Result<(), StreamError> {
+        let Self { skimmer, machine: Some(machine), .. } = self else { panic!("the stream has ended") };
+        let is_new = skimmer.client().is_none();
+        let frame = request.encode();
+        match machine {
+            Machine::Sotw(stream) => {
+                let request = skimmer.sotw(&frame).unwrap();
+                if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
+                    stream.on_node(client.parameters.clone());
+                    stream.join(group);
+                }
+                stream.on_request(now, request)?;
+            }
+            Machine::Delta(stream) => {
+                let request = skimmer.delta(&frame).unwrap();
+                if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
+                    stream.on_node(client.parameters.clone());
+                    stream.join(group);
+                }
+                stream.on_request(request)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is due; whether that was anything.
+    fn settle(&mut self, now: Duration, cache: &Cache) -> bool {
+        let before = self.sent.len();
+        while let Some(machine) = &mut self.machine {
+            let snapshot = cache.snapshot();
+            let next = match machine {
+                Machine::Sotw(stream) => stream.next(now, &snapshot),
+                Machine::Delta(stream) => stream.next(now, &snapshot),
+            };
+            match next {
+                Next::Send(response) => {
+                    let chunks = response.bodies.iter().flat_map(|body| body.chunks());
+                    let message = chunks
+                        .fold(response.head().to_vec(), |bytes, chunk| [&bytes, chunk.as_ref()].concat());
+                    let response = Response::decode(self.protocol, message.into());
+                    self.sent.push_back(Event::Response(response));
+                }
+                Next::Wait { .. } => break,
+                Next::Close(error) => self.close(None, error.to_string()),
+            }
+        }
+        self.sent.len() > before
+    }
+
+    fn close(&mut self, code: Option<Code>, text: String) {
+        self.machine = None;
+        self.sent.push_back(Event::Closed { code, text });
+    }
+}
