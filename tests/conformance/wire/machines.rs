@@ -46,9 +46,16 @@ impl Machines {
         }
     }
 
-    /// Asks all streams until none has anything to send: what one sends may be what another waits for.
+    /// Asks all streams until none has anything to send. Once more than it seems: what one finds out while it is asked
+    /// may be what another waits for.
     fn settle(&mut self) {
-        while self.streams.values_mut().any(|stream| stream.settle(self.now, &self.cache)) {}
+        let mut rounds = 2;
+        while rounds > 0 {
+            let streams = self.streams.values_mut();
+            let sent =
+                streams.filter_map(|stream| stream.settle(self.now, &self.cache).then_some(())).count();
+            rounds = if sent > 0 { 2 } else { rounds - 1 };
+        }
     }
 }
 

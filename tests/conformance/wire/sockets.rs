@@ -86,7 +86,7 @@ impl Sockets {
             }
         }
         if !is_sure {
-            self.runtime.block_on(sleep(MOMENT));
+            self.runtime.block_on(async { sleep(MOMENT).await });
         }
     }
 }
@@ -143,7 +143,7 @@ impl Wire for Sockets {
     }
 
     fn pass(&mut self, time: Duration) {
-        self.runtime.block_on(sleep(time + MOMENT));
+        self.runtime.block_on(async { sleep(time + MOMENT).await });
         self.settle();
     }
 
