@@ -22,7 +22,7 @@
 //! | `wait 2s` | lets time pass |
 //!
 //! `r` is a plain name and `r?env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
-//! `c=A@eds` is a cluster that takes its endpoints from EDS. A response shows errors as `!r(NOT_FOUND)`, and what else
+//! `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name in its payload. A response shows errors as `!r(NOT_FOUND)`, and what else
 //! a wrapper says as `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of its
 //! type unless it says otherwise, one in delta has none. What is sent and not expected fails the script at its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]

@@ -105,10 +105,10 @@ impl Run<'_> {
         match word {
             "" | "#" => {}
             "server" => self.wire.configure(config(rest)),
-            "commit" => self.wire.commit(transaction(rest)).expect(at),
+            "commit" => self.commit(rest).expect(at),
             "refuse" => {
                 let (changes, text) = rest.split_once(": ").expect(at);
-                let error = self.wire.commit(transaction(changes)).expect_err(at).to_string();
+                let error = self.commit(changes).expect_err(at);
                 assert!(error.contains(text), "{at}\n  was refused with: {error}");
             }
             "open" => self.open(rest),
@@ -129,6 +129,12 @@ impl Run<'_> {
                 }
             }
         }
+    }
+
+    /// Gives back why the changes were refused.
+    fn commit(&mut self, text: &str) -> Result<(), String> {
+        let transaction = transaction(text).map_err(|error| error.to_string())?;
+        self.wire.commit(transaction).map_err(|error| error.to_string())
     }
 
     /// `a sotw Cluster as envoy env=prod`

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use prost::Message;
-use xds::{Constraints, Resource, Transaction, VariantId};
+use xds::{Constraints, Resource, ResourceError, Transaction, VariantId};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::service::SERVICES;
@@ -107,7 +107,9 @@ impl List {
 }
 
 /// The changes of a commit: `X a=1 -b; Cluster c=1@eds`.
-pub(crate) fn transaction(text: &str) -> Transaction {
+///
+/// `a(b)=1` has another name in its payload.
+pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
     let mut transaction = Transaction::new();
     for of_type in text.split("; ").filter(|of_type| !of_type.is_empty()) {
         let (type_name, words) = of_type.split_once(' ').unwrap();
@@ -122,13 +124,16 @@ pub(crate) fn transaction(text: &str) -> Transaction {
             if removed {
                 transaction.remove(VariantId { type_url, name: name.into(), constraints });
             } else {
-                let payload = payload(name, rest.strip_prefix('=').unwrap()).encode_to_vec();
-                let resource = Resource::new(type_url, name.into(), payload.into()).unwrap();
+                let inner =
+                    name.split_once('(').map(|(name, inner)| (name, inner.strip_suffix(')').unwrap()));
+                let (name, inner) = inner.unwrap_or((name, name));
+                let payload = payload(inner, rest.strip_prefix('=').unwrap()).encode_to_vec();
+                let resource = Resource::new(type_url, name.into(), payload.into())?;
                 transaction.put(resource.with_constraints(constraints));
             }
         }
     }
-    transaction
+    Ok(transaction)
 }
 
 fn payload(name: &str, content: &str) -> Payload {
