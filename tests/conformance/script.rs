@@ -65,7 +65,8 @@ impl Script {
         }
         for name in run.streams.keys() {
             if let Some(event) = run.wire.receive_now(name) {
-                panic!("{}: at the end {name} was sent: {}", self.name, told(&event));
+                let at = format!("{}: at the end {name} was sent more", self.name);
+                panic!("{at}: {}", told(&event, &at));
             }
         }
     }
@@ -120,7 +121,7 @@ impl Run<'_> {
                     (name, ">") => self.ask(name, rest),
                     (name, "<") if rest == "nothing" => {
                         if let Some(event) = self.wire.receive_now(name) {
-                            panic!("{at}\n  but was sent: {}", told(&event));
+                            panic!("{at}\n  but was sent: {}", told(&event, at));
                         }
                     }
                     (name, "<") => self.expect(name, rest, true, at),
@@ -183,13 +184,13 @@ impl Run<'_> {
             let (code, text) = end.split_once(' ').unwrap_or((end, ""));
             assert!(is_code(code), "{at}\n  has no code of gRPC");
             let Event::Closed { code: found, text: why } = &event else {
-                panic!("{at}\n  but was sent: {}", told(&event));
+                panic!("{at}\n  but was sent: {}", told(&event, at));
             };
             let is_code = found.is_none_or(|found| shown_code(found as i32) == code);
-            assert!(is_code && why.contains(text), "{at}\n  but: {}", told(&event));
+            assert!(is_code && why.contains(text), "{at}\n  but: {}", told(&event, at));
             return;
         }
-        assert_eq!(told(&event), expected, "{at}");
+        assert_eq!(told(&event, at), expected, "{at}");
         let Event::Response(response) = event else { return };
         let type_name = response.type_url().rsplit('.').next().unwrap().to_owned();
         let stream = self.streams.get_mut(name).unwrap();
@@ -294,9 +295,9 @@ impl Stream {
     }
 }
 
-fn told(event: &Event) -> String {
+fn told(event: &Event, at: &str) -> String {
     match event {
-        Event::Response(response) => describe(response),
+        Event::Response(response) => describe(response, at),
         Event::Closed { code, text } => {
             let code = code.map_or_else(|| "?".to_owned(), |code| shown_code(code as i32));
             format!("closed {code} {text}")

@@ -195,17 +195,17 @@ pub(crate) fn shown_code(code: i32) -> String {
     name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
-/// A response in a line, and on the way the checks that hold of every response.
-pub(crate) fn describe(response: &Response) -> String {
+/// A response in a line, and on the way the checks that hold of every response; `at` is where one came.
+pub(crate) fn describe(response: &Response, at: &str) -> String {
     let type_url = response.type_url();
     let mut words = vec![type_url.rsplit('.').next().unwrap_or_default().to_owned()];
     let errors = match response {
         Response::Sotw(response) => {
             words.extend(response.resources.iter().map(|any| {
                 if any.type_url == xds_proto::type_url::RESOURCE {
-                    wrapped(&discovery::Resource::decode(any.value.clone()).unwrap(), type_url)
+                    wrapped(&discovery::Resource::decode(any.value.clone()).unwrap(), type_url, at)
                 } else {
-                    assert_eq!(any.type_url, type_url, "S29");
+                    assert_eq!(any.type_url, type_url, "{at}\n  S29: a resource of another type");
                     let payload = Payload::decode(any.value.clone()).unwrap();
                     format!("{}={}", payload.name, content(&payload))
                 }
@@ -213,7 +213,7 @@ pub(crate) fn describe(response: &Response) -> String {
             &response.resource_errors
         }
         Response::Delta(response) => {
-            words.extend(response.resources.iter().map(|resource| wrapped(resource, type_url)));
+            words.extend(response.resources.iter().map(|resource| wrapped(resource, type_url, at)));
             words.extend(response.removed_resources.iter().map(|name| format!("-{name}")));
             words.extend(response.removed_resource_names.iter().map(|name| format!("-{}", located(name))));
             &response.resource_errors
@@ -223,16 +223,17 @@ pub(crate) fn describe(response: &Response) -> String {
     for word in &words[1..] {
         let name = word.trim_start_matches('-').split(['=', '{']).next().unwrap_or_default();
         let name = word.split_once(']').map_or(name, |(name, _)| name.trim_start_matches('-'));
-        assert!(names.insert(name), "S28, D13: {name} twice in {words:?}");
+        assert!(names.insert(name), "{at}\n  S28 D13: {name} stands twice in: {}", words.join(" "));
     }
-    words.extend(errors.iter().map(error));
+    words.extend(errors.iter().map(|told| error(told, at)));
     words.join(" ")
 }
 
 /// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without content `r{ttl=5s}`.
-fn wrapped(resource: &discovery::Resource, type_url: &str) -> String {
+fn wrapped(resource: &discovery::Resource, type_url: &str, at: &str) -> String {
     let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
-    assert_eq!(resource.name.is_empty(), resource.resource_name.is_some(), "T25: one of the two names");
+    let has_one = resource.name.is_empty() == resource.resource_name.is_some();
+    assert!(has_one, "{at}\n  T25: a resource has one of the two names");
     let ttl = resource.ttl.as_ref().map(|ttl| {
         let millis = if ttl.nanos == 0 { String::new() } else { format!("{}ms", ttl.nanos / 1_000_000) };
         if ttl.seconds == 0 { format!("ttl={millis}") } else { format!("ttl={}s{millis}", ttl.seconds) }
@@ -242,7 +243,7 @@ fn wrapped(resource: &discovery::Resource, type_url: &str) -> String {
     let extras: Vec<_> = ttl.into_iter().chain(aliases).collect();
     let extras = if extras.is_empty() { String::new() } else { format!("{{{}}}", extras.join(",")) };
     let content = resource.resource.as_ref().map(|any| {
-        assert_eq!(any.type_url, type_url, "S29");
+        assert_eq!(any.type_url, type_url, "{at}\n  S29: a resource of another type");
         format!("={}", content(&Payload::decode(any.value.clone()).unwrap()))
     });
     format!("{name}{extras}{}", content.unwrap_or_default())
@@ -260,10 +261,10 @@ fn located(name: &discovery::ResourceName) -> String {
 }
 
 /// `!r(NOT_FOUND)`
-fn error(error: &discovery::ResourceError) -> String {
+fn error(error: &discovery::ResourceError, at: &str) -> String {
     let name = error.resource_name.as_ref().expect("S37: an error has a name");
     let status = error.error_detail.as_ref().expect("S37: an error has a status");
-    assert!(!status.message.is_empty(), "S37: an error has a text");
+    assert!(!status.message.is_empty(), "{at}\n  S37: an error has a text");
     let when = name.dynamic_parameter_constraints.as_ref().map(|_| located(name));
     let name = when.unwrap_or_else(|| name.name.clone());
     format!("!{}({})", name.escape_debug(), shown_code(status.code))
