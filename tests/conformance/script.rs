@@ -117,6 +117,10 @@ impl Run<'_> {
             "version" => self.compare(rest, at),
             _ => {
                 let end = word.find(['>', '<']).unwrap_or_else(|| panic!("{at}\n  is no line of a script"));
+                assert!(
+                    self.streams.contains_key(&word[..end]),
+                    "{at}\n  is about a stream that is not open"
+                );
                 match word.split_at(end) {
                     (name, ">") => self.ask(name, rest),
                     (name, "<") if rest == "nothing" => {
