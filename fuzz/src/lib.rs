@@ -23,6 +23,7 @@
 //! | `wire`, `when`, `draft` | the bodies for constraints, by what they are read from |
 //! | `constraints` | what holds for all accepted constraints |
 //! | `matching` | the body for sets of variants, with the limits that are in use |
+//! | `names` | the body for new-style names |
 //! | `requests` | the bodies for requests of streams |
 //! | `mutate` | inputs from inputs, by a seed |
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ mod constraints;
 mod draft;
 mod matching;
 mod mutate;
+mod names;
 mod requests;
 mod when;
 mod wire;
@@ -38,6 +40,7 @@ mod wire;
 pub use draft::constraints_draft;
 pub use matching::variant_sets;
 pub use mutate::Mutator;
+pub use names::names_xdstp;
 pub use requests::{requests_delta, requests_sotw};
 pub use when::constraints_when;
 pub use wire::constraints_wire;
@@ -50,6 +53,7 @@ pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("constraints_wire", constraints_wire, wire::WORDS),
     ("constraints_draft", constraints_draft, draft::WORDS),
     ("constraints_when", constraints_when, when::WORDS),
+    ("names_xdstp", names_xdstp, names::WORDS),
     ("requests_delta", requests_delta, requests::WORDS),
     ("requests_sotw", requests_sotw, requests::WORDS),
     ("variant_sets", variant_sets, matching::WORDS),

@@ -24,6 +24,11 @@ fn constraints_when() {
 }
 
 #[test]
+fn names_xdstp() {
+    run("names_xdstp");
+}
+
+#[test]
 fn requests_delta() {
     run("requests_delta");
 }

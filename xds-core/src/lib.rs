@@ -40,6 +40,7 @@
 //! | `mapping` | parameters of clients that send none, derived from their node |
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | the words: type URL, name, version, nonce |
+//! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
 pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch};
@@ -51,6 +52,7 @@ pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use variants::{Variant, Variants};
+pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
 mod cache;
 mod constraint;
@@ -64,3 +66,4 @@ mod resource;
 pub mod server;
 pub mod subscription;
 mod variants;
+mod xdstp;
