@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use crate::matching::KeySetRule;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::resource::VariantId;
+use crate::variants::Variants;
 
 use interest::Interest;
 use transaction::Change;
@@ -22,6 +23,7 @@ pub(crate) use wanted::Wanted;
 
 mod class;
 mod interest;
+mod other_names;
 pub(crate) mod refs;
 mod snapshot;
 mod transaction;
@@ -178,7 +180,38 @@ fn apply(
             changed.entry(type_url).or_default().insert(name);
         }
     }
+    for (type_url, names) in &changed {
+        let resources = &types[type_url];
+        names.iter().try_for_each(|name| check_aliases(type_url, name, resources))?;
+    }
     Ok(changed)
+}
+
+/// D24: who asks by an alias gets one resource.
+fn check_aliases(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    resources: &TypeSnapshot,
+) -> Result<(), CommitError> {
+    let has = |name: &ResourceName, alias: &ResourceName| {
+        let mut variants = resources.get(name).into_iter().flat_map(Variants::iter);
+        variants.any(|variant| name == alias || variant.aliases().contains(alias))
+    };
+    // Of a glob there may be many.
+    let aliases = resources.others_of(name).iter().filter(|alias| has(name, alias));
+    for alias in aliases.chain(Some(name).filter(|name| resources.get(name).is_some())) {
+        let mut others = resources.asked_by(alias).filter(|other| *other != name && has(other, alias));
+        if let Some(other) = others.next() {
+            let (type_url, alias) = (type_url.clone(), alias.clone());
+            return Err(CommitError::AliasTaken {
+                type_url,
+                alias,
+                first: other.clone(),
+                second: name.clone(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// No code panics while it holds one of our locks, so what a poisoned lock guards is whole.

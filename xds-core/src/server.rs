@@ -24,6 +24,8 @@ mod failure;
 pub(crate) mod fixture;
 #[cfg(test)]
 mod locators_tests;
+#[cfg(test)]
+mod names_tests;
 mod order;
 mod progress;
 mod response;

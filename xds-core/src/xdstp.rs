@@ -167,6 +167,11 @@ impl XdstpName {
     }
 }
 
+/// The glob that a name is a member of, in its canonical text; `None` for globs and for old-style names (X12).
+pub(crate) fn glob_of(name: &ResourceName) -> Option<ResourceName> {
+    XdstpName::of(name.as_str()).ok()??.glob()
+}
+
 /// A name, as [`XdstpName::of`] reads it, where old-style names are not expected.
 impl FromStr for XdstpName {
     type Err = XdstpError;

@@ -141,6 +141,11 @@ impl Membership {
         &self.asked
     }
 
+    /// The newest state of what it watches.
+    pub(crate) fn newest(&self) -> Arc<Snapshot> {
+        self.watch.cache.snapshot()
+    }
+
     /// The variants of a name that this subscription gets, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
         let resources = snapshot.of_type(&self.position.class.type_url);
@@ -286,9 +291,14 @@ impl Interest {
             let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
             let mut touched = BTreeSet::new();
             for name in changed.get(type_url).into_iter().flatten() {
-                let by_name = interest.by_name.get(name).into_iter().flatten();
+                let others = before.others_of(name).iter().chain(after.others_of(name));
+                let asked = std::iter::once(name).chain(others);
+                let mut by_name: Vec<_> =
+                    asked.filter_map(|name| interest.by_name.get(name)).flatten().collect();
+                by_name.sort_unstable();
+                by_name.dedup();
                 // A class may ask for everything and, under other parameters, for the name: it is noted once.
-                let by_name = by_name.filter(|id| !interest.wildcards.contains(id));
+                let by_name = by_name.into_iter().filter(|id| !interest.wildcards.contains(id));
                 for id in by_name.chain(&interest.wildcards) {
                     if interest.classes[id].record(name, before, after, self.revision) {
                         touched.insert(id);

@@ -7,12 +7,14 @@ use std::time::Duration;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
+use super::other_names::OtherNames;
 use super::transaction::Change;
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::variants::{Form, Variant, Variants};
+use crate::xdstp;
 
 /// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
 #[derive(Debug, Default, Clone)]
@@ -73,6 +75,7 @@ pub struct TypeSnapshot {
     timed: NameMap<()>,
     /// The TTLs of all variants, each with the number of variants that have it.
     ttls: Arc<BTreeMap<Duration, usize>>,
+    other_names: OtherNames,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -188,7 +191,37 @@ impl TypeSnapshot {
         self.count_ttls(name, &removed, &inserted);
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
+        self.name_others(name);
         Ok(true)
+    }
+
+    /// Notes what a resource is asked for by, as long as it is there or its removal is remembered.
+    fn name_others(&mut self, name: &ResourceName) {
+        let present = self.present.get(name).into_iter().flat_map(Variants::iter);
+        let removed = self.removed.get(name).into_iter().flatten().map(|removed| &removed.variant);
+        let mut variants = present.chain(removed).peekable();
+        let is_known = variants.peek().is_some();
+        let mut others: BTreeSet<_> = variants.flat_map(|variant| variant.aliases()).cloned().collect();
+        others.extend(xdstp::glob_of(name).filter(|_| is_known));
+        others.remove(name);
+        self.other_names.set(name, &others);
+    }
+
+    /// The names besides its own that a resource is asked for by.
+    pub(crate) fn others_of(&self, name: &ResourceName) -> &[ResourceName] {
+        self.other_names.of(name)
+    }
+
+    /// Whether any resource is asked for by another name.
+    pub(crate) fn has_other_names(&self) -> bool {
+        !self.other_names.is_empty()
+    }
+
+    /// The resources that are asked for by a name: the one that has it, and those that have it as an alias or are members
+    /// of it.
+    pub(crate) fn asked_by<'s>(&'s self, asked: &'s ResourceName) -> impl Iterator<Item = &'s ResourceName> {
+        let members = self.other_names.members(asked);
+        std::iter::once(asked).filter(|asked| self.present.contains_key(*asked)).chain(members)
     }
 
     /// Remembers what is gone, and that what came back is not; gives back what is neither there nor remembered.
@@ -304,6 +337,9 @@ impl TypeSnapshot {
         self.removed = removed;
         self.remembers_since = self.remembers_since.max(until);
         self.count_keys(&forgotten, &[], commit);
+        for variant in &forgotten {
+            self.name_others(variant.name());
+        }
     }
 }
 
@@ -334,6 +370,7 @@ impl Default for TypeSnapshot {
             keys: Arc::default(),
             timed: empty_map(),
             ttls: Arc::default(),
+            other_names: OtherNames::default(),
         }
     }
 }
@@ -345,9 +382,9 @@ fn weight(removed: &[Removed]) -> usize {
 /// What happens to the variant with these constraints.
 pub(super) type VariantChange = (Constraints, Change);
 
-type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
+pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 
 /// The keys of these maps come from the operator, not from peers, so a fixed seed does no harm and needs no entropy.
-fn empty_map<V>() -> NameMap<V> {
+pub(super) fn empty_map<V>() -> NameMap<V> {
     HashTrieMapSync::new_with_hasher_and_ptr_kind(RandomState::with_seeds(1, 2, 3, 4))
 }

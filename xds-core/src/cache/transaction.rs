@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::matching::SetError;
-use crate::name::{Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
 use crate::variants::Variant;
@@ -97,6 +97,18 @@ pub enum CommitError {
     TooComplex {
         /// The variant.
         id: VariantId,
+    },
+    /// D24: two resources go by one name, which is an alias of at least one of them.
+    #[error("{} {first:?} and {second:?} both go by the name {alias:?}", type_url.message_name())]
+    AliasTaken {
+        /// The type of both.
+        type_url: TypeUrl,
+        /// The name that both have.
+        alias: ResourceName,
+        /// One resource.
+        first: ResourceName,
+        /// Another one.
+        second: ResourceName,
     },
     /// The condition of [`Transaction::require`] does not hold. Read the new state and try again.
     #[error("the cache is at revision {actual}, not at {required}")]

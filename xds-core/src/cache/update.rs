@@ -1,11 +1,10 @@
 //! What a stream has to learn to get from one revision to another.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Removed, TypeSnapshot};
-use super::wanted::Wanted;
+use super::wanted::{Part, Wanted};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
@@ -57,22 +56,43 @@ impl Update {
         to: Revision,
     ) -> Self {
         let mut update = Self::new(from, to);
-        let named = if from == Revision::ZERO { wanted.names() } else { Cow::default() };
         let compare = |name: &ResourceName| update.compare(name, wanted, resources);
         match logged {
             Some(names) => names.iter().for_each(compare),
             None if wanted.is_wildcard() => {
                 let gone = (from > Revision::ZERO).then(|| resources.gone_names());
-                let missing = named.iter().filter(|name| resources.get(name).is_none());
                 let names = resources.iter().map(|(name, _)| name).chain(gone.into_iter().flatten());
-                names.chain(missing).for_each(compare);
-                update.changed.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-                update.removed.sort_unstable_by(|a, b| a.variant.name().cmp(b.variant.name()));
+                names.for_each(compare);
             }
-            None if from == Revision::ZERO => named.iter().for_each(compare),
-            None => wanted.names().iter().for_each(compare),
+            None => wanted.listed(resources).iter().for_each(compare),
         }
+        if from == Revision::ZERO {
+            update.find_absent(wanted, resources);
+        }
+        update.changed.sort_by(|a, b| a.name().cmp(b.name()));
+        update.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        update.removed.sort_by(|a, b| a.variant.name().cmp(b.variant.name()));
+        update.removed.dedup_by(|a, b| Arc::ptr_eq(&a.variant, &b.variant));
         update
+    }
+
+    /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.
+    fn find_absent(&mut self, wanted: &Wanted, resources: &TypeSnapshot) {
+        for asked in wanted.names().iter() {
+            let is_named = |part: &&Part| part.selection != Selection::All;
+            let mut parts = wanted.covering(asked).filter(is_named);
+            let is_found = |part: &Part| {
+                let variants = resources.asked_by(asked).filter_map(|name| resources.get(name));
+                variants.into_iter().any(|variants| variants.resolve(&part.parameters).is_some())
+            };
+            let is_absent = match wanted.form {
+                Form::Name => parts.any(|part| !is_found(part)),
+                Form::Located => !parts.any(is_found),
+            };
+            if is_absent {
+                self.absent.push(asked.clone());
+            }
+        }
     }
 
     /// Whether it brings a variant of this name.
@@ -90,9 +110,8 @@ impl Update {
     fn compare(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
         match wanted.form {
             Form::Name => {
-                for part in wanted.covering(name) {
-                    let is_named = part.selection != Selection::All;
-                    self.compare_by_name(name, &part.parameters, is_named, resources);
+                for part in wanted.covering_any(name, resources) {
+                    self.compare_by_name(name, &part.parameters, resources);
                 }
             }
             Form::Located => self.compare_located(name, wanted, resources),
@@ -100,13 +119,7 @@ impl Update {
     }
 
     /// D12: only what changed. T32: another variant than before is a change of the name.
-    fn compare_by_name(
-        &mut self,
-        name: &ResourceName,
-        parameters: &Parameters,
-        is_named: bool,
-        resources: &TypeSnapshot,
-    ) {
+    fn compare_by_name(&mut self, name: &ResourceName, parameters: &Parameters, resources: &TypeSnapshot) {
         let matching = |removed: &&Removed| removed.variant.constraints().matches(parameters);
         let mut removed = resources.removed_after(name, self.from).filter(matching);
         match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
@@ -125,8 +138,6 @@ impl Update {
                 let last = removed.max_by_key(|removed| (removed.variant.born_at <= self.from, removed.at));
                 self.removed.extend(last.cloned());
             }
-            // Under a wildcard nobody asked for the name.
-            None if is_named => self.absent.push(name.clone()),
             None => {}
         }
     }
@@ -136,22 +147,19 @@ impl Update {
         self.changed.extend(chosen.iter().filter(|variant| variant.changed_at > self.from).copied().cloned());
         let variants = resources.get(name);
         if self.from == Revision::ZERO {
-            let mut named = wanted.covering(name).filter(|part| part.selection != Selection::All);
-            match variants {
-                Some(variants) if !chosen.is_empty() => {
-                    let unmatched = named.filter_map(|part| variants.unmatched(&part.parameters));
-                    let distinct: BTreeSet<_> = unmatched.collect();
-                    self.unmatched.extend(distinct.into_iter().map(|params| (name.clone(), params)));
-                }
-                _ if named.next().is_some() => self.absent.push(name.clone()),
-                _ => {}
+            let named = wanted.covering(name).filter(|part| part.selection != Selection::All);
+            if let Some(variants) = variants.filter(|_| !chosen.is_empty()) {
+                let unmatched = named.filter_map(|part| variants.unmatched(&part.parameters));
+                let distinct: BTreeSet<_> = unmatched.collect();
+                self.unmatched.extend(distinct.into_iter().map(|params| (name.clone(), params)));
             }
             return;
         }
         for removed in resources.removed_after(name, self.from) {
             let constraints = removed.variant.constraints();
             let had = |parameters: &Parameters| constraints.matches(parameters);
-            let mut holders = wanted.covering(name).filter(|part| had(&part.parameters)).peekable();
+            let mut holders =
+                wanted.covering_any(name, resources).filter(|part| had(&part.parameters)).peekable();
             if holders.peek().is_none() {
                 continue;
             }

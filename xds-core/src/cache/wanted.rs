@@ -140,7 +140,28 @@ impl Wanted {
         }
     }
 
-    /// The parts that ask for a name.
+    /// The parts that ask for a resource by its name or another one; a part may come more than once.
+    pub(super) fn covering_any<'w>(
+        &'w self,
+        name: &'w ResourceName,
+        resources: &'w TypeSnapshot,
+    ) -> impl Iterator<Item = &'w Part> {
+        let others = resources.others_of(name).iter().flat_map(|other| self.covering(other));
+        self.covering(name).chain(others)
+    }
+
+    /// The names listed and the resources that they stand for, each once, in order.
+    pub(super) fn listed(&self, resources: &TypeSnapshot) -> Cow<'_, [ResourceName]> {
+        let names = self.names();
+        if !resources.has_other_names() {
+            return names;
+        }
+        let members = names.iter().flat_map(|asked| resources.asked_by(asked));
+        let listed: BTreeSet<_> = names.iter().chain(members).collect();
+        listed.into_iter().cloned().collect()
+    }
+
+    /// The parts that ask by a name.
     pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Part> {
         let (few, many) = if self.parts.len() <= FEW_PARTS {
             (self.parts.as_slice(), None)
@@ -158,7 +179,7 @@ impl Wanted {
         resources: &'r TypeSnapshot,
     ) -> Vec<&'r Arc<Variant>> {
         let Some(variants) = resources.get(name) else { return Vec::new() };
-        let found = self.covering(name).filter_map(|part| variants.resolve(&part.parameters));
+        let found = self.covering_any(name, resources).filter_map(|part| variants.resolve(&part.parameters));
         let mut chosen: Vec<_> = found.collect();
         if chosen.len() > 1 {
             chosen.sort_unstable_by_key(|variant| Arc::as_ptr(variant));
@@ -200,7 +221,7 @@ impl Wanted {
         if self.is_wildcard() {
             resources.iter().map(|(name, _)| name).fold(0, add)
         } else {
-            self.names().iter().fold(0, add)
+            self.listed(resources).iter().fold(0, add)
         }
     }
 }

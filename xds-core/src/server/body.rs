@@ -1,5 +1,6 @@
 //! The resources of a response as bytes, made once and shared by every stream that sends the same.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +28,23 @@ pub(super) struct Shape<'a> {
     pub(super) form: Form,
     /// S38: the client honours a TTL.
     pub(super) ttl: bool,
+    /// Names that the client spells otherwise (X5).
+    pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
+}
+
+impl<'a> Shape<'a> {
+    /// A name as the client wrote it.
+    fn spell<'n>(&self, name: &'n ResourceName) -> &'n ResourceName
+    where
+        'a: 'n,
+    {
+        if self.spelled.is_empty() { name } else { self.spelled.get(name).unwrap_or(name) }
+    }
+
+    /// Whether what is made of it is the same for all streams of a class.
+    pub(super) fn is_shared(&self) -> bool {
+        self.spelled.is_empty()
+    }
 }
 
 /// Whether a wrapper has its resource in it.
@@ -90,8 +108,10 @@ impl Body {
         }
         for Handle { name, constraints } in removed {
             match constraints {
-                None => body.text(DELTA_REMOVED_RESOURCES, name.as_str()),
-                Some(constraints) => body.resource_name(DELTA_REMOVED_RESOURCE_NAMES, name, constraints),
+                None => body.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
+                Some(constraints) => {
+                    body.resource_name(DELTA_REMOVED_RESOURCE_NAMES, shape.spell(name), constraints);
+                }
             }
         }
         body.finish()
@@ -103,6 +123,18 @@ impl Body {
         for variant in variants {
             body.length(RESOURCES, resource_len(shape, variant, Content::None));
             body.resource(shape, variant, Content::None);
+            body.body.resources += 1;
+        }
+        body.finish()
+    }
+
+    /// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is no resource.
+    pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Self {
+        let mut body = Builder::default();
+        for name in names.map(|name| shape.spell(name).as_str()) {
+            body.length(RESOURCES, 2 * field_len(name.len()));
+            body.text(RESOURCE_NAME, name);
+            body.text(RESOURCE_ALIASES, name);
             body.body.resources += 1;
         }
         body.finish()
@@ -169,9 +201,10 @@ impl Builder {
             self.buffer.put_slice(fields);
         }
         match shape.form {
-            Form::Name => self.text(RESOURCE_NAME, variant.name().as_str()),
+            Form::Name => self.text(RESOURCE_NAME, shape.spell(variant.name()).as_str()),
             Form::Located => {
-                self.resource_name(RESOURCE_RESOURCE_NAME, variant.name(), variant.constraints());
+                let name = shape.spell(variant.name());
+                self.resource_name(RESOURCE_RESOURCE_NAME, name, variant.constraints());
             }
         }
     }
@@ -243,8 +276,8 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
     };
     let extras: usize = variant.extra_fields(shape.ttl).map(<[u8]>::len).sum();
     let name = match shape.form {
-        Form::Name => variant.name().as_str().len(),
-        Form::Located => resource_name_len(variant.name(), variant.constraints()),
+        Form::Name => shape.spell(variant.name()).as_str().len(),
+        Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),
     };
     field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }
@@ -272,6 +305,7 @@ const DELTA_REMOVED_RESOURCES: u32 = 6;
 const DELTA_REMOVED_RESOURCE_NAMES: u32 = 8;
 const RESOURCE_VERSION: u32 = 1;
 const RESOURCE_NAME: u32 = 3;
+const RESOURCE_ALIASES: u32 = 4;
 const RESOURCE_RESOURCE_NAME: u32 = 8;
 const NAME_NAME: u32 = 1;
 const NAME_CONSTRAINTS: u32 = 2;

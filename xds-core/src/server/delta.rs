@@ -18,6 +18,7 @@ use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::{Form, Variant};
+use crate::xdstp::XdstpName;
 
 /// One delta stream, seen from the server.
 ///
@@ -107,6 +108,7 @@ impl DeltaStream {
         // D19: giving up what cannot be changes nothing.
         let ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
         let refused = self.types.take_invalid(at, &mut request.subscribe)?;
+        let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
@@ -118,10 +120,15 @@ impl DeltaStream {
         if !refused.is_empty() || !ignored.is_empty() {
             progress.subscription.end_legacy_wildcard();
         }
+        // X6: a name that cannot exist does not.
+        let unreadable = refused.iter().filter(|failure| XdstpName::is_new_style(failure.name.as_str()));
+        owed.gone.extend(unreadable.map(|failure| Handle::of_name(&failure.name)));
         owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {
-            owed.brought = request.initial_resource_versions;
+            // X4: also what it has goes by its canonical name.
+            let canonical = |name: ResourceName| progress.canonical(&name).ok().flatten().unwrap_or(name);
+            owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
@@ -189,6 +196,7 @@ fn respond(
         }
         content.refresh(progress, now, update.from, snapshot);
     }
+    content.split_unresolved(progress, &owed, snapshot);
     content.narrow_names(progress, snapshot);
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
@@ -203,6 +211,9 @@ fn respond(
     let type_url = progress.type_url.clone();
     let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
     let mut bodies = vec![content.body(progress)];
+    if !content.unresolved.is_empty() {
+        bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));
+    }
     if !content.heartbeats.is_empty() {
         bodies.push(Arc::new(Body::heartbeats(progress.shape(), content.heartbeats.iter())));
     }
@@ -240,6 +251,8 @@ struct Content {
     removed: BTreeSet<Handle>,
     /// Told without their content (D26).
     heartbeats: Vec<Arc<Variant>>,
+    /// Names that stand for nothing (D24).
+    unresolved: BTreeSet<ResourceName>,
 }
 
 impl Content {
@@ -342,8 +355,11 @@ impl Content {
         for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
-                Answer::Variant(variant) if fresh.has(variant.name(), variant.constraints()) => {}
-                Answer::Variant(variant) => _ = self.changed.insert(progress.handle(&variant), variant),
+                Answer::Variants(found) => {
+                    let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
+                    let found = found.into_iter().filter(is_new);
+                    self.changed.extend(found.map(|variant| (progress.handle(&variant), variant)));
+                }
                 Answer::Gone(handles) => self.removed.extend(handles),
             }
         }
@@ -353,6 +369,17 @@ impl Content {
                 self.changed.insert(progress.handle(variant), Arc::clone(variant));
             }
         }
+    }
+
+    /// D24: what is asked for and stands for nothing is told so, where that is not told as a removal.
+    fn split_unresolved(&mut self, progress: &Progress, owed: &Owed, snapshot: &Snapshot) {
+        if !progress.tells_unresolved() {
+            return;
+        }
+        let absent = self.shared.iter().flat_map(|update| &update.absent);
+        let asked = owed.locators.iter().filter(|locator| progress.find(locator, snapshot).is_empty());
+        self.unresolved.extend(absent.chain(asked.map(|locator| &locator.name)).cloned());
+        self.removed.retain(|handle| !self.unresolved.contains(&handle.name));
     }
 
     /// D26: what has a TTL is told again before that ends.
@@ -436,7 +463,10 @@ impl Content {
                 && update.absent.is_empty()
                 && update.unmatched.is_empty()
         };
-        let has_own = !self.changed.is_empty() || !self.removed.is_empty() || !self.heartbeats.is_empty();
+        let has_own = !self.changed.is_empty()
+            || !self.removed.is_empty()
+            || !self.heartbeats.is_empty()
+            || !self.unresolved.is_empty();
         self.shared.as_ref().is_none_or(is_shared_empty) && !has_own
     }
 
@@ -462,7 +492,7 @@ impl Content {
             self.shared.iter().flat_map(|update| progress.told_at_once(update)).collect()
         };
         match &self.shared {
-            Some(update) if self.changed.is_empty() && self.removed.is_empty() => {
+            Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
                 let make = || Arc::new(Body::delta(shape, update.changed.iter(), told().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }

@@ -14,8 +14,9 @@ use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Selection, Subscription};
+use crate::subscription::{Asked, Locator, Selection, Subscription};
 use crate::variants::{Form, Variant};
+use crate::xdstp::{XdstpError, XdstpName};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -42,6 +43,8 @@ pub(super) struct Progress {
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
     pub(super) refused: BTreeSet<Failure>,
+    /// New-style names that were asked for in another spelling than the canonical one, with that spelling (X5).
+    pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
     /// Names that wait for the first commit, since when, and whether the client was told so (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
     /// Names that were answered with what is newer than the cursor.
@@ -75,7 +78,7 @@ pub(super) type Others = BTreeMap<ResourceName, bool>;
 /// What there is for a locator that was asked for.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Variant(Arc<Variant>),
+    Variants(Vec<Arc<Variant>>),
     /// Nothing: what the client is told.
     Gone(Vec<Handle>),
 }
@@ -114,6 +117,7 @@ impl Progress {
             gone: BTreeMap::new(),
             former: None,
             refused: BTreeSet::new(),
+            spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
             ahead: BTreeSet::new(),
             waiting_since: None,
@@ -141,8 +145,10 @@ impl Progress {
         }
         self.forget_uncovered();
         let subscription = &self.subscription;
-        let is_covered =
-            |handle: &Handle| subscription.covering(&handle.name).any(|params| handle.matches(params));
+        self.spelled.retain(|name, _| subscription.covers(name));
+        let newest = self.membership.as_ref().map(Membership::newest);
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        let is_covered = |handle: &Handle| handle.is_asked_for(subscription, resources);
         let mut left = Vec::new();
         self.gone.retain(|handle, gone| {
             let is_covered = is_covered(handle);
@@ -159,10 +165,12 @@ impl Progress {
 
     /// What is no longer asked for was not rejected.
     fn forget_uncovered(&mut self) {
-        let subscription = &self.subscription;
-        let is_covered =
-            |handle: &Handle| subscription.covering(&handle.name).any(|params| handle.matches(params));
-        self.responses.retain_rejected(is_covered);
+        if self.responses.are_rejected() {
+            let newest = self.membership.as_ref().map(Membership::newest);
+            let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+            let subscription = &self.subscription;
+            self.responses.retain_rejected(|handle| handle.is_asked_for(subscription, resources));
+        }
     }
 
     /// Whether what was sent by name is still to be sent with constraints (V25).
@@ -202,7 +210,7 @@ impl Progress {
         for locator in answered {
             self.ahead.insert(locator.name.clone());
             // T31: what an answer replaces goes with it.
-            if self.form() == Form::Located && self.find(locator, snapshot).is_some() {
+            if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.born_at <= update.from);
@@ -323,6 +331,38 @@ impl Progress {
         held.iter().for_each(|handle| self.told(handle));
     }
 
+    /// Takes new-style names by their canonical text (X4), and out those that no resource can have (X6).
+    pub(super) fn read_names(&mut self, asked: &mut Asked) -> Vec<Failure> {
+        let Asked { names, locators } = asked;
+        let mut failures = Vec::new();
+        let mut is_readable = |name: &mut ResourceName| match self.canonical(name) {
+            Ok(None) => true,
+            Ok(Some(canonical)) => {
+                let asked = std::mem::replace(name, canonical.clone());
+                match asked == canonical {
+                    true => _ = self.spelled.remove(&canonical),
+                    false => _ = self.spelled.insert(canonical, asked),
+                }
+                true
+            }
+            Err(error) => {
+                let message = format!("{} {name:?}: {error}", self.type_url.message_name());
+                failures.push(Failure::new(name.clone(), Code::InvalidArgument, message));
+                false
+            }
+        };
+        names.retain_mut(&mut is_readable);
+        locators.retain_mut(|locator| is_readable(&mut locator.name));
+        failures
+    }
+
+    /// The canonical text of a new-style name of this type; `None` for an old-style one (X1, X2).
+    pub(super) fn canonical(&self, name: &ResourceName) -> Result<Option<ResourceName>, XdstpError> {
+        let Some(parsed) = XdstpName::of(name.as_str())? else { return Ok(None) };
+        parsed.check_type(&self.type_url)?;
+        Ok(Some(parsed.canonical()))
+    }
+
     /// G4: what is said of names that were asked for, when the type is not served.
     pub(super) fn unserved(&self, asked: &[Locator]) -> impl Iterator<Item = Failure> {
         let message = format!("{} is not served here", self.type_url.message_name());
@@ -330,9 +370,11 @@ impl Progress {
         names.into_iter().map(move |name| Failure::new(name.clone(), Code::Unimplemented, message.clone()))
     }
 
-    /// The variant that a locator gets.
-    pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Option<Arc<Variant>> {
-        snapshot.get(&self.type_url, &locator.name)?.resolve(&locator.parameters).cloned()
+    /// The variants that a locator gets: one, unless its name is a glob (X12).
+    pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        let Some(resources) = snapshot.of_type(&self.type_url) else { return Vec::new() };
+        let variants = resources.asked_by(&locator.name).filter_map(|name| resources.get(name));
+        variants.filter_map(|variants| variants.resolve(&locator.parameters)).cloned().collect()
     }
 
     /// The variants that the stream gets of a name, each once.
@@ -344,8 +386,9 @@ impl Progress {
     ///
     /// `others` remembers of which names there is something for any locator.
     pub(super) fn answer(&mut self, locator: &Locator, others: &mut Others, snapshot: &Snapshot) -> Answer {
-        if let Some(variant) = self.find(locator, snapshot) {
-            return Answer::Variant(variant);
+        let found = self.find(locator, snapshot);
+        if !found.is_empty() {
+            return Answer::Variants(found);
         }
         let Locator { name, parameters } = locator;
         let by_name = Handle::of_name(name);
@@ -392,9 +435,9 @@ impl Progress {
         let gone = gone.map(|removed| &removed.variant);
         let gone = gone.filter(|variant| had(variant) && variant.constraints().matches(&locator.parameters));
         let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.handle(variant)])).collect();
-        if let Some(variant) = self.find(locator, snapshot) {
-            if self.chosen(&locator.name, snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
-                told.push(Answer::Variant(variant));
+        for variant in self.find(locator, snapshot) {
+            if self.chosen(variant.name(), snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
+                told.push(Answer::Variants(vec![variant]));
             } else if had(&variant) {
                 told.push(Answer::Gone(vec![self.handle(&variant)]));
             }
@@ -437,7 +480,7 @@ impl Progress {
 
     /// How the client is told resources.
     pub(super) fn shape(&self) -> Shape<'_> {
-        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl }
+        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl, spelled: &self.spelled }
     }
 
     /// How the client is sent resources.
@@ -513,7 +556,14 @@ impl Progress {
         let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
         let unmatched = update.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
-        update.absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
+        // D24: what stands for nothing is told of by itself.
+        let absent = if self.tells_unresolved() { &[] } else { update.absent.as_slice() };
+        absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
+    }
+
+    /// D24: whether a name that stands for nothing is told as an alias without a resource.
+    pub(super) fn tells_unresolved(&self) -> bool {
+        !self.known.heartbeats && self.form() == Form::Name
     }
 
     /// Whether it selects everything of the type, under whatever parameters.
@@ -534,6 +584,13 @@ impl Handle {
 
     pub(super) fn of_variant(name: &ResourceName, constraints: Constraints) -> Self {
         Self { name: name.clone(), constraints: Some(constraints) }
+    }
+
+    /// Whether somebody asks for it, by its name or another one.
+    fn is_asked_for(&self, subscription: &Subscription, resources: Option<&TypeSnapshot>) -> bool {
+        let others = resources.into_iter().flat_map(|resources| resources.others_of(&self.name));
+        let mut asked = std::iter::once(&self.name).chain(others);
+        asked.any(|name| subscription.covering(name).any(|params| self.matches(params)))
     }
 
     /// Whether who asks with these parameters had it.

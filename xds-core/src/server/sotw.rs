@@ -18,6 +18,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::Variant;
+use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
 ///
@@ -241,8 +242,10 @@ fn respond(
         bodies.push(Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter())));
     }
     let type_url = progress.type_url.clone();
+    let has_globs = owed.locators.iter().any(|locator| is_glob(&locator.name));
     let is_fresh = |variant: &&Arc<Variant>| {
         owed.everything
+            || has_globs
             || variant.changed_at > update.from
             || subscription::has_name(&owed.locators, variant.name())
     };
@@ -347,15 +350,15 @@ impl Progress {
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything
-            || owed.locators.iter().any(|locator| self.find(locator, snapshot).is_some())
+            || owed
+                .locators
+                .iter()
+                .any(|locator| is_glob(&locator.name) || !self.find(locator, snapshot).is_empty())
             || owed.brought.as_ref().is_some_and(|brought| *brought != version)
             || !owed.refused.is_empty();
         // S22: what a wildcard with other parameters does not cover leaves the full state.
-        let is_left = |locator: &Locator| {
-            let variant = self.find(locator, snapshot)?;
-            Some(!everything.has(variant.name(), variant.constraints()))
-        };
-        let leaves = owed.left.iter().any(|locator| is_left(locator) == Some(true));
+        let left = owed.left.iter().flat_map(|locator| self.find(locator, snapshot));
+        let leaves = left.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
         if !answers && !gone && !leaves && update.changed.is_empty() {
             return None;
         }
@@ -375,7 +378,7 @@ impl Progress {
         fresh: &Update,
         snapshot: &Snapshot,
     ) -> Option<(Vec<Arc<Body>>, Held)> {
-        let answers = owed.locators.iter().filter_map(|locator| self.find(locator, snapshot));
+        let answers = owed.locators.iter().flat_map(|locator| self.find(locator, snapshot));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
         let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
         let besides = endpoints.chain(unsure).cloned();
@@ -396,9 +399,14 @@ impl Progress {
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let body = update.sotw_body.get_or_init(|| Arc::new(Body::sotw(self.shape(), update.changed.iter())));
-        Arc::clone(body)
+        let make = || Arc::new(Body::sotw(self.shape(), update.changed.iter()));
+        if self.shape().is_shared() { Arc::clone(update.sotw_body.get_or_init(make)) } else { make() }
     }
+}
+
+/// X12: such a name is answered though there is nothing, as by an empty state it is known to be so.
+fn is_glob(name: &ResourceName) -> bool {
+    XdstpName::of(name.as_str()).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
 
 #[cfg(test)]

@@ -245,7 +245,8 @@ impl<O: Owed> Types<O> {
     /// # Errors
     /// On the service of one type the stream ends (G8); so it does with very many of them, and where a locator has too many
     /// parameters (G9).
-    pub(super) fn take_invalid(&self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
+    pub(super) fn take_invalid(&mut self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
+        let unreadable = self.states[at].progress.read_names(asked);
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;
         if let Some(locator) = asked.locators.iter().find(|locator| locator.parameters.len() > limit) {
@@ -267,7 +268,7 @@ impl<O: Owed> Types<O> {
         if ends && !errors.is_empty() {
             return Err(errors.remove(0));
         }
-        Ok(errors.iter().filter_map(Failure::of).collect())
+        Ok(errors.iter().filter_map(Failure::of).chain(unreadable).collect())
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
