@@ -1,12 +1,14 @@
-//! The `xds` binary serves a folder to a real Envoy and a real gRPC client.
+//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients.
 //!
-//! `cargo xtask test` installs both below `target/peers` and runs this; without them each test says `SKIPPED`.
+//! `cargo xtask test` installs them below `target/peers` and runs this; without them each test says `SKIPPED`.
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod envoy;
 mod folder;
-mod grpc_python;
+mod grpc;
+mod grpc_peer;
 mod http;
 mod load;
 mod mode;
@@ -22,14 +24,13 @@ mod world;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::envoy::{Envoy, Stats};
 use crate::folder::Folder;
-use crate::grpc_python::GrpcPeer;
 use crate::load::{Connections, Load};
-use crate::mode::{Mode, Protocol, Streams};
-use crate::resources::{api_listener, cluster, endpoints, listener, routes};
+use crate::mode::{Mode, Protocol};
+use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
 use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
@@ -281,37 +282,6 @@ async fn sigterm_drains_and_ends_with_success_while_envoy_is_connected() {
         world.until_answer("/v1/hello", "red").await;
         assert!(world.server.terminate().await.success(), "{mode}");
         assert_eq!(world.ask("/v1/hello").await, "red", "{mode}: Envoy keeps what it has");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grpc_client_resolves_and_calls_through_a_folder_and_follows_its_edits() {
-    let Some((_red, red)) = GrpcPeer::server("red").await else { return };
-    let Some((_blue, blue)) = GrpcPeer::server("blue").await else { return };
-    let (mut folder, scratch) = (Folder::new(), Folder::new());
-    // gRPC's C core speaks SotW over ADS, and nothing else.
-    let mode = Mode { streams: Streams::Ads, protocol: Protocol::Sotw };
-    let generation = |number: usize, port| {
-        let name = format!("generation-{number}");
-        [
-            ("listener.json", vec![api_listener(mode, "svc", "routes")]),
-            ("routes.json", vec![routes("routes", &[("", &name)])]),
-            ("clusters.json", vec![cluster(mode, &name)]),
-            ("endpoints.json", vec![endpoints(&name, port)]),
-        ]
-    };
-    folder.swap(&generation(0, red));
-    let server = Server::start(folder.path()).await;
-    let Some(mut client) = GrpcPeer::client(scratch.path(), "xds:///svc", server.port) else { return };
-    assert_eq!(client.call().await, Ok("red".to_owned()));
-
-    // An edit of the endpoints alone, then of everything behind the listener at once: no call is lost.
-    for (number, name, port) in [(0, "blue", blue), (1, "red", red), (2, "blue", blue), (3, "red", red)] {
-        folder.swap(&generation(number, port));
-        let edited = Instant::now();
-        while client.call().await.expect("no call is lost") != name {
-            assert!(edited.elapsed() < SOON, "the calls do not move to {name}");
-        }
     }
 }
 

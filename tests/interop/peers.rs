@@ -29,3 +29,9 @@ pub(crate) const ENVOY: &str = "envoy";
 
 /// The Python that has `grpcio`.
 pub(crate) const PYTHON: &str = "bin/python3";
+
+/// The gRPC client that is built from tests/interop/peers/go.
+pub(crate) const GRPC_GO: &str = "bin/grpc-go-peer";
+
+/// The packages of the gRPC client in tests/interop/peers/node.
+pub(crate) const GRPC_JS: &str = "node/node_modules";

