@@ -150,6 +150,12 @@ impl Envoy {
         dump["configs"].as_array().cloned().unwrap_or_default()
     }
 
+    /// The value of `key` in the runtime.
+    pub(crate) async fn runtime(&self, key: &str) -> Option<String> {
+        let runtime = self.json("/runtime").await;
+        runtime["entries"][key]["final_value"].as_str().map(str::to_owned)
+    }
+
     /// The text of the whole configuration, endpoints included.
     pub(crate) async fn config_dump(&self) -> String {
         http::get(self.admin, "/config_dump?include_eds").await.expect("the admin page answers").body
@@ -194,7 +200,8 @@ fn names(list: &Value) -> Vec<String> {
     items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect()
 }
 
-fn bootstrap(mode: Mode, xds_port: u16, metadata: &Value) -> Value {
+/// A bootstrap that takes all listeners and clusters from the server at `xds_port`.
+pub(crate) fn bootstrap(mode: Mode, xds_port: u16, metadata: &Value) -> Value {
     let local = |port: u16| json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
     let mut dynamic = json!({"cds_config": mode.config_source(), "lds_config": mode.config_source()});
     if mode.streams == Streams::Ads {

@@ -13,8 +13,25 @@ use tokio::time;
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
+    /// The lines before the body.
+    head: String,
+}
+
+impl Answer {
+    /// The value of the header field `name`.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
+
     /// Whether the connection may be used again.
-    pub(crate) keep: bool,
+    pub(crate) fn keeps_connection(&self) -> bool {
+        self.field("connection") != Some("close")
+    }
+}
+
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+    fields.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
 /// Why there is no answer.
@@ -57,11 +74,7 @@ impl Connection {
                 _ => return Err(Failure::Truncated),
             }
         }
-        let field = |name: &str| {
-            let fields = head.lines().filter_map(|line| line.split_once(": "));
-            fields.into_iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-        };
-        let body = match field("content-length").and_then(|length| length.parse().ok()) {
+        let body = match field(&head, "content-length").and_then(|length| length.parse().ok()) {
             Some(length) => self.exactly(length).await,
             None => self.chunks().await,
         };
@@ -69,7 +82,7 @@ impl Connection {
         Ok(Answer {
             status: status.ok_or(Failure::Truncated)?,
             body: String::from_utf8_lossy(&body.map_err(|_error| Failure::Truncated)?).into_owned(),
-            keep: field("connection") != Some("close"),
+            head,
         })
     }
 

@@ -96,7 +96,7 @@ impl Client {
     }
 
     fn keep(&self, connection: Connection, outcome: Result<Answer, Failure>) -> Result<Answer, Failure> {
-        if self.connections == Connections::Kept && outcome.as_ref().is_ok_and(|answer| answer.keep) {
+        if self.connections == Connections::Kept && outcome.as_ref().is_ok_and(Answer::keeps_connection) {
             self.idle.lock().expect("no holder panics").push(connection);
         }
         outcome

@@ -13,6 +13,7 @@ mod http;
 mod load;
 mod mode;
 mod peers;
+mod reconfigure;
 mod resources;
 mod rest;
 mod server;

@@ -1,0 +1,410 @@
+//! A hundred reconfigurations of every kind under load, and not one lost request.
+//!
+//! Everything that a commit changes is seen in the answer to a request, but for the runtime:
+//!
+//! ```text
+//! load -> edge -- cluster `inner`, TLS --> web -- two clusters that come, go and move --> red, blue
+//!         adds the certificate             its name, its certificate, its extension
+//!         that `web` showed                and its routes change
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use serde_json::{Value, json};
+use tokio::time;
+
+use crate::envoy::{Envoy, bootstrap};
+use crate::folder::Folder;
+use crate::http;
+use crate::load::{Connections, Load};
+use crate::mode::Mode;
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::every_turn;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_hundred_reconfigurations_lose_no_request() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let seed = match env::var("XDS_INTEROP_SEED") {
+        Ok(seed) => seed.parse().expect("XDS_INTEROP_SEED is a number"),
+        Err(_) => RandomState::new().hash_one(()),
+    };
+    eprintln!("XDS_INTEROP_SEED={seed} repeats these reconfigurations");
+    let _turns = every_turn().await;
+    let [sotw, delta] = Mode::ADS;
+    tokio::join!(reconfigure(sotw, seed), reconfigure(delta, seed));
+}
+
+async fn reconfigure(mode: Mode, seed: u64) {
+    let mut random = Random(seed);
+    let mut changes = Vec::from_iter(Change::ALL.into_iter().cycle().take(RECONFIGURATIONS));
+    random.shuffle(&mut changes);
+    let mut stage = Stage::start(mode).await;
+    let load = Load::start(stage.edge, "/", Connections::New);
+    let mut slowest = BTreeMap::<Change, Duration>::new();
+
+    for (number, change) in (1..).zip(changes) {
+        stage.apply(change, number);
+        // Now and then the next change comes before this one is through.
+        if random.below(4) > 0 {
+            let took = stage.until_in_force().await;
+            let slowest = slowest.entry(change).or_default();
+            *slowest = took.max(*slowest);
+        }
+        time::sleep(Duration::from_millis(random.below(200))).await;
+    }
+    stage.until_in_force().await;
+
+    let report = load.finish().await;
+    eprintln!("{mode}: {report}; the slowest of each kind: {slowest:?}");
+    report.assert_nothing_lost();
+    let stats = stage.envoy.stats().await;
+    for gauge in ["cluster_manager.warming_clusters", "listener_manager.total_listeners_warming"] {
+        assert_eq!(stats.get(gauge), 0, "{mode}: {gauge}");
+    }
+    let mut troubles = stats.ending(&[".update_rejected", ".config_fail", ".init_fetch_timeout"]);
+    assert!(!troubles.is_empty(), "{mode}: Envoy counts what it rejects");
+    troubles.retain(|_, count| *count > 0);
+    assert!(troubles.is_empty(), "{mode}: {troubles:?}");
+    assert_eq!(stage.server.lines_with("NACK"), [] as [String; 0], "{mode}");
+}
+
+/// One kind of commit.
+///
+/// Virtual hosts on demand join here when our server answers aliases (D24, D25).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// The route names the other one of the two clusters.
+    Route,
+    /// A new cluster with its endpoints takes the place of the one in use, which goes.
+    Cluster,
+    /// The clusters swap their endpoints.
+    Endpoints,
+    Listener,
+    /// `web` gets another certificate.
+    Secret,
+    /// A layer of the runtime has another value.
+    Runtime,
+    /// A filter of `web` gets another configuration.
+    Extension,
+}
+
+impl Change {
+    const ALL: [Self; 7] = [
+        Self::Route,
+        Self::Cluster,
+        Self::Endpoints,
+        Self::Listener,
+        Self::Secret,
+        Self::Runtime,
+        Self::Extension,
+    ];
+}
+
+/// What the folder says; numbers are those of the commit that said so last.
+#[derive(Debug)]
+struct Plan {
+    /// The numbers of the two clusters.
+    clusters: [u32; 2],
+    /// The one in use.
+    active: usize,
+    /// Whether the first one is blue and the second one red, and not the other way round.
+    swapped: bool,
+    listener: u32,
+    secret: u32,
+    runtime: u32,
+    extension: u32,
+}
+
+/// What is in force, as far as it changes.
+#[derive(Debug, PartialEq, Eq)]
+struct InForce {
+    upstream: String,
+    listener: String,
+    secret: String,
+    extension: String,
+    runtime: String,
+    clusters: BTreeSet<String>,
+}
+
+/// All that takes part; everything ends when dropped.
+#[derive(Debug)]
+struct Stage {
+    mode: Mode,
+    plan: Plan,
+    authority: Authority,
+    red: Upstream,
+    blue: Upstream,
+    folder: Folder,
+    server: Server,
+    envoy: Envoy,
+    /// The port of the listener `edge`.
+    edge: u16,
+    _scratch: Folder,
+}
+
+impl Stage {
+    async fn start(mode: Mode) -> Self {
+        let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+        let (folder, scratch) = (Folder::new(), Folder::new());
+        let plan = Plan {
+            clusters: [0, 1],
+            active: 0,
+            swapped: false,
+            listener: 0,
+            secret: 0,
+            runtime: 0,
+            extension: 0,
+        };
+        let authority = Authority::new();
+        folder.write("traffic.json", &traffic(mode, &plan, [&red, &blue]));
+        folder.write("web.json", &[web(mode, plan.listener)]);
+        folder.write("secret.json", &[authority.certificate(plan.secret)]);
+        folder.write("authority.json", &[authority.itself()]);
+        folder.write("runtime.json", &[runtime(plan.runtime)]);
+        folder.write("extension.json", &[extension(plan.extension)]);
+        let server = Server::start(folder.path()).await;
+        let mut bootstrap = bootstrap(mode, server.port, &json!({}));
+        let layer = json!({"name": "over-xds", "rtds_config": mode.config_source()});
+        bootstrap["layered_runtime"] = json!({"layers": [{"name": "over-xds", "rtds_layer": layer}]});
+        let envoy = Envoy::start_with(scratch.path(), &bootstrap.to_string(), "bootstrap.json").await;
+        let envoy = envoy.expect("it was found before");
+        // Its port is known only now.
+        let inner_endpoints = endpoints("inner", envoy.port("web").await);
+        folder.write("edge.json", &[edge(mode), inner(mode), inner_endpoints]);
+        let edge = envoy.port("edge").await;
+        let stage = Self { mode, plan, authority, red, blue, folder, server, envoy, edge, _scratch: scratch };
+        stage.until_in_force().await;
+        stage
+    }
+
+    /// Commits one change, which gets a number that none had before.
+    fn apply(&mut self, change: Change, number: u32) {
+        let number = number + 1;
+        let (folder, plan) = (&self.folder, &mut self.plan);
+        match change {
+            Change::Route => plan.active = 1 - plan.active,
+            // Its endpoints are the other ones, so that the answer changes.
+            Change::Cluster => {
+                plan.clusters[plan.active] = number;
+                plan.swapped = !plan.swapped;
+            }
+            Change::Endpoints => plan.swapped = !plan.swapped,
+            Change::Listener => plan.listener = number,
+            Change::Secret => plan.secret = number,
+            Change::Runtime => plan.runtime = number,
+            Change::Extension => plan.extension = number,
+        }
+        match change {
+            Change::Route | Change::Cluster | Change::Endpoints => {
+                folder.write("traffic.json", &traffic(self.mode, plan, [&self.red, &self.blue]));
+            }
+            Change::Listener => folder.write("web.json", &[web(self.mode, number)]),
+            Change::Secret => folder.write("secret.json", &[self.authority.certificate(number)]),
+            Change::Runtime => folder.write("runtime.json", &[runtime(number)]),
+            Change::Extension => folder.write("extension.json", &[extension(number)]),
+        }
+    }
+
+    /// Waits until Envoy does what the folder says, and returns how long that took.
+    async fn until_in_force(&self) -> Duration {
+        let plan = &self.plan;
+        let expected = InForce {
+            upstream: ["red", "blue"][usize::from(plan.swapped) ^ plan.active].to_owned(),
+            listener: format!("web-{}", plan.listener),
+            secret: format!("CN=certificate-{}", plan.secret),
+            extension: plan.extension.to_string(),
+            runtime: plan.runtime.to_string(),
+            clusters: plan.clusters.map(cluster_name).into_iter().chain(["inner".to_owned()]).collect(),
+        };
+        let what = format!("{} has {expected:?} in force", self.mode);
+        until(&what, SOON, async || (self.in_force().await? == expected).then_some(())).await.1
+    }
+
+    /// What Envoy does; `None` when a request fails.
+    async fn in_force(&self) -> Option<InForce> {
+        let answer = http::get(self.edge, "/").await.ok()?;
+        let field = |name| answer.field(name).unwrap_or_default().to_owned();
+        Some(InForce {
+            upstream: answer.body.clone(),
+            listener: field("server"),
+            secret: field(CERTIFICATE),
+            extension: field(EXTENSION),
+            runtime: self.envoy.runtime(RUNTIME_KEY).await?,
+            clusters: self.envoy.clusters().await.into_keys().collect(),
+        })
+    }
+}
+
+fn cluster_name(number: u32) -> String {
+    format!("cluster-{number}")
+}
+
+/// The route, the clusters and their endpoints, which change together.
+fn traffic(mode: Mode, plan: &Plan, upstreams: [&Upstream; 2]) -> Vec<Value> {
+    let [one, two] = plan.clusters.map(cluster_name);
+    let at = |index: usize| upstreams[usize::from(plan.swapped) ^ index].port;
+    vec![
+        routes("routes", &[("/", &cluster_name(plan.clusters[plan.active]))]),
+        cluster(mode, &one),
+        cluster(mode, &two),
+        endpoints(&one, at(0)),
+        endpoints(&two, at(1)),
+    ]
+}
+
+/// The listener behind TLS. Its number is in the header field `server`.
+fn web(mode: Mode, number: u32) -> Value {
+    let mut web = listener(mode, "web", "routes");
+    let chain = &mut web["filter_chains"][0];
+    let manager = &mut chain["filters"][0]["typed_config"];
+    manager["server_name"] = format!("web-{number}").into();
+    let filters = manager["http_filters"].as_array_mut().expect("it has a router");
+    let discovery = json!({"config_source": mode.config_source(), "type_urls": [HEADER_MUTATION]});
+    filters.insert(0, json!({"name": "extension", "config_discovery": discovery}));
+    let certificate = json!({"name": "web-certificate", "sds_config": mode.config_source()});
+    chain["transport_socket"] = tls(
+        "Downstream",
+        &json!({
+            "tls_certificate_sds_secret_configs": [certificate],
+        }),
+    );
+    web
+}
+
+/// The listener before it, which says what certificate `web` has shown.
+fn edge(mode: Mode) -> Value {
+    let mut edge = listener(mode, "edge", "");
+    let manager = &mut edge["filter_chains"][0]["filters"][0]["typed_config"];
+    let mut to_inner = routes("to-inner", &[("/", "inner")]);
+    to_inner.as_object_mut().expect("a message").remove("@type");
+    let subject = json!({"key": CERTIFICATE, "value": "%UPSTREAM_PEER_SUBJECT%"});
+    to_inner["response_headers_to_add"] = json!([{"header": subject}]);
+    manager["route_config"] = to_inner;
+    manager["server_header_transformation"] = "PASS_THROUGH".into();
+    manager.as_object_mut().expect("a message").remove("rds");
+    edge
+}
+
+/// The cluster of `web`. Each request has a connection of its own, and so a handshake.
+fn inner(mode: Mode) -> Value {
+    let mut inner = cluster(mode, "inner");
+    let authority = json!({"name": "authority", "sds_config": mode.config_source()});
+    inner["transport_socket"] = tls("Upstream", &json!({"validation_context_sds_secret_config": authority}));
+    let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    inner["typed_extension_protocol_options"] = json!({options: {
+        "@type": format!("type.googleapis.com/{options}"),
+        "common_http_protocol_options": {"max_requests_per_connection": 1},
+        "explicit_http_config": {"http_protocol_options": {}},
+    }});
+    inner
+}
+
+fn tls(side: &str, common: &Value) -> Value {
+    let context = format!("type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.{side}TlsContext");
+    json!({"name": "tls", "typed_config": {"@type": context, "common_tls_context": common}})
+}
+
+fn runtime(number: u32) -> Value {
+    json!({
+        "@type": "type.googleapis.com/envoy.service.runtime.v3.Runtime",
+        "name": "over-xds",
+        "layer": {RUNTIME_KEY: number},
+    })
+}
+
+/// The filter of `web`, which adds its number to the answer.
+fn extension(number: u32) -> Value {
+    let field = json!({"header": {"key": EXTENSION, "value": number.to_string()}});
+    json!({
+        "@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+        "name": "extension",
+        "typed_config": {"@type": HEADER_MUTATION, "mutations": {"response_mutations": [{"append": field}]}},
+    })
+}
+
+/// Who signs the certificates of `web`.
+#[derive(Debug)]
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = params("authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// What `edge` believes.
+    fn itself(&self) -> Value {
+        json!({
+            "@type": SECRET,
+            "name": "authority",
+            "validation_context": {"trusted_ca": {"inline_string": self.pem}},
+        })
+    }
+
+    /// What `web` shows.
+    fn certificate(&self, number: u32) -> Value {
+        let key = KeyPair::generate().expect("a key");
+        let params = params(&format!("certificate-{number}"));
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        json!({
+            "@type": SECRET,
+            "name": "web-certificate",
+            "tls_certificate": {
+                "certificate_chain": {"inline_string": certificate.pem()},
+                "private_key": {"inline_string": key.serialize_pem()},
+            },
+        })
+    }
+}
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+/// Numbers that depend on a seed alone (SplitMix64).
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    /// A number below `limit`.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let other = self.below(last as u64 + 1) as usize;
+            items.swap(last, other);
+        }
+    }
+}
+
+const RECONFIGURATIONS: usize = 100;
+
+const CERTIFICATE: &str = "x-certificate";
+const EXTENSION: &str = "x-extension";
+const RUNTIME_KEY: &str = "interop.commit";
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+const HEADER_MUTATION: &str =
+    "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation";
