@@ -63,6 +63,19 @@ async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
     }
 }
 
+/// gRPC asks for clusters by name, and the server holds a removal for those that do so for the grace time of order.rs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_goes_a_little_before_its_route_loses_no_call() {
+    for implementation in Implementation::ALL {
+        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        world.folder.write("clusters.json", &[cluster(SOTW, "two")]);
+        world.calls.go_on(100).await;
+        world.route_to("two");
+        world.calls.until_answer("blue").await;
+        world.calls.finish_without_loss().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_cluster_fails_the_calls_until_it_is_back() {
     for implementation in Implementation::ALL {

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use crate::envoy::{Envoy, Stats};
 use crate::folder::Folder;
+use crate::http::Failure;
 use crate::load::{Connections, Load};
 use crate::mode::{Mode, Protocol};
 use crate::resources::{cluster, endpoints, listener, routes};
@@ -250,6 +251,69 @@ async fn swap_under_load(mode: Mode, routes_name: impl Fn(usize) -> String) {
 }
 
 const SWAPS: usize = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_commit_that_removes_a_cluster_and_its_route_loses_no_request() {
+    for mode in Mode::ALL {
+        let generation = |with_one, red, blue| {
+            let (prefixes, clusters) = if with_one {
+                (&[("/v1", "one"), ("/", "two")][..], vec![cluster(mode, "one"), cluster(mode, "two")])
+            } else {
+                (&[("/", "two")][..], vec![cluster(mode, "two")])
+            };
+            [
+                ("listener.json", vec![listener(mode, "web", "routes")]),
+                ("routes.json", vec![routes("routes", prefixes)]),
+                ("clusters.json", clusters),
+                ("endpoints.json", vec![endpoints("one", red), endpoints("two", blue)]),
+            ]
+        };
+        let first = |folder: &mut Folder, red, blue| folder.swap(&generation(true, red, blue));
+        let Some(mut world) = World::start_from(mode, first).await else { return };
+        let (red, blue) = (world.red.port, world.blue.port);
+        world.until_answer("/v1", "red").await;
+        let loads = [Connections::New, Connections::Kept].map(|kind| Load::start(world.port, "/v1", kind));
+
+        for with_one in [false, true].repeat(SWAPS / 2) {
+            world.folder.swap(&generation(with_one, red, blue));
+            world.until_answer("/v1", if with_one { "red" } else { "blue" }).await;
+        }
+        world.folder.swap(&generation(false, red, blue));
+        let gone = async || world.envoy.clusters().await.into_keys().eq(["two"]).then_some(());
+        until("the cluster is gone", SOON, gone).await;
+
+        for load in loads {
+            let report = load.finish().await;
+            eprintln!("{mode}: {report}");
+            report.assert_nothing_lost();
+        }
+    }
+}
+
+/// Two commits, the wrong one first: the server says what there is, and Envoy has a route to nowhere in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_goes_before_its_route_harms_that_route_alone_and_until_it_follows() {
+    for mode in Mode::ALL {
+        let Some(world) = World::start(mode).await else { return };
+        world.until_answer("/v1", "red").await;
+        let [harmed, other] = ["/v1", "/"].map(|path| Load::start(world.port, path, Connections::New));
+        world.folder.write("clusters.json", &[cluster(mode, "two")]);
+        let gone = async || world.envoy.clusters().await.into_keys().eq(["two"]).then_some(());
+        until("the cluster is gone", SOON, gone).await;
+        world.folder.write("routes.json", &[routes("routes", &[("/", "two")])]);
+        world.until_answer("/v1", "blue").await;
+        other.finish().await.assert_nothing_lost();
+        let report = harmed.finish().await;
+        eprintln!("{mode}: {report}");
+        assert!(report.failures.keys().all(|it| matches!(it, Failure::Status(503, _))), "{mode}: {report}");
+
+        // What comes after it is whole.
+        let load = Load::start(world.port, "/v1", Connections::New);
+        world.folder.write("endpoints.json", &[endpoints("two", world.red.port)]);
+        world.until_answer("/v1", "red").await;
+        load.finish().await.assert_nothing_lost();
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v13_a_changed_cluster_with_unchanged_endpoints_is_warm_at_once() {
