@@ -54,18 +54,21 @@ async fn reconfigure(mode: Mode, seed: u64) {
 
     for (number, change) in (1..).zip(changes) {
         stage.apply(change, number);
-        // Now and then the next change comes before this one is through.
-        if random.below(4) > 0 {
+        // One in three is followed by the next before it is through.
+        let pause = if random.below(3) == 0 {
+            random.below(50)
+        } else {
             let took = stage.until_in_force().await;
             let slowest = slowest.entry(change).or_default();
             *slowest = took.max(*slowest);
-        }
-        time::sleep(Duration::from_millis(random.below(200))).await;
+            random.below(200)
+        };
+        time::sleep(Duration::from_millis(pause)).await;
     }
     stage.until_in_force().await;
 
     let report = load.finish().await;
-    eprintln!("{mode}: {report}; the slowest of each kind: {slowest:?}");
+    eprintln!("{mode}: {report}; the slowest of each kind: {slowest:.0?}");
     report.assert_nothing_lost();
     let stats = stage.envoy.stats().await;
     for gauge in ["cluster_manager.warming_clusters", "listener_manager.total_listeners_warming"] {
