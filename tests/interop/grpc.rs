@@ -25,7 +25,7 @@ async fn a_bootstrap_in_the_environment_is_as_good_as_one_in_a_file() {
 async fn edits_of_endpoints_and_routes_move_the_calls_and_lose_none() {
     for implementation in Implementation::ALL {
         let Some(mut world) = GrpcWorld::start(implementation).await else { return };
-        for _ in 0..3 {
+        for _ in 0..8 {
             world.assign(world.blue, world.blue);
             world.calls.until_answer("blue").await;
             world.assign(world.red, world.blue);

@@ -34,6 +34,8 @@ impl Mode {
         Self { streams: Streams::PerType, protocol: Protocol::Delta },
     ];
     pub(crate) const ADS: [Self; 2] = [Self::ALL[0], Self::ALL[1]];
+    /// The two protocols over each kind of streams.
+    pub(crate) const PAIRS: [[Self; 2]; 2] = [Self::ADS, [Self::ALL[2], Self::ALL[3]]];
 
     /// The ConfigSource of every reference in a resource and in the bootstrap.
     pub(crate) fn config_source(self) -> Value {

@@ -40,8 +40,9 @@ async fn one_hundred_reconfigurations_lose_no_request() {
     };
     eprintln!("XDS_INTEROP_SEED={seed} repeats these reconfigurations");
     let _turns = every_turn().await;
-    let [sotw, delta] = Mode::ADS;
-    tokio::join!(reconfigure(sotw, seed), reconfigure(delta, seed));
+    for [sotw, delta] in Mode::PAIRS {
+        tokio::join!(reconfigure(sotw, seed), reconfigure(delta, seed));
+    }
 }
 
 async fn reconfigure(mode: Mode, seed: u64) {
