@@ -51,17 +51,27 @@ impl Envoy {
     ) -> Option<Self> {
         let bootstrap = bootstrap(mode, xds_port, metadata);
         let text = serde_json::to_string_pretty(&bootstrap).expect("JSON values");
-        Self::launch(scratch, &text, "bootstrap.json").await
+        Self::launch(scratch, &text, "bootstrap.json", DRAIN).await
     }
 
     /// The same with the text of a bootstrap, whose format is told by the extension of `file_name`.
     pub(crate) async fn start_with(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
-        let envoy = Self::launch(scratch, text, file_name).await?;
+        Self::start_patient(scratch, text, file_name, DRAIN).await
+    }
+
+    /// The same; what a listener that changes or goes has accepted may take `drain`, in seconds, until it is cut off.
+    pub(crate) async fn start_patient(
+        scratch: &Path,
+        text: &str,
+        file_name: &str,
+        drain: u32,
+    ) -> Option<Self> {
+        let envoy = Self::launch(scratch, text, file_name, drain).await?;
         envoy.until_ready().await;
         Some(envoy)
     }
 
-    async fn launch(scratch: &Path, text: &str, file_name: &str) -> Option<Self> {
+    async fn launch(scratch: &Path, text: &str, file_name: &str, drain: u32) -> Option<Self> {
         let binary = peers::find(peers::ENVOY)?;
         let bootstrap = scratch.join(file_name);
         fs::write(&bootstrap, text).expect("the temporary directory is writable");
@@ -73,8 +83,7 @@ impl Envoy {
             .arg(&admin_file)
             .arg("--log-path")
             .arg(&log)
-            // A removed listener stays in the configuration until it has drained.
-            .args(["--concurrency", "1", "--disable-hot-restart", "--drain-time-s", "1"])
+            .args(["--concurrency", "1", "--disable-hot-restart", "--drain-time-s", &drain.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -225,5 +234,8 @@ pub(crate) fn bootstrap(mode: Mode, xds_port: u16, metadata: &Value) -> Value {
         }]},
     })
 }
+
+/// Short, as a removed listener stays in the configuration until it has drained.
+const DRAIN: u32 = 1;
 
 const LINES_OF_LOG: usize = 40;

@@ -180,7 +180,8 @@ impl Stage {
         let mut bootstrap = bootstrap(mode, server.port, &json!({}));
         let layer = json!({"name": "over-xds", "rtds_config": mode.config_source()});
         bootstrap["layered_runtime"] = json!({"layers": [{"name": "over-xds", "rtds_layer": layer}]});
-        let envoy = Envoy::start_with(scratch.path(), &bootstrap.to_string(), "bootstrap.json").await;
+        let text = bootstrap.to_string();
+        let envoy = Envoy::start_patient(scratch.path(), &text, "bootstrap.json", PATIENCE).await;
         let envoy = envoy.expect("it was found before");
         // Its port is known only now.
         let inner_endpoints = endpoints("inner", envoy.port("web").await);
@@ -302,6 +303,7 @@ fn edge(mode: Mode) -> Value {
 /// The cluster of `web`. Each request has a connection of its own, and so a handshake.
 fn inner(mode: Mode) -> Value {
     let mut inner = cluster(mode, "inner");
+    inner["connect_timeout"] = format!("{PATIENCE}s").into();
     let authority = json!({"name": "authority", "sds_config": mode.config_source()});
     inner["transport_socket"] = tls("Upstream", &json!({"validation_context_sds_secret_config": authority}));
     let options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -405,6 +407,9 @@ impl Random {
 }
 
 const RECONFIGURATIONS: usize = 100;
+
+/// How many seconds a busy machine may take for a handshake, before Envoy gives a connection up.
+const PATIENCE: u32 = 10;
 
 const CERTIFICATE: &str = "x-certificate";
 const EXTENSION: &str = "x-extension";
