@@ -53,7 +53,8 @@ async fn reconfigure(mode: Mode, seed: u64) {
     let load = Load::start(stage.edge, "/", Connections::New);
     let mut slowest = BTreeMap::<Change, Duration>::new();
 
-    for (number, change) in (1..).zip(changes) {
+    // 0 and 1 are the clusters at the start.
+    for (number, change) in (2..).zip(changes) {
         stage.apply(change, number);
         // One in three is followed by the next before it is through.
         let pause = if random.below(3) == 0 {
@@ -194,7 +195,6 @@ impl Stage {
 
     /// Commits one change, which gets a number that none had before.
     fn apply(&mut self, change: Change, number: u32) {
-        let number = number + 1;
         let (folder, plan) = (&self.folder, &mut self.plan);
         match change {
             Change::Route => plan.active = 1 - plan.active,
