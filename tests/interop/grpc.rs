@@ -13,7 +13,7 @@ use crate::wait::{SOON, until};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bootstrap_in_the_environment_is_as_good_as_one_in_a_file() {
     for implementation in Implementation::ALL {
-        let Some(world) = GrpcWorld::start(implementation).await else { return };
+        let Some(world) = GrpcWorld::start(implementation).await else { continue };
         let (target, port) = ("xds:///svc", world.server.port);
         let client = GrpcPeer::client(implementation, Bootstrap::Inline, target, port, &json!({}));
         assert_eq!(client.expect("found before").call().await, Ok("red".to_owned()), "{implementation}");
@@ -24,7 +24,7 @@ async fn a_bootstrap_in_the_environment_is_as_good_as_one_in_a_file() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_of_endpoints_and_routes_move_the_calls_and_lose_none() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         for _ in 0..8 {
             world.assign(world.blue, world.blue);
             world.calls.until_answer("blue").await;
@@ -53,7 +53,7 @@ async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
             ]
         };
         let first = |folder: &mut Folder, red, _| folder.swap(&generation(0, red));
-        let Some(mut world) = GrpcWorld::start_from(implementation, first).await else { return };
+        let Some(mut world) = GrpcWorld::start_from(implementation, first).await else { continue };
         let ports = [world.red, world.blue];
         for number in 1..=8 {
             world.folder.swap(&generation(number, ports[number % 2]));
@@ -67,7 +67,7 @@ async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_goes_a_little_before_its_route_loses_no_call() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         world.folder.write("clusters.json", &[cluster(SOTW, "two")]);
         world.calls.go_on(100).await;
         world.route_to("two");
@@ -79,7 +79,7 @@ async fn a_cluster_that_goes_a_little_before_its_route_loses_no_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_cluster_fails_the_calls_until_it_is_back() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         let mut named = cluster(SOTW, "one");
         named["eds_cluster_config"]["service_name"] = "one".into();
         // Not at once: a client that asks by name is told after the grace time of order.rs.
@@ -96,7 +96,7 @@ async fn a_deleted_cluster_fails_the_calls_until_it_is_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_listener_fails_the_calls_until_it_is_back() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         let listener = api_listener(SOTW, "svc", "routes");
         let mut changed = listener.clone();
         changed["stat_prefix"] = "changed".into();
@@ -110,7 +110,7 @@ async fn a_deleted_listener_fails_the_calls_until_it_is_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rejected_cluster_leaves_the_old_one_in_use_is_logged_once_and_is_not_sent_again() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         let mut bad = cluster(SOTW, "one");
         bad["type"] = "STATIC".into();
         world.folder.write("clusters.json", &[bad, cluster(SOTW, "two")]);
@@ -143,7 +143,7 @@ async fn a_rejected_cluster_leaves_the_old_one_in_use_is_logged_once_and_is_not_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_go_on_while_the_server_is_gone_and_an_edit_reaches_them_when_it_is_back() {
     for implementation in Implementation::ALL {
-        let Some(mut world) = GrpcWorld::start(implementation).await else { return };
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
         world.server.kill().await;
         world.calls.go_on(100).await;
         world.server.restart().await;
