@@ -79,15 +79,18 @@ impl Update {
     /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.
     fn find_absent(&mut self, wanted: &Wanted, resources: &TypeSnapshot) {
         for asked in wanted.names().iter() {
-            let is_named = |part: &&Part| part.selection != Selection::All;
-            let mut parts = wanted.covering(asked).filter(is_named);
+            let mut named = wanted.covering(asked).filter(|part| part.selection != Selection::All).peekable();
+            if named.peek().is_none() {
+                continue;
+            }
             let is_found = |part: &Part| {
                 let variants = resources.asked_by(asked).filter_map(|name| resources.get(name));
                 variants.into_iter().any(|variants| variants.resolve(&part.parameters).is_some())
             };
             let is_absent = match wanted.form {
-                Form::Name => parts.any(|part| !is_found(part)),
-                Form::Located => !parts.any(is_found),
+                Form::Name => named.any(|part| !is_found(part)),
+                // Who has nothing beside others is told by the parameters (T35).
+                Form::Located => !wanted.covering(asked).any(is_found),
             };
             if is_absent {
                 self.absent.push(asked.clone());

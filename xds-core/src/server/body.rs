@@ -10,7 +10,7 @@ use prost::encoding::{encode_varint, encoded_len_varint};
 use super::failure::Failure;
 use super::progress::Handle;
 use crate::constraint::Constraints;
-use crate::name::{ResourceName, TypeUrl};
+use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.
@@ -132,7 +132,8 @@ impl Body {
     pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Self {
         let mut body = Builder::default();
         for name in names.map(|name| shape.spell(name).as_str()) {
-            body.length(RESOURCES, 2 * field_len(name.len()));
+            body.length(RESOURCES, field_len(VERSION_TEXT_LEN) + 2 * field_len(name.len()));
+            body.text(RESOURCE_VERSION, &Version(0).to_string());
             body.text(RESOURCE_NAME, name);
             body.text(RESOURCE_ALIASES, name);
             body.body.resources += 1;

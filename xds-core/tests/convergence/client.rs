@@ -243,9 +243,10 @@ impl Client for DeltaClient {
             assert!(seen.insert(name.clone()), "D13: {name} removed twice");
             known.take_removal(name);
         }
+        let mut absent = Vec::new();
         for name in &response.removed_resource_names {
             assert!(seen.insert(key(name)), "D13: {name:?} removed twice");
-            known.take_variant_removal(name);
+            absent.extend(known.take_variant_removal(name));
         }
         for resource in &response.resources {
             let located = resource.resource_name.as_ref();
@@ -255,6 +256,7 @@ impl Client for DeltaClient {
             assert!(is_new, "D13, T30b: {name} twice, or added and removed");
             known.take(located, &resource.resource.as_ref().unwrap().value, &resource.version);
         }
+        known.take_absent(absent);
         let message = DeltaRequest {
             type_url: response.type_url,
             response_nonce: Nonce::parse(&response.nonce),

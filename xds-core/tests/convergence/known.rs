@@ -102,8 +102,9 @@ impl Known {
         }
     }
 
-    /// T30b: one variant of the name is gone, and nothing is there for the locators it matches.
-    pub(crate) fn take_variant_removal(&mut self, resource_name: &ResourceName) {
+    /// T30b: one variant of the name is gone. Back come the locators it matches: nothing is there for those that no
+    /// variant serves once the response is taken whole.
+    pub(crate) fn take_variant_removal(&mut self, resource_name: &ResourceName) -> Vec<(String, Parameters)> {
         let (name, constraints) = (&resource_name.name, constraints_of(Some(resource_name)));
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
@@ -113,10 +114,15 @@ impl Known {
         self.held.retain(|(other, theirs), held| {
             !(held.is_old && other == name && matching.iter().any(|params| theirs.matches(params)))
         });
-        for params in matching {
-            let serves = |(other, theirs): &(String, Constraints)| other == name && theirs.matches(&params);
+        matching.into_iter().map(|params| (name.clone(), params)).collect()
+    }
+
+    /// What was removed, as far as nothing took its place.
+    pub(crate) fn take_absent(&mut self, removed: Vec<(String, Parameters)>) {
+        for (name, params) in removed {
+            let serves = |(other, theirs): &(String, Constraints)| *other == name && theirs.matches(&params);
             if !self.held.keys().any(serves) {
-                self.absent.insert((name.clone(), params));
+                self.absent.insert((name, params));
             }
         }
     }
