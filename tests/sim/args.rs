@@ -1,0 +1,72 @@
+//! The command line: a little of its own, and what test runners pass to every test.
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Help,
+    /// For test runners.
+    List,
+    /// A filter asks for other tests.
+    Nothing,
+    /// So many seeds, from this one on.
+    Seeds { first: u64, count: u64 },
+    /// One seed, with its trace.
+    Replay { seed: u64 },
+    /// Seeds from this one on until it is stopped.
+    Forever { first: u64 },
+}
+
+pub(crate) const HELP: &str = "\
+Runs simulated worlds: replicas, clients of both protocols, commits, delays, crashes; all from one seed, in virtual time.
+
+Usage: cargo sim [OPTIONS]
+
+  --seeds N      runs N seeds (default 2000)
+  --from S       starts with seed S (default 1)
+  --seed S       runs one seed and prints what happens in it; so does XDS_SIM_SEED=S
+  --forever      runs seeds from a random one on, until Ctrl-C or a failure
+  --help         prints this
+
+A failure prints the seed, the invariant, and the shortest trace that was found. To replay: cargo sim --seed S
+Ctrl-C ends a run at any time; nothing is written. For a long search, `cargo test --release --test sim -- --forever` runs
+several times as many seeds per second, without the debug assertions of the machines.";
+
+/// Seeds of a run that nobody asked more of.
+const SEEDS: u64 = 2_000;
+
+impl Mode {
+    /// Reads the arguments; `random` is where `--forever` starts.
+    pub(crate) fn of(
+        arguments: impl Iterator<Item = String>,
+        seed: Option<String>,
+        random: u64,
+    ) -> Result<Self, String> {
+        let mut arguments = arguments;
+        let (mut first, mut count, mut filters) = (1, SEEDS, Vec::new());
+        let mut mode = seed.map(|seed| number("XDS_SIM_SEED", Some(seed))).transpose()?.map(|seed| Self::Replay { seed });
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--help" | "-h" => return Ok(Self::Help),
+                "--list" => mode = Some(Self::List),
+                "--seeds" => count = number(&argument, arguments.next())?,
+                "--from" => first = number(&argument, arguments.next())?,
+                "--seed" => mode = Some(Self::Replay { seed: number(&argument, arguments.next())? }),
+                "--forever" => mode = Some(Self::Forever { first: random }),
+                // What `cargo test -- ..` gives to all tests.
+                "--nocapture" | "--no-capture" | "--quiet" | "-q" | "--exact" | "--show-output" | "--include-ignored" => {}
+                "--ignored" => return Ok(Self::Nothing),
+                "--test-threads" | "--format" | "--color" | "--skip" | "-Z" => _ = arguments.next(),
+                other if other.starts_with('-') && other.contains('=') => {}
+                other if other.starts_with('-') => return Err(format!("unknown option {other}\n\n{HELP}")),
+                _ => filters.push(argument),
+            }
+        }
+        let is_wanted = filters.is_empty() || filters.iter().any(|filter| "sim".contains(filter.as_str()));
+        Ok(if is_wanted { mode.unwrap_or(Self::Seeds { first, count }) } else { Self::Nothing })
+    }
+}
+
+fn number(option: &str, value: Option<String>) -> Result<u64, String> {
+    let value = value.ok_or_else(|| format!("{option} needs a number\n\n{HELP}"))?;
+    value.parse().map_err(|_| format!("{option} needs a number, not {value:?}\n\n{HELP}"))
+}

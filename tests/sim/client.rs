@@ -1,0 +1,178 @@
+//! A client: what it knows, and its side of its streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_core::Nonce;
+use xds_core::server::{DeltaRequest, SotwRequest};
+use xds_core::subscription::{self, Locator};
+
+use crate::connection::{Connection, Envelope, Message, Request};
+use crate::content::Kind;
+use crate::known::{Asked, Known};
+use crate::script::{Profile, Protocol};
+
+pub(crate) struct Client {
+    pub(crate) profile: Profile,
+    pub(crate) types: BTreeMap<Kind, Known>,
+    /// By type; under `None` the one for all types.
+    pub(crate) connections: BTreeMap<Option<Kind>, Connection>,
+    /// Types of which it rejected something.
+    pub(crate) rejected: BTreeSet<Kind>,
+}
+
+impl Client {
+    pub(crate) fn new(profile: Profile) -> Self {
+        Self { profile, types: BTreeMap::new(), connections: BTreeMap::new(), rejected: BTreeSet::new() }
+    }
+
+    /// On which of its streams a type goes.
+    pub(crate) fn slot(&self, kind: Kind) -> Option<Kind> {
+        (!self.profile.is_aggregated).then_some(kind)
+    }
+
+    pub(crate) fn connection(&mut self, kind: Kind) -> Option<&mut Connection> {
+        self.connections.get_mut(&self.slot(kind))
+    }
+
+    /// The types that go over one of its streams.
+    pub(crate) fn kinds_on(&self, slot: Option<Kind>) -> Vec<Kind> {
+        self.types.keys().copied().filter(|kind| slot.is_none_or(|slot| slot == *kind)).collect()
+    }
+
+    /// Whether asking for this brings back a wildcard: what is under way for the one that was given up could not be told
+    /// from what comes for the new one, so the client first takes all there is.
+    pub(crate) fn has_to_catch_up(&self, kind: Kind, asked: &BTreeSet<Asked>) -> bool {
+        let is_new = |one: &&Asked| self.types.get(&kind).is_none_or(|known| !known.asked.contains(*one));
+        asked.iter().filter(is_new).any(|(name, _)| name.is_none())
+    }
+
+    /// Asks for something else; the request goes out if there is a stream.
+    pub(crate) fn ask(&mut self, kind: Kind, asked: BTreeSet<Asked>) {
+        let profile = &self.profile;
+        let known =
+            self.types.entry(kind).or_insert_with(|| Known::new(kind, profile.protocol, &profile.node));
+        let asked = known.distinct(asked);
+        // S19, D16: asking for nothing would ask for everything, in SotW as long as nothing else was asked for.
+        let is_legacy = known.protocol == Protocol::Sotw && sotw_list(known, profile.is_legacy).is_empty();
+        if asked.is_empty() && (!known.has_asked || is_legacy) {
+            return;
+        }
+        let before = known.asked.clone();
+        known.ask(asked);
+        let is_first = !known.has_asked;
+        let request = match known.protocol {
+            Protocol::Sotw => Message::Sotw(SotwRequest {
+                asked: Some(sotw_list(known, self.profile.is_legacy)),
+                ..sotw(known)
+            }),
+            Protocol::Delta => Message::Delta(delta(known, &before, is_first, self.profile.is_legacy)),
+        };
+        self.send(kind, request);
+    }
+
+    /// The first request of a type on a new stream (S1, D1).
+    pub(crate) fn ask_again(&mut self, kind: Kind) {
+        let Some(known) = self.types.get(&kind).filter(|known| !known.asked.is_empty()) else { return };
+        self.ask(kind, known.asked.clone());
+    }
+
+    fn send(&mut self, kind: Kind, message: Message) {
+        let slot = self.slot(kind);
+        let (Some(known), Some(connection)) = (self.types.get_mut(&kind), self.connections.get_mut(&slot)) else {
+            return;
+        };
+        let brought = if known.has_asked { BTreeMap::new() } else { known.held.clone() };
+        known.has_asked = true;
+        connection.requests.push_back(Request { kind, message, asked: known.asked.clone(), brought });
+    }
+
+    /// Reads the oldest response of the stream of a type.
+    pub(crate) fn read(&mut self, kind: Kind) -> Option<Envelope> {
+        self.connection(kind)?.responses.pop_front()
+    }
+
+    /// Takes a response, and says whether it uses all of it (C1).
+    pub(crate) fn take(&mut self, envelope: &Envelope) -> bool {
+        let Envelope { received, sent_at, asked, .. } = envelope;
+        let Some(known) = self.types.get_mut(&received.kind) else { return false };
+        let is_accepted = known.take(received, self.profile.rejects, *sent_at);
+        known.version_of.clone_from(asked);
+        let error_detail = (!is_accepted).then(|| "a bad payload".to_owned());
+        let message = match known.protocol {
+            Protocol::Sotw => {
+                let asked = Some(sotw_list(known, self.profile.is_legacy));
+                Message::Sotw(SotwRequest { error_detail, asked, ..sotw(known) })
+            }
+            Protocol::Delta => Message::Delta(DeltaRequest {
+                type_url: received.kind.url().into(),
+                response_nonce: Nonce::parse(&received.nonce),
+                error_detail,
+                ..DeltaRequest::default()
+            }),
+        };
+        if !is_accepted {
+            self.rejected.insert(received.kind);
+        }
+        self.send(received.kind, message);
+        is_accepted
+    }
+
+    /// What it holds survives the end of a stream.
+    pub(crate) fn disconnect(&mut self, slot: Option<Kind>) {
+        if self.connections.remove(&slot).is_some() {
+            for kind in self.kinds_on(slot) {
+                self.types.get_mut(&kind).unwrap().reconnect();
+            }
+        }
+    }
+}
+
+fn is_only_wildcard(asked: &BTreeSet<Asked>) -> bool {
+    asked.iter().eq([&(None, None)])
+}
+
+/// The fields of any request.
+fn sotw(known: &Known) -> SotwRequest {
+    SotwRequest {
+        type_url: known.kind.url().into(),
+        version_info: known.version.clone(),
+        response_nonce: Nonce::parse(&known.nonce),
+        ..SotwRequest::default()
+    }
+}
+
+/// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was sent; a client for which
+/// that holds asks for nothing else later, which [`Client::ask`] sees to.
+fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Asked {
+    if is_legacy && known.is_legacy_stream && is_only_wildcard(&known.asked) && known.kind.known().legacy_wildcard {
+        return subscription::Asked::default();
+    }
+    list(known.asked.iter())
+}
+
+/// D1, D2: what is new and what is given up.
+fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: bool) -> DeltaRequest {
+    let type_url = known.kind.url().into();
+    if !is_first {
+        let subscribe = list(known.asked.difference(before));
+        let unsubscribe = list(before.difference(&known.asked));
+        return DeltaRequest { type_url, subscribe, unsubscribe, ..DeltaRequest::default() };
+    }
+    let is_legacy = is_legacy && is_only_wildcard(&known.asked) && known.kind.known().legacy_wildcard;
+    let subscribe = if is_legacy { subscription::Asked::default() } else { list(known.asked.iter()) };
+    let brought = known.brought().into_iter().map(|(name, version)| (name.as_str().into(), version));
+    DeltaRequest { type_url, subscribe, initial_resource_versions: brought.collect(), ..DeltaRequest::default() }
+}
+
+/// The plain names and the locators of a request.
+fn list<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
+    let mut list = subscription::Asked::default();
+    for (name, parameters) in asked {
+        let name = name.as_deref().unwrap_or("*").into();
+        match parameters {
+            None => list.names.push(name),
+            Some(parameters) => list.locators.push(Locator { name, parameters: parameters.clone() }),
+        }
+    }
+    list
+}

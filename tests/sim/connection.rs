@@ -1,0 +1,322 @@
+//! One stream: the machine at its server, as the driver runs it, and the messages under way.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use xds_core::server::{
+    ClientGroup, DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig,
+};
+use xds_core::subscription::Asked as List;
+use xds_core::{Cache, Nonce, Parameters, Snapshot, Watch};
+
+use crate::content::Kind;
+use crate::exceptions::ASKS_TWICE;
+use crate::invariant::{self, Violation};
+use crate::known::{Asked, Held, Key, Known, Rejects};
+use crate::script::{Profile, Protocol};
+use crate::wire::Received;
+
+/// A stream between a client and a replica. In both directions messages arrive in order, or not at all.
+pub(crate) struct Connection {
+    pub(crate) replica: usize,
+    machine: Machine,
+    watch: Arc<Watch>,
+    started: Duration,
+    /// The machine has to be asked what to send.
+    is_due: bool,
+    until: Option<Duration>,
+    window: usize,
+    pub(crate) requests: VecDeque<Request>,
+    pub(crate) responses: VecDeque<Envelope>,
+    /// What the server knows of each type.
+    pub(crate) seen: BTreeMap<Kind, Seen>,
+    nonces: BTreeSet<String>,
+}
+
+enum Machine {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+/// A request under way, with what the model knows of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    pub(crate) message: Message,
+    /// All that the client then asks for.
+    pub(crate) asked: BTreeSet<Asked>,
+    /// What the client holds, in the first request.
+    pub(crate) brought: BTreeMap<Key, Held>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    Sotw(SotwRequest),
+    Delta(DeltaRequest),
+}
+
+/// A response under way, with what the model knows of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Envelope {
+    pub(crate) received: Received,
+    /// The snapshot it was made from.
+    pub(crate) sent_at: usize,
+    /// The server knew of routes that this client asks for.
+    pub(crate) routes_asked: bool,
+    /// What was asked for when it was made.
+    pub(crate) asked: BTreeSet<Asked>,
+    /// The first of its type on the stream.
+    pub(crate) is_first: bool,
+    /// Something was asked for since the response before.
+    pub(crate) answers: bool,
+}
+
+/// One type of a stream as an observer at the server sees it, who takes each response when it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) ideal: Known,
+    /// The last request of the type, as the skimmer of the driver remembers it.
+    last: Option<BTreeSet<Asked>>,
+    /// Something was asked for since the last response.
+    pub(crate) has_asked: bool,
+    pub(crate) is_answered: bool,
+    /// What answers brought since the last response that was none.
+    pub(crate) answered: BTreeSet<String>,
+    /// The snapshot that the last response was made from.
+    pub(crate) sent_at: usize,
+    /// A cluster was sent since the last response (S34).
+    pub(crate) is_endpoints_due: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        profile: &Profile,
+        kind: Option<Kind>,
+        replica: usize,
+        cache: &Arc<Cache>,
+        group: &ClientGroup,
+        now: Duration,
+    ) -> Self {
+        let service = kind.map_or(Service::Aggregated, |kind| Service::Single(kind.url().into()));
+        let watch = cache.watch();
+        let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
+        let mut machine = match profile.protocol {
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, service, config)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, service, config)),
+        };
+        machine.start(&profile.node, group);
+        Self {
+            replica,
+            machine,
+            watch,
+            started: now,
+            is_due: false,
+            until: None,
+            window: profile.window,
+            requests: VecDeque::new(),
+            responses: VecDeque::new(),
+            seen: BTreeMap::new(),
+            nonces: BTreeSet::new(),
+        }
+    }
+
+    /// The server reads one request.
+    pub(crate) fn read(&mut self, now: Duration, node: &Parameters, read_at: usize) -> Result<(), Violation> {
+        let Some(Request { kind, message, asked, brought }) = self.requests.pop_front() else { return Ok(()) };
+        let protocol = self.machine.protocol();
+        let seen = self.seen.entry(kind).or_insert_with(|| Seen::new(kind, protocol, node, brought, read_at));
+        let is_repeated = seen.last.as_ref() == Some(&asked);
+        let result = match (&mut self.machine, message) {
+            (Machine::Sotw(stream), Message::Sotw(mut request)) => {
+                seen.has_asked |= !is_repeated;
+                // As the skimmer does.
+                request.asked = request.asked.filter(|_| !is_repeated);
+                stream.on_request(now.saturating_sub(self.started), request).map(|_| ())
+            }
+            (Machine::Delta(stream), Message::Delta(request)) => {
+                let has_lists = !request.subscribe.is_empty() || !request.unsubscribe.is_empty();
+                seen.has_asked |= has_lists || seen.last.is_none();
+                stream.on_request(request).map(|_| ())
+            }
+            _ => unreachable!("a client speaks one protocol"),
+        };
+        seen.ideal.ask(asked.clone());
+        seen.last = Some(asked);
+        self.is_due = true;
+        result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
+    }
+
+    /// Sends one response if there is one and room for it.
+    pub(crate) fn serve(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        history: &[Arc<Snapshot>],
+    ) -> Result<Option<Received>, Violation> {
+        let now = now.saturating_sub(self.started);
+        self.is_due |= self.is_woken() || self.until.is_some_and(|until| until <= now);
+        if !self.is_due || self.responses.len() >= self.window {
+            return Ok(None);
+        }
+        let mut next = self.machine.next(now, snapshot);
+        if ASKS_TWICE && matches!(next, Next::Wait { .. }) {
+            next = self.machine.next(now, snapshot);
+        }
+        match next {
+            Next::Wait { until } => {
+                if until.is_some_and(|until| until <= now) {
+                    return Err(Violation::new("stream", format!("at {now:?} it waits until {until:?}")));
+                }
+                (self.is_due, self.until) = (false, until);
+                Ok(None)
+            }
+            Next::Close(error) => Err(Violation::new("stream", format!("the server ends the stream: {error}"))),
+            Next::Send(response) => {
+                let protocol = self.machine.protocol();
+                let received = Received::of(&response, protocol);
+                let received = received.map_err(|error| Violation::new("form", error))?;
+                self.observe(received, snapshot, history).map(Some)
+            }
+        }
+    }
+
+    /// Checks a response where it is sent, and puts it on its way.
+    fn observe(
+        &mut self,
+        received: Received,
+        snapshot: &Snapshot,
+        history: &[Arc<Snapshot>],
+    ) -> Result<Received, Violation> {
+        let kind = received.kind;
+        invariant::identity::check(&received, &mut self.nonces, self.seen.get(&kind))?;
+        let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
+        let sent_at = history.len() - 1;
+        let before = seen.clone();
+        seen.ideal.take(&received, Rejects::Nothing, sent_at);
+        let sent = invariant::Sent { received: &received, before: &before, after: &seen.ideal, snapshot, history };
+        invariant::check_sent(&sent)?;
+        if !seen.has_asked {
+            seen.answered.clear();
+        }
+        seen.answered.extend(received.resources.iter().filter(|_| seen.has_asked).map(|item| item.name.clone()));
+        (seen.has_asked, seen.is_answered, seen.is_endpoints_due) = (false, true, false);
+        seen.sent_at = sent_at;
+        let asked = seen.ideal.asked.clone();
+        let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
+        self.responses.push_back(Envelope {
+            received: received.clone(),
+            sent_at,
+            routes_asked,
+            asked,
+            is_first: !before.is_answered,
+            answers: before.has_asked,
+        });
+        Ok(received)
+    }
+
+    /// S34: a cluster was sent to this client, on this stream or another.
+    pub(crate) fn on_clusters_sent(&mut self) {
+        if let Some(seen) = self.seen.get_mut(&Kind::Endpoints) {
+            seen.is_endpoints_due = true;
+        }
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.requests.is_empty() && self.responses.is_empty()
+    }
+
+    /// Asks the way a driver does, without one.
+    fn is_woken(&self) -> bool {
+        let woken = pin!(self.watch.woken());
+        woken.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    }
+}
+
+impl Machine {
+    fn start(&mut self, node: &Parameters, group: &ClientGroup) {
+        match self {
+            Self::Sotw(stream) => {
+                stream.on_node(node.clone());
+                stream.join(group);
+            }
+            Self::Delta(stream) => {
+                stream.on_node(node.clone());
+                stream.join(group);
+            }
+        }
+    }
+
+    fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+        match self {
+            Self::Sotw(stream) => stream.next(now, snapshot),
+            Self::Delta(stream) => stream.next(now, snapshot),
+        }
+    }
+
+    fn protocol(&self) -> Protocol {
+        match self {
+            Self::Sotw(_) => Protocol::Sotw,
+            Self::Delta(_) => Protocol::Delta,
+        }
+    }
+}
+
+impl Seen {
+    /// What the client brought counts as sent when it said so: on this stream the server can only know it from then on.
+    fn new(
+        kind: Kind,
+        protocol: Protocol,
+        node: &Parameters,
+        mut held: BTreeMap<Key, Held>,
+        read_at: usize,
+    ) -> Self {
+        held.values_mut().for_each(|held| held.sent_at = read_at);
+        let ideal = Known { held, ..Known::new(kind, protocol, node) };
+        Self {
+            ideal,
+            last: None,
+            has_asked: false,
+            is_answered: false,
+            answered: BTreeSet::new(),
+            sent_at: read_at,
+            is_endpoints_due: false,
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = |list: &List| {
+            let plain = list.names.iter().map(ToString::to_string);
+            let located = list.locators.iter().map(|locator| format!("{}?{}", locator.name, locator.parameters));
+            plain.chain(located).collect::<Vec<_>>().join(" ")
+        };
+        write!(f, "{}", self.kind)?;
+        match &self.message {
+            Message::Sotw(SotwRequest { response_nonce, error_detail, asked, version_info, .. }) => {
+                write!(f, " {{{}}}", asked.as_ref().map(names).unwrap_or_default())?;
+                write!(f, " v{}", version_info.get(..6).unwrap_or(version_info))?;
+                answer(f, *response_nonce, error_detail.is_some())
+            }
+            Message::Delta(request) => {
+                write!(f, " +{{{}}} -{{{}}}", names(&request.subscribe), names(&request.unsubscribe))?;
+                for (name, version) in &request.initial_resource_versions {
+                    write!(f, " has {name}@{}", version.get(..6).unwrap_or(version))?;
+                }
+                answer(f, request.response_nonce, request.error_detail.is_some())
+            }
+        }
+    }
+}
+
+fn answer(f: &mut fmt::Formatter<'_>, nonce: Option<Nonce>, is_error: bool) -> fmt::Result {
+    match nonce {
+        None => Ok(()),
+        Some(nonce) if is_error => write!(f, " NACK n{nonce}"),
+        Some(nonce) => write!(f, " n{nonce}"),
+    }
+}

@@ -1,0 +1,312 @@
+//! What is served: types, payloads that say something about each other, and the commits that change them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use prost::Message;
+use xds_core::{
+    Cache, Constraints, KnownType, Parameters, Resource, Snapshot, Transaction, Variant, VariantId,
+};
+use xds_proto::type_url;
+
+/// The types that are served, in the order of S33.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Cluster,
+    Endpoints,
+    Listener,
+    Route,
+    /// A type that no table knows.
+    Thing,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Cluster, Self::Endpoints, Self::Listener, Self::Route, Self::Thing];
+
+    pub(crate) fn url(self) -> &'static str {
+        match self {
+            Self::Cluster => type_url::CLUSTER,
+            Self::Endpoints => type_url::CLUSTER_LOAD_ASSIGNMENT,
+            Self::Listener => type_url::LISTENER,
+            Self::Route => type_url::ROUTE_CONFIGURATION,
+            Self::Thing => "type.googleapis.com/acme.Thing",
+        }
+    }
+
+    pub(crate) fn of_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.url() == url)
+    }
+
+    pub(crate) fn known(self) -> &'static KnownType {
+        KnownType::of(self.url())
+    }
+
+    /// S25: whether a SotW response says by absence what is gone.
+    pub(crate) fn is_full_state(self) -> bool {
+        self.known().full_state
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cluster => "CDS",
+            Self::Endpoints => "EDS",
+            Self::Listener => "LDS",
+            Self::Route => "RDS",
+            Self::Thing => "Thing",
+        })
+    }
+}
+
+/// What a client reads out of a payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) name: String,
+    pub(crate) number: i32,
+    /// Clients that check payloads reject it.
+    pub(crate) is_bad: bool,
+    /// The clusters that a route names.
+    pub(crate) clusters: Vec<String>,
+}
+
+impl Content {
+    pub(crate) fn of(kind: Kind, payload: &[u8]) -> Result<Self, String> {
+        let common = Common::decode(payload).map_err(|error| error.to_string())?;
+        let clusters = match kind {
+            Kind::Route => {
+                let route = RouteConfiguration::decode(payload).map_err(|error| error.to_string())?;
+                let routes = route.virtual_hosts.into_iter().flat_map(|host| host.routes);
+                routes.filter_map(|route| route.action).map(|action| action.cluster).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self { name: common.name, number: common.number, is_bad: common.is_bad, clusters })
+    }
+
+    fn encode(&self, kind: Kind) -> Bytes {
+        let common = Common { name: self.name.clone(), number: self.number, is_bad: self.is_bad };
+        let mut payload = common.encode_to_vec();
+        match kind {
+            Kind::Cluster => payload.extend(Cluster { discovery_type: 3 }.encode_to_vec()),
+            Kind::Route => {
+                let action = |cluster: &String| Route { action: Some(Action { cluster: cluster.clone() }) };
+                let routes = self.clusters.iter().map(action).collect();
+                let virtual_hosts = vec![VirtualHost { routes }];
+                payload.extend(RouteConfiguration { virtual_hosts }.encode_to_vec());
+            }
+            Kind::Endpoints | Kind::Listener | Kind::Thing => {}
+        }
+        payload.into()
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.number, if self.is_bad { "!" } else { "" })?;
+        if !self.clusters.is_empty() {
+            write!(f, ">{}", self.clusters.join("+"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What all payloads have: the name where Envoy's messages have it, the rest where they have nothing.
+#[derive(Clone, PartialEq, Message)]
+struct Common {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int32, tag = "1000")]
+    number: i32,
+    #[prost(bool, tag = "1001")]
+    is_bad: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Cluster {
+    #[prost(int32, tag = "2")]
+    discovery_type: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RouteConfiguration {
+    #[prost(message, repeated, tag = "2")]
+    virtual_hosts: Vec<VirtualHost>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VirtualHost {
+    #[prost(message, repeated, tag = "3")]
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Route {
+    #[prost(message, optional, tag = "2")]
+    action: Option<Action>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Action {
+    #[prost(string, tag = "1")]
+    cluster: String,
+}
+
+/// Gives one name of one type other variants, and all of them another content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) kind: Kind,
+    pub(crate) name: usize,
+    /// Which of the [`SCHEMES`].
+    pub(crate) scheme: usize,
+    pub(crate) number: i32,
+    pub(crate) is_bad: bool,
+    /// Whether the variants differ in content.
+    pub(crate) is_varied: bool,
+    /// A bit per cluster that a route names.
+    pub(crate) clusters: usize,
+}
+
+impl Change {
+    fn contents(&self) -> impl Iterator<Item = (Constraints, Bytes)> {
+        PARSED[self.scheme % SCHEMES.len()].iter().zip(0..).map(|(constraints, at)| {
+            let clusters = (0..NAMES).filter(|cluster| self.clusters >> cluster & 1 == 1);
+            let content = Content {
+                name: name_of(self.name),
+                number: self.number * 10 + if self.is_varied { at } else { 0 },
+                is_bad: self.is_bad,
+                clusters: clusters.map(name_of).collect(),
+            };
+            (constraints.clone(), content.encode(self.kind))
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = SCHEMES[self.scheme % SCHEMES.len()];
+        write!(f, "{} {}", self.kind, name_of(self.name))?;
+        if scheme.is_empty() {
+            return f.write_str(" gone");
+        }
+        for ((_, payload), when) in self.contents().zip(scheme) {
+            let content = Content::of(self.kind, &payload).map_err(|_| fmt::Error)?;
+            write!(f, " [{when}]={content}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What should be served, and how it came to be.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    state: BTreeMap<VariantId, Bytes>,
+    /// What each commit put and removed.
+    pub(crate) log: Vec<BTreeMap<VariantId, Option<Bytes>>>,
+}
+
+impl Source {
+    /// Appends a commit; of several changes of one name the last counts.
+    pub(crate) fn commit(&mut self, changes: &[Change]) {
+        let last: BTreeMap<_, _> =
+            changes.iter().map(|change| ((change.kind, change.name % NAMES), change)).collect();
+        let mut commit = BTreeMap::new();
+        for ((kind, name), change) in last {
+            let (url, name) = (kind.url(), name_of(name));
+            let of_name = self.state.keys().filter(|id| id.type_url.as_str() == url && *id.name.as_str() == *name);
+            commit.extend(of_name.map(|id| (id.clone(), None)));
+            for (constraints, payload) in change.contents() {
+                let (type_url, name) = (url.into(), name.as_str().into());
+                commit.insert(VariantId { type_url, name, constraints }, Some(payload));
+            }
+        }
+        for (id, payload) in &commit {
+            match payload {
+                Some(payload) => _ = self.state.insert(id.clone(), payload.clone()),
+                None => _ = self.state.remove(id),
+            }
+        }
+        self.log.push(commit);
+    }
+
+    /// Gives a cache one commit of the log.
+    pub(crate) fn apply(&self, at: usize, cache: &Cache) {
+        put(cache, self.log[at].iter().map(|(id, payload)| (id, payload.as_ref())));
+    }
+
+    /// Gives an empty cache everything in one commit.
+    pub(crate) fn feed(&self, cache: &Cache) {
+        put(cache, self.state.iter().map(|(id, payload)| (id, Some(payload))));
+    }
+}
+
+fn put<'a>(cache: &Cache, changes: impl Iterator<Item = (&'a VariantId, Option<&'a Bytes>)>) {
+    let mut transaction = Transaction::new();
+    for (id, payload) in changes {
+        match payload {
+            None => transaction.remove(id.clone()),
+            Some(payload) => {
+                let resource = Resource::new(id.type_url.clone(), id.name.clone(), payload.clone());
+                transaction.put(resource.unwrap().with_constraints(id.constraints.clone()));
+            }
+        }
+    }
+    cache.commit(transaction).unwrap();
+}
+
+/// The variant for some parameters: by walking all formulas, not by the structure under test.
+pub(crate) fn selected<'s>(
+    snapshot: &'s Snapshot,
+    kind: Kind,
+    name: &str,
+    params: &Parameters,
+) -> Option<&'s Arc<Variant>> {
+    let variants = snapshot.get(&kind.url().into(), &name.into())?;
+    variants.iter().find(|variant| variant.constraints().matches(params))
+}
+
+/// The names of a type that are there.
+pub(crate) fn names(snapshot: &Snapshot, kind: Kind) -> impl Iterator<Item = &str> {
+    let resources = snapshot.of_type(&kind.url().into()).into_iter();
+    resources.flat_map(|resources| resources.iter()).map(|(name, _)| name.as_str())
+}
+
+pub(crate) fn name_of(number: usize) -> String {
+    char::from(b'a' + (number % NAMES) as u8).to_string()
+}
+
+/// Some parameters, the empty ones among them.
+pub(crate) fn parameters(number: usize) -> Parameters {
+    let sets: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("env", "a")],
+        &[("env", "a"), ("ver", "1")],
+        &[("env", "b"), ("pod", "x")],
+        &[("ver", "1")],
+        &[("env", "")],
+    ];
+    sets[number % sets.len()].iter().copied().collect()
+}
+
+/// Names of each type.
+pub(crate) const NAMES: usize = 4;
+
+/// The variants that a name can have: none, one for all, and partitions of several kinds, with and without gaps. From one
+/// to another is a re-partitioning.
+pub(crate) const SCHEMES: [&[&str]; 9] = [
+    &[],
+    &["true"],
+    &["env=a", "env!=a"],
+    &["env=a"],
+    &["env in (a,b)", "env notin (a,b)"],
+    &["env=a,ver=1", "env=a,ver!=1"],
+    &["env,ver=1", "env,ver!=1", "!env,(ver || !ver)"],
+    &["ver=1", "!ver"],
+    &["env=a", "env=b", "!env"],
+];
+
+static PARSED: LazyLock<Vec<Vec<Constraints>>> =
+    LazyLock::new(|| SCHEMES.iter().map(|set| set.iter().map(|when| when.parse().unwrap()).collect()).collect());

@@ -1,0 +1,154 @@
+//! What comes after the last step: faults stop, everything arrives, time passes, and all must be well.
+
+use std::time::Duration;
+
+use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
+use crate::invariant::{Violation, agree, converge, memory, replicas};
+use crate::random::Random;
+use crate::world::World;
+
+pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
+    world.trace.note(world.now, || "faults stop".to_owned());
+    // G13: a replica that nothing was committed to knows nothing.
+    world.source.commit(&[]);
+    (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
+    connect_all(world);
+    settle(world)?;
+    // Who rejected something holds other content, and what it uses by that is not taken from it (S33).
+    if world.clients.iter().all(|client| client.rejected.is_empty()) {
+        compare(world)?;
+    }
+    let mut random = Random::new(salt);
+    for commit in [mend(), vary(&mut random)] {
+        commit_all(world, &commit);
+        settle(world)?;
+        compare(world)?;
+    }
+    rest(world)?;
+    move_all(world)?;
+    rest(world)?;
+    memory::check(world)
+}
+
+fn compare(world: &World) -> Result<(), Violation> {
+    converge::check(world)?;
+    agree::check(world)
+}
+
+fn connect_all(world: &mut World) {
+    for at in 0..world.clients.len() {
+        for kind in Kind::ALL {
+            let client = &mut world.clients[at];
+            if client.types.contains_key(&kind) && client.connection(kind).is_none() {
+                world.connect(at, kind, at);
+            }
+        }
+    }
+}
+
+/// Lets everything arrive and time pass until nobody has anything to say.
+fn settle(world: &mut World) -> Result<(), Violation> {
+    for _ in 0..ROUNDS {
+        give_up_missing_routes(world);
+        let before = world.exchange_all()?;
+        // Longer than all graces.
+        world.now += Duration::from_secs(20);
+        let after = world.exchange_all()?;
+        if !before && !after {
+            return Ok(());
+        }
+    }
+    Err(Violation::new("quiet", "the servers go on sending though nothing changes"))
+}
+
+/// At rest nothing is sent, however long it takes.
+fn rest(world: &mut World) -> Result<(), Violation> {
+    world.now += Duration::from_secs(3600);
+    world.serve_all()?;
+    if world.exchange_all()? {
+        return Err(Violation::new("quiet", "something was sent at rest"));
+    }
+    Ok(())
+}
+
+/// As long as a client asks for routes that are gone it uses those it has, and their clusters stay (S33).
+fn give_up_missing_routes(world: &mut World) {
+    let World { clients, replicas, .. } = world;
+    for client in clients {
+        let Some(replica) = client.connection(Kind::Route).map(|connection| connection.replica) else { continue };
+        let snapshot = replicas[replica].cache.snapshot();
+        let Some(known) = client.types.get(&Kind::Route) else { continue };
+        let mut asked = known.asked.clone();
+        asked.retain(|(name, params)| {
+            let params = params.as_ref().unwrap_or(&known.node);
+            name.as_ref().is_none_or(|name| selected(&snapshot, Kind::Route, name, params).is_some())
+        });
+        if asked != known.asked {
+            client.ask(Kind::Route, asked);
+        }
+    }
+}
+
+fn commit_all(world: &mut World, changes: &[Change]) {
+    world.trace.note(world.now, || changes.iter().map(Change::to_string).collect::<Vec<_>>().join(", "));
+    world.source.commit(changes);
+    (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
+}
+
+/// Everything is there for everybody, with a content that nobody has seen or rejects.
+fn mend() -> Vec<Change> {
+    changes(|kind, name| Change {
+        kind,
+        name,
+        scheme: 1,
+        number: 8_000,
+        is_bad: false,
+        is_varied: false,
+        clusters: 1 << name,
+    })
+}
+
+/// Some of it goes, some gets variants, some stays.
+fn vary(random: &mut Random) -> Vec<Change> {
+    changes(|kind, name| Change {
+        kind,
+        name,
+        scheme: random.below(SCHEMES.len()),
+        number: 8_000 + random.below(2) as i32,
+        is_bad: false,
+        is_varied: random.chance(70),
+        clusters: random.below(1 << NAMES),
+    })
+}
+
+fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
+    let all = Kind::ALL.into_iter().flat_map(|kind| (0..NAMES).map(move |name| (kind, name)));
+    all.map(|(kind, name)| change(kind, name)).collect()
+}
+
+/// All clients come to another replica, or to their own after it was started anew. It has the same content.
+fn move_all(world: &mut World) -> Result<(), Violation> {
+    world.trace.note(world.now, || "all clients move".to_owned());
+    let before: Vec<_> = world.clients.iter().map(|client| client.types.clone()).collect();
+    let homes: Vec<Vec<_>> = world
+        .clients
+        .iter()
+        .map(|client| client.connections.iter().map(|(slot, connection)| (*slot, connection.replica)).collect())
+        .collect();
+    let restarted = world.replicas.len() - 1;
+    world.crash(restarted);
+    world.catch_up(restarted);
+    world.sent.clear();
+    for (at, slots) in homes.into_iter().enumerate() {
+        for (slot, replica) in slots {
+            world.connect(at, slot.unwrap_or(Kind::Cluster), replica + 1);
+        }
+    }
+    world.exchange_all()?;
+    replicas::check(&before, &world.sent)?;
+    settle(world)?;
+    compare(world)
+}
+
+/// Rounds of 20 s after which nothing may be left to do.
+const ROUNDS: usize = 12;

@@ -1,0 +1,60 @@
+//! What must hold, one file each.
+
+pub(crate) mod agree;
+pub(crate) mod converge;
+pub(crate) mod identity;
+pub(crate) mod memory;
+pub(crate) mod news;
+pub(crate) mod order;
+pub(crate) mod removal;
+pub(crate) mod replicas;
+pub(crate) mod served;
+pub(crate) mod switch;
+
+use std::sync::Arc;
+
+use xds_core::Snapshot;
+
+use crate::connection::Seen;
+use crate::content::Kind;
+use crate::known::Known;
+use crate::wire::Received;
+
+/// An invariant that does not hold.
+#[derive(Debug, Clone)]
+pub(crate) struct Violation {
+    pub(crate) invariant: &'static str,
+    pub(crate) what: String,
+}
+
+impl Violation {
+    pub(crate) fn new(invariant: &'static str, what: impl Into<String>) -> Self {
+        Self { invariant, what: what.into() }
+    }
+}
+
+/// A response at the moment it is sent.
+pub(crate) struct Sent<'a> {
+    pub(crate) received: &'a Received,
+    /// What was known of the type before it.
+    pub(crate) before: &'a Seen,
+    /// What a client knows that took all that was sent.
+    pub(crate) after: &'a Known,
+    pub(crate) snapshot: &'a Snapshot,
+    /// All states of the replica, up to that snapshot.
+    pub(crate) history: &'a [Arc<Snapshot>],
+}
+
+impl Sent<'_> {
+    pub(crate) fn kind(&self) -> Kind {
+        self.received.kind
+    }
+}
+
+/// Checks a response where it is sent.
+pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
+    served::check(sent)?;
+    removal::check(sent)?;
+    switch::check(sent)?;
+    news::check(sent)
+}

@@ -1,0 +1,38 @@
+//! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the same.
+
+use super::Violation;
+use crate::known::Known;
+use crate::world::World;
+
+pub(crate) fn check(world: &World) -> Result<(), Violation> {
+    for (at, client) in world.clients.iter().enumerate() {
+        for other in &world.clients[at + 1..] {
+            for (kind, known) in &client.types {
+                if let Some(theirs) = other.types.get(kind).filter(|theirs| is_alike(known, theirs)) {
+                    compare(known, theirs)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_alike(known: &Known, other: &Known) -> bool {
+    let (mine, theirs) = ((&known.node, &known.asked), (&other.node, &other.asked));
+    mine == theirs && known.knows_locators == other.knows_locators
+}
+
+fn compare(known: &Known, other: &Known) -> Result<(), Violation> {
+    let has = |known: &Known, other: &Known| {
+        let mut held = known.held.iter();
+        // S26: one of them may hold what is gone.
+        held.all(|(key, held)| match other.held.get(key) {
+            Some(theirs) => theirs.content == held.content,
+            None => !known.hears_removals(),
+        })
+    };
+    if has(known, other) && has(other, known) {
+        return Ok(());
+    }
+    Err(Violation::new("agree", format!("of {}, one has {known}, the other {other}", known.kind)))
+}

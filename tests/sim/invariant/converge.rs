@@ -1,0 +1,77 @@
+//! At rest each client holds what it asks for as its replica has it, and knows what is not there.
+//!
+//! S26: where no response can say that something is gone, a SotW client goes on holding it.
+
+use std::collections::BTreeMap;
+
+use xds_core::{Constraints, Snapshot};
+
+use super::Violation;
+use crate::client::Client;
+use crate::content::{Content, names, selected};
+use crate::known::{Key, Known};
+use crate::world::World;
+
+pub(crate) fn check(world: &World) -> Result<(), Violation> {
+    for (at, client) in world.clients.iter().enumerate() {
+        check_client(world, client)
+            .map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
+    }
+    Ok(())
+}
+
+fn check_client(world: &World, client: &Client) -> Result<(), String> {
+    for (kind, known) in &client.types {
+        let Some(connection) = client.connections.get(&client.slot(*kind)) else {
+            return Err("it has no stream".into());
+        };
+        let snapshot = world.replicas[connection.replica].cache.snapshot();
+        compare(known, &snapshot)?;
+        hears_of_absence(known, &snapshot)?;
+    }
+    Ok(())
+}
+
+fn compare(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
+    let expected = expected(known, snapshot)?;
+    let is_told = |(name, constraints): &Key| {
+        let locators = known.locators(name);
+        let mut users = locators.iter().filter(|params| constraints.matches(params));
+        known.hears_removals() || users.all(|params| selected(snapshot, known.kind, name, params).is_some())
+    };
+    let held = known.held.iter().filter(|(key, _)| expected.contains_key(*key) || is_told(key));
+    let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
+    if held == expected {
+        return Ok(());
+    }
+    let wanted = expected.iter().map(|((name, told), content)| format!(" {name}[{told}]={content}"));
+    Err(format!("{} holds {known}, and should hold {{{} }}", known.kind, wanted.collect::<String>()))
+}
+
+/// What a client should hold.
+pub(crate) fn expected(known: &Known, snapshot: &Snapshot) -> Result<BTreeMap<Key, Content>, String> {
+    let mut expected = BTreeMap::new();
+    for name in names(snapshot, known.kind) {
+        for params in known.locators(name) {
+            let Some(variant) = selected(snapshot, known.kind, name, &params) else { continue };
+            let told = if known.knows_locators { variant.constraints().clone() } else { Constraints::NONE };
+            expected.insert((name.to_owned(), told), Content::of(known.kind, variant.payload())?);
+        }
+    }
+    Ok(expected)
+}
+
+/// D10: in delta a client knows what of the names it asks for is not there. S17: in SotW it does not.
+fn hears_of_absence(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
+    if known.protocol == crate::script::Protocol::Sotw {
+        return Ok(());
+    }
+    for (name, params) in &known.asked {
+        let (Some(name), params) = (name, params.as_ref().unwrap_or(&known.node)) else { continue };
+        let is_there = selected(snapshot, known.kind, name, params).is_some();
+        if !is_there && !known.absent.contains(&(name.clone(), params.clone())) {
+            return Err(format!("D10: it does not know that there is no {} {name} for {{{params}}}", known.kind));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! A response says something that the client was not told, or answers something that it asked for; so a NACK, and content
+//! that was rejected, never cause one (S6, S7, D8, D12).
+
+use super::{Sent, Violation};
+use crate::exceptions::is_answered_ahead;
+use crate::known::Held;
+
+pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
+    let seen = sent.before;
+    let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due;
+    if is_answer || has_news(sent) || is_answered_ahead(sent) {
+        return Ok(());
+    }
+    Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))
+}
+
+fn has_news(sent: &Sent<'_>) -> bool {
+    let (before, after) = (&sent.before.ideal, sent.after);
+    let is_new = |held: Option<&Held>, now: &Held| held.is_none_or(|held| held.content != now.content);
+    let changes = after.held.iter().any(|(key, now)| is_new(before.held.get(key), now));
+    let removes = before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
+    changes || removes || has_blinked(sent)
+}
+
+/// D14: what came and went since the last response is told as gone again, which does no harm.
+fn has_blinked(sent: &Sent<'_>) -> bool {
+    let since = &sent.history[sent.before.sent_at..];
+    let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
+    sent.received.removed.iter().chain(variants).any(|name| {
+        since.iter().any(|snapshot| snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_some())
+    })
+}

@@ -1,0 +1,54 @@
+//! Make before break (S33): over one stream for all, no client is told that a cluster is gone which a route names that it
+//! uses, unless a commit left the route without its cluster.
+
+use std::collections::BTreeMap;
+
+use xds_core::Snapshot;
+
+use super::Violation;
+use crate::client::Client;
+use crate::connection::Envelope;
+use crate::content::{Content, Kind, selected};
+use crate::known::{Key, Known};
+
+/// Checks what a client has just taken.
+pub(crate) fn check(
+    envelope: &Envelope,
+    before: &BTreeMap<Kind, Known>,
+    client: &Client,
+    snapshot: &Snapshot,
+) -> Result<(), Violation> {
+    let Some((had, has)) = before.get(&Kind::Cluster).zip(client.types.get(&Kind::Cluster)) else { return Ok(()) };
+    let is_excused = !client.profile.is_aggregated || is_excused(envelope, has);
+    let Some(routes) = client.types.get(&Kind::Route).filter(|_| !is_excused) else { return Ok(()) };
+    let is_held = |name: &str| has.held.keys().any(|(held, _)| held == name);
+    for cluster in had.held.keys().map(|(name, _)| name).filter(|name| !is_held(name)) {
+        let mut users = routes.held.iter().filter(|(_, route)| route.content.clusters.contains(cluster));
+        if let Some(((route, _), _)) = users.find(|(key, _)| !names(routes, key, cluster, snapshot)) {
+            let what = format!("S33: {route} uses {cluster}, which is gone: {}", envelope.received);
+            return Err(Violation::new("order", what));
+        }
+    }
+    Ok(())
+}
+
+fn is_excused(envelope: &Envelope, clusters: &Known) -> bool {
+    let is_other = envelope.received.kind != Kind::Cluster;
+    // No server knows what a SotW client holds from the stream before.
+    let is_fresh = envelope.is_first && clusters.takes_full_state();
+    // What the client gives up, or asks anew for, it is told at once (D10, D18).
+    let has_changed = clusters.asked != envelope.asked;
+    is_other || is_fresh || has_changed || envelope.answers || !envelope.routes_asked
+}
+
+/// Whether the newest content of a route, for any of those who use it, names the cluster too.
+fn names(routes: &Known, (name, constraints): &Key, cluster: &str, snapshot: &Snapshot) -> bool {
+    let users = routes.locators(name).into_iter().filter(|params| constraints.matches(params));
+    let newest: Vec<_> = users.filter_map(|params| selected(snapshot, Kind::Route, name, &params)).collect();
+    // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it is out of use.
+    let is_untold = newest.is_empty() && !routes.hears_removals();
+    let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
+    (is_untold && is_wildcard) || newest.iter().any(|variant| {
+        Content::of(Kind::Route, variant.payload()).is_ok_and(|content| content.clusters.iter().any(|of| of == cluster))
+    })
+}

@@ -1,0 +1,66 @@
+//! Replicas with equal content give equal versions, and who comes from one to another at rest is sent nothing (S31, S32,
+//! D9, D21, T37). Endpoints follow their cluster (S34), and all but a full-state wildcard is sent anew in SotW.
+
+use std::collections::BTreeMap;
+
+use super::Violation;
+use crate::content::Kind;
+use crate::known::Known;
+use crate::script::Protocol;
+use crate::wire::Received;
+
+/// What a client knew before it moved.
+pub(crate) type Before = BTreeMap<Kind, Known>;
+
+/// Checks what was sent to whom when all had moved.
+pub(crate) fn check(before: &[Before], sent: &[(usize, Received)]) -> Result<(), Violation> {
+    let has_clusters = |at: usize| {
+        let mut clusters = sent.iter().filter(|(to, received)| *to == at && received.kind == Kind::Cluster);
+        clusters.any(|(_, received)| !received.resources.is_empty())
+    };
+    for (at, received) in sent {
+        let Some(known) = before[*at].get(&received.kind).filter(|known| is_comparable(known)) else { continue };
+        let checked = match known.protocol {
+            Protocol::Sotw => check_sotw(known, received),
+            // S34: all clusters were sent again, so are all endpoints.
+            Protocol::Delta if received.kind == Kind::Endpoints && has_clusters(*at) => Ok(()),
+            Protocol::Delta => check_delta(known, received),
+        };
+        checked.map_err(|what| Violation::new("replicas", format!("{what}: to c{at} {received}")))?;
+    }
+    Ok(())
+}
+
+/// Whether it asks on the new stream in the form in which it asked on the old one, which both count in versions (T24).
+fn is_comparable(known: &Known) -> bool {
+    known.knows_locators == known.asked.iter().any(|(_, params)| params.is_some())
+}
+
+fn check_sotw(known: &Known, received: &Received) -> Result<(), String> {
+    // S31: a request that only gives something up gets no response, so the version is still the one of more.
+    if !known.kind.is_full_state() || known.version_of != known.asked {
+        return Ok(());
+    }
+    if known.version != received.version {
+        return Err(format!("S31: the version was {}", known.version));
+    }
+    let is_wildcard = known.asked.iter().all(|(name, _)| name.is_none());
+    if is_wildcard { Err("S32: it has all of this".into()) } else { Ok(()) }
+}
+
+fn check_delta(known: &Known, received: &Received) -> Result<(), String> {
+    for item in &received.resources {
+        // T37: it could not say which it has of several.
+        let is_single = known.held.keys().filter(|(name, _)| *name == item.name).count() == 1;
+        let Some(held) = known.held.get(&(item.name.clone(), item.constraints())) else {
+            return Err(format!("D12: {} did not change", item.name));
+        };
+        if held.version != item.version {
+            return Err(format!("D22: {} had version {}", item.name, held.version));
+        }
+        if is_single {
+            return Err(format!("D21: it has {}", item.name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, commits, delays, lost streams,
+//! crashes and the time that passes. After each step all invariants hold, and when faults stop everything heals.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `script` | what happens, as data from a seed |
+//! | `content` | types, payloads, variants, commits |
+//! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
+//! | `client`, `known`, `wire` | clients by the rules of the protocol |
+//! | `exceptions` | known defects that are excused |
+//! | `heal` | what comes after the last step |
+//! | `invariant/` | what must hold, one file each |
+//! | `run`, `trace` | running, making failures short, telling them |
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod args;
+mod client;
+mod connection;
+mod content;
+mod exceptions;
+mod heal;
+mod invariant;
+mod known;
+mod random;
+mod run;
+mod script;
+mod trace;
+mod wire;
+mod world;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use args::{HELP, Mode};
+use invariant::Violation;
+use run::{catch_panics, run, shrink};
+use script::Script;
+use trace::{Stats, Trace};
+
+fn main() -> ExitCode {
+    let random = RandomState::new().hash_one(std::process::id());
+    let mode = Mode::of(std::env::args().skip(1), std::env::var("XDS_SIM_SEED").ok(), random >> 16);
+    catch_panics();
+    match mode {
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+        Ok(Mode::Help) => {
+            println!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        Ok(Mode::List) => {
+            println!("sim: test");
+            ExitCode::SUCCESS
+        }
+        Ok(Mode::Nothing) => ExitCode::SUCCESS,
+        Ok(Mode::Seeds { first, count }) => seeds(first, count),
+        Ok(Mode::Forever { first }) => seeds(first, u64::MAX - first),
+        Ok(Mode::Replay { seed }) => replay(seed),
+    }
+}
+
+fn seeds(first: u64, count: u64) -> ExitCode {
+    let (start, mut told, mut stats) = (Instant::now(), Instant::now(), Stats::default());
+    let is_long = count > u64::from(u32::MAX);
+    for (done, seed) in (1..=count).zip(first..) {
+        let script = Script::of(seed);
+        let outcome = run(&script, Trace::default());
+        stats += &outcome.trace.stats;
+        if let Some(violation) = outcome.violation {
+            return fail(seed, script, &violation);
+        }
+        if told.elapsed().as_secs() >= if is_long { 10 } else { 1 } && (is_long || std::io::stderr().is_terminal()) {
+            told = Instant::now();
+            eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
+            _ = std::io::stderr().flush();
+        }
+    }
+    println!("sim: {count} seeds in {:.1} s, all invariants hold: {stats}", start.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
+
+fn replay(seed: u64) -> ExitCode {
+    let script = Script::of(seed);
+    let outcome = run(&script, Trace::written());
+    print_trace(&script, &outcome.trace);
+    match outcome.violation {
+        Some(violation) => fail(seed, script, &violation),
+        None => {
+            println!("sim: seed {seed}, all invariants hold: {}", outcome.trace.stats);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn fail(seed: u64, script: Script, violation: &Violation) -> ExitCode {
+    let steps = script.steps.len();
+    let shortest = shrink(script, violation.invariant);
+    let outcome = run(&shortest, Trace::written());
+    println!("\nsim: seed {seed}, {} of {steps} steps are enough:", shortest.steps.len());
+    print_trace(&shortest, &outcome.trace);
+    let told = outcome.violation.as_ref().unwrap_or(violation);
+    println!("sim: seed {seed} violates `{}`: {}", told.invariant, told.what);
+    println!("replay: cargo sim --seed {seed}");
+    ExitCode::FAILURE
+}
+
+fn print_trace(script: &Script, trace: &Trace) {
+    println!("replicas: {}", script.replicas);
+    script.clients.iter().enumerate().for_each(|(at, client)| println!("c{at}: {client}"));
+    trace.lines().iter().for_each(|line| println!("{line}"));
+}

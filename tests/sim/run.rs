@@ -1,0 +1,125 @@
+//! Runs scripts, and makes those that fail short.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::sync::Mutex;
+
+use crate::heal::heal;
+use crate::invariant::Violation;
+use crate::script::{Action, Script};
+use crate::trace::Trace;
+use crate::world::World;
+
+/// What came of a script.
+pub(crate) struct Outcome {
+    pub(crate) violation: Option<Violation>,
+    pub(crate) trace: Trace,
+}
+
+pub(crate) fn run(script: &Script, trace: Trace) -> Outcome {
+    let mut world = World::new(script, trace);
+    // The machines assert their own invariants.
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        script.steps.iter().try_for_each(|step| world.step(step))?;
+        heal(&mut world, script.salt)
+    }));
+    let violation = match result {
+        Ok(result) => result.err(),
+        Err(_) => Some(Violation::new("panic", std::mem::take(&mut *PANIC.lock().unwrap()))),
+    };
+    Outcome { violation, trace: world.trace }
+}
+
+/// The shortest script found that violates the same invariant.
+pub(crate) fn shrink(script: Script, invariant: &str) -> Script {
+    let mut budget = SHRINK_RUNS;
+    let mut fails = |candidate: &Script| {
+        budget = usize::saturating_sub(budget, 1);
+        budget > 0
+            && run(candidate, Trace::default()).violation.is_some_and(|found| found.invariant == invariant)
+    };
+    let mut shortest = script;
+    loop {
+        let length = (shortest.steps.len(), weight(&shortest));
+        shortest = without_steps(shortest, &mut fails);
+        shortest = without_parts(shortest, &mut fails);
+        if (shortest.steps.len(), weight(&shortest)) == length {
+            return shortest;
+        }
+    }
+}
+
+/// Leaves out runs of steps, long ones first.
+fn without_steps(mut script: Script, fails: &mut impl FnMut(&Script) -> bool) -> Script {
+    let mut length = script.steps.len().div_ceil(2);
+    while length > 0 {
+        let mut at = 0;
+        while at < script.steps.len() {
+            let mut candidate = script.clone();
+            candidate.steps.drain(at..(at + length).min(candidate.steps.len()));
+            if fails(&candidate) {
+                script = candidate;
+            } else {
+                at += length;
+            }
+        }
+        length /= 2;
+    }
+    script
+}
+
+/// Leaves out single changes of commits, and single names that are asked for.
+fn without_parts(mut script: Script, fails: &mut impl FnMut(&Script) -> bool) -> Script {
+    for at in 0..script.steps.len() {
+        let mut part = 0;
+        while part < parts(&script.steps[at].action) {
+            let mut candidate = script.clone();
+            drop_part(&mut candidate.steps[at].action, part);
+            if fails(&candidate) {
+                script = candidate;
+            } else {
+                part += 1;
+            }
+        }
+    }
+    script
+}
+
+fn parts(action: &Action) -> usize {
+    match action {
+        Action::Commit { changes, .. } => changes.len(),
+        Action::Ask { asked, .. } => asked.len(),
+        Action::CatchUp { .. }
+        | Action::Crash { .. }
+        | Action::Deliver { .. }
+        | Action::Take { .. }
+        | Action::Exchange { .. }
+        | Action::Reconnect { .. }
+        | Action::Pass { .. } => 0,
+    }
+}
+
+fn drop_part(action: &mut Action, part: usize) {
+    match action {
+        Action::Commit { changes, .. } => _ = changes.remove(part),
+        Action::Ask { asked, .. } => {
+            let dropped = asked.iter().nth(part).cloned();
+            dropped.iter().for_each(|dropped| _ = asked.remove(dropped));
+        }
+        _ => {}
+    }
+}
+
+fn weight(script: &Script) -> usize {
+    script.steps.iter().map(|step| parts(&step.action)).sum()
+}
+
+/// Makes a panic a violation like others, which is told once, with its trace.
+pub(crate) fn catch_panics() {
+    set_hook(Box::new(|panic| *PANIC.lock().unwrap() = panic.to_string()));
+}
+
+/// What the last panic said.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+/// Scripts that are tried at most to make one shorter.
+const SHRINK_RUNS: usize = 5_000;

@@ -1,0 +1,78 @@
+//! What happened in a world, for people.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use crate::wire::Received;
+
+/// Lines of text, when somebody wants to read them, and counters always.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    lines: Option<Vec<String>>,
+    pub(crate) stats: Stats,
+}
+
+/// How much a run has seen: a check that never had anything to check says nothing.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Stats {
+    pub(crate) requests: usize,
+    pub(crate) responses: usize,
+    resources: usize,
+    removals: usize,
+    /// Responses that bring a variant and take another of the same name.
+    switches: usize,
+    nacks: usize,
+}
+
+impl Trace {
+    pub(crate) fn written() -> Self {
+        Self { lines: Some(Vec::new()), stats: Stats::default() }
+    }
+
+    pub(crate) fn note(&mut self, now: Duration, line: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:>8.2}s {}", now.as_secs_f64(), line()));
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &[String] {
+        self.lines.as_deref().unwrap_or_default()
+    }
+}
+
+impl Stats {
+    pub(crate) fn count_response(&mut self, received: &Received) {
+        self.responses += 1;
+        self.resources += received.resources.len();
+        self.removals += received.removed.len() + received.removed_variants.len();
+        let is_back = |name: &String| received.resources.iter().any(|item| item.name == *name);
+        self.switches += usize::from(received.removed_variants.iter().any(|(name, _)| is_back(name)));
+    }
+
+    pub(crate) fn count_verdict(&mut self, is_accepted: bool) {
+        self.nacks += usize::from(!is_accepted);
+    }
+}
+
+impl AddAssign<&Self> for Stats {
+    fn add_assign(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.responses += other.responses;
+        self.resources += other.resources;
+        self.removals += other.removals;
+        self.switches += other.switches;
+        self.nacks += other.nacks;
+    }
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requests, responses, resources, removals, switches, nacks } = self;
+        write!(
+            f,
+            "{requests} requests, {responses} responses ({switches} switch a variant), {resources} resources, \
+             {removals} removals, {nacks} NACKs"
+        )
+    }
+}

@@ -1,0 +1,165 @@
+//! Responses as a client reads them: from their bytes, by the rules for what may stand where.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use prost::Message;
+use xds_core::Constraints;
+use xds_core::server::Response;
+use xds_proto::Any;
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryResponse, DiscoveryResponse, Resource, ResourceName,
+};
+use xds_proto::type_url::RESOURCE;
+
+use crate::content::{Content, Kind};
+use crate::script::Protocol;
+
+/// A response of either protocol.
+#[derive(Debug, Clone)]
+pub(crate) struct Received {
+    pub(crate) kind: Kind,
+    pub(crate) version: String,
+    pub(crate) nonce: String,
+    pub(crate) resources: Vec<Item>,
+    /// Names of which nothing is there.
+    pub(crate) removed: Vec<String>,
+    pub(crate) removed_variants: Vec<(String, Constraints)>,
+}
+
+/// A resource in a response.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) name: String,
+    /// `None` when it was told under the plain name.
+    pub(crate) told: Option<Constraints>,
+    pub(crate) version: String,
+    pub(crate) content: Content,
+}
+
+impl Item {
+    /// Those it was told with; the plain name is as good as none.
+    pub(crate) fn constraints(&self) -> Constraints {
+        self.told.clone().unwrap_or(Constraints::NONE)
+    }
+}
+
+impl Received {
+    /// Reads the bytes that would go over the wire.
+    pub(crate) fn of(response: &Response, protocol: Protocol) -> Result<Self, String> {
+        let bytes = encoded(response);
+        let received = match protocol {
+            Protocol::Sotw => Self::of_sotw(DiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?,
+            Protocol::Delta => Self::of_delta(DeltaDiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?,
+        };
+        received.has_no_duplicates()?;
+        Ok(received)
+    }
+
+    fn of_sotw(response: DiscoveryResponse) -> Result<Self, String> {
+        let kind = kind_of(&response.type_url)?;
+        let resources = response.resources.iter().map(|any| Item::of_any(kind, any)).collect::<Result<_, _>>()?;
+        let DiscoveryResponse { version_info: version, nonce, .. } = response;
+        Ok(Self { kind, version, nonce, resources, removed: Vec::new(), removed_variants: Vec::new() })
+    }
+
+    fn of_delta(response: DeltaDiscoveryResponse) -> Result<Self, String> {
+        let kind = kind_of(&response.type_url)?;
+        let resources = response.resources.iter().map(|resource| Item::of_resource(kind, resource));
+        let resources = resources.collect::<Result<_, _>>()?;
+        let removed_variants = response.removed_resource_names.iter();
+        let removed_variants =
+            removed_variants.map(|name| Ok::<_, String>((name.name.clone(), constraints_of(name)?)));
+        Ok(Self {
+            kind,
+            version: response.system_version_info,
+            nonce: response.nonce,
+            resources,
+            removed: response.removed_resources,
+            removed_variants: removed_variants.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// S28, D13, T29, T30b: each key stands once.
+    fn has_no_duplicates(&self) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        let keys = self.resources.iter().map(|item| (&item.name, item.told.clone()));
+        let removed = self.removed_variants.iter().map(|(name, told)| (name, Some(told.clone())));
+        for (name, told) in keys.chain(removed) {
+            if !seen.insert((name, told.clone())) {
+                return Err(format!("D13, S28, T30b: {name} {told:?} stands twice in {self}"));
+            }
+        }
+        let names: BTreeSet<_> = self.removed.iter().collect();
+        let is_both = self.resources.iter().any(|item| names.contains(&item.name));
+        if is_both || names.len() < self.removed.len() {
+            return Err(format!("D13, T30: a removed name stands twice in {self}"));
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    fn of_any(kind: Kind, any: &Any) -> Result<Self, String> {
+        if any.type_url == RESOURCE {
+            return Self::of_resource(kind, &Resource::decode(any.value.clone()).map_err(text)?);
+        }
+        if any.type_url != kind.url() {
+            return Err(format!("S29: a {} in a response of {kind}", any.type_url));
+        }
+        let content = Content::of(kind, &any.value)?;
+        Ok(Self { name: content.name.clone(), told: None, version: String::new(), content })
+    }
+
+    fn of_resource(kind: Kind, resource: &Resource) -> Result<Self, String> {
+        let any = resource.resource.as_ref().ok_or("C4: a wrapper without a resource")?;
+        if any.type_url != kind.url() {
+            return Err(format!("S29: a {} in a response of {kind}", any.type_url));
+        }
+        let content = Content::of(kind, &any.value)?;
+        let (name, told) = match &resource.resource_name {
+            None => (resource.name.clone(), None),
+            Some(_) if !resource.name.is_empty() => return Err("T25: both name and resource_name".into()),
+            Some(name) => (name.name.clone(), Some(constraints_of(name)?)),
+        };
+        if name != content.name {
+            return Err(format!("D23: {name} with the payload of {}", content.name));
+        }
+        Ok(Self { name, told, version: resource.version.clone(), content })
+    }
+}
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} n{} v{}", self.kind, self.nonce, self.version.get(..6).unwrap_or(&self.version))?;
+        for item in &self.resources {
+            match &item.told {
+                None => write!(f, " {}={}", item.name, item.content)?,
+                Some(constraints) => write!(f, " {}[{constraints}]={}", item.name, item.content)?,
+            }
+        }
+        self.removed.iter().try_for_each(|name| write!(f, " -{name}"))?;
+        self.removed_variants.iter().try_for_each(|(name, constraints)| write!(f, " -{name}[{constraints}]"))
+    }
+}
+
+fn kind_of(type_url: &str) -> Result<Kind, String> {
+    Kind::of_url(type_url).ok_or_else(|| format!("a response of {type_url:?}, which nobody asked for"))
+}
+
+fn constraints_of(name: &ResourceName) -> Result<Constraints, String> {
+    let message = name.dynamic_parameter_constraints.as_ref();
+    message.map_or(Ok(Constraints::NONE), |message| Constraints::from_proto(message).map_err(text))
+}
+
+fn encoded(response: &Response) -> Vec<u8> {
+    let mut bytes = response.head().to_vec();
+    for chunk in response.bodies.iter().flat_map(|body| body.chunks()) {
+        bytes.extend_from_slice(chunk);
+    }
+    bytes
+}
+
+fn text(error: impl fmt::Display) -> String {
+    error.to_string()
+}

@@ -1,0 +1,256 @@
+//! The world: replicas, clients, and what happens to them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use xds_core::server::ClientGroup;
+use xds_core::{Cache, Snapshot};
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::content::{Kind, Source};
+use crate::invariant::{self, Violation};
+use crate::script::{Action, Script, Step};
+use crate::trace::Trace;
+use crate::wire::Received;
+
+pub(crate) struct World {
+    pub(crate) now: Duration,
+    pub(crate) source: Source,
+    pub(crate) replicas: Vec<Replica>,
+    pub(crate) clients: Vec<Client>,
+    /// The streams of one client at one replica (S33).
+    pub(crate) groups: BTreeMap<(usize, usize), ClientGroup>,
+    pub(crate) trace: Trace,
+    /// What was sent to which client, since somebody began to look.
+    pub(crate) sent: Vec<(usize, Received)>,
+}
+
+/// One server process.
+pub(crate) struct Replica {
+    pub(crate) cache: Arc<Cache>,
+    /// How much of the source's log it has.
+    applied: usize,
+    /// Every state it was in, the newest last.
+    pub(crate) history: Vec<Arc<Snapshot>>,
+    /// What it had before it crashed.
+    pub(crate) lost: Vec<Weak<Cache>>,
+}
+
+impl World {
+    pub(crate) fn new(script: &Script, trace: Trace) -> Self {
+        Self {
+            now: Duration::ZERO,
+            source: Source::default(),
+            replicas: (0..script.replicas).map(|_| Replica::new()).collect(),
+            clients: script.clients.iter().cloned().map(Client::new).collect(),
+            groups: BTreeMap::new(),
+            trace,
+            sent: Vec::new(),
+        }
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) -> Result<(), Violation> {
+        self.trace.note(self.now, || step.to_string());
+        self.act(&step.action)?;
+        if step.serves { self.serve_all() } else { Ok(()) }
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), Violation> {
+        match action {
+            Action::Commit { changes, lags } => {
+                self.source.commit(changes);
+                let followers = if *lags { 1 } else { self.replicas.len() };
+                (0..followers).for_each(|replica| self.catch_up(replica));
+            }
+            Action::CatchUp { replica } => self.catch_up(*replica),
+            Action::Crash { replica } => self.crash(*replica),
+            Action::Ask { client, kind, asked } => {
+                if self.clients[*client].has_to_catch_up(*kind, asked) {
+                    self.exchange(*client)?;
+                }
+                if self.clients[*client].connection(*kind).is_none() {
+                    self.connect(*client, *kind, *client);
+                }
+                self.clients[*client].ask(*kind, asked.clone());
+            }
+            Action::Deliver { client, kind, count } => {
+                for _ in 0..*count {
+                    self.deliver(*client, *kind)?;
+                }
+            }
+            Action::Take { client, kind, count } => {
+                for _ in 0..*count {
+                    self.take(*client, *kind)?;
+                }
+            }
+            Action::Exchange { client } => self.exchange(*client)?,
+            Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
+            Action::Pass { time } => self.now += *time,
+        }
+        Ok(())
+    }
+
+    /// A replica gets what it lacks: commit by commit, or all at once when it has nothing.
+    pub(crate) fn catch_up(&mut self, replica: usize) {
+        let (source, replica) = (&self.source, &mut self.replicas[replica]);
+        if !replica.cache.snapshot().is_synced() && replica.history.len() > 1 {
+            source.feed(&replica.cache);
+            replica.applied = source.log.len();
+            replica.remember();
+        }
+        while replica.applied < source.log.len() {
+            source.apply(replica.applied, &replica.cache);
+            replica.applied += 1;
+            replica.remember();
+        }
+    }
+
+    /// A replica loses its content, and its clients their streams.
+    pub(crate) fn crash(&mut self, replica: usize) {
+        for client in &mut self.clients {
+            let broken = client.connections.iter().filter(|(_, connection)| connection.replica == replica);
+            let broken: Vec<_> = broken.map(|(slot, _)| *slot).collect();
+            broken.into_iter().for_each(|slot| client.disconnect(slot));
+        }
+        self.groups.retain(|(_, of), _| *of != replica);
+        let crashed = &mut self.replicas[replica];
+        crashed.lost.push(Arc::downgrade(&crashed.cache));
+        crashed.cache = Cache::new();
+        crashed.remember();
+    }
+
+    /// A client opens the stream of a type anew, and says on it what it wants.
+    pub(crate) fn connect(&mut self, at: usize, kind: Kind, replica: usize) {
+        let replica = replica % self.replicas.len();
+        let client = &mut self.clients[at];
+        let slot = client.slot(kind);
+        client.disconnect(slot);
+        let group = self.groups.entry((at, replica)).or_default();
+        let cache = &self.replicas[replica].cache;
+        let connection = Connection::new(&client.profile, slot, replica, cache, group, self.now);
+        client.connections.insert(slot, connection);
+        let mut kinds = client.kinds_on(slot);
+        // No client has to ask in the order of S33.
+        if let Some(first) = kinds.iter().position(|other| *other == kind) {
+            kinds.rotate_left(first);
+        }
+        kinds.into_iter().for_each(|kind| client.ask_again(kind));
+    }
+
+    /// The server reads a request.
+    fn deliver(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
+        let (now, client) = (self.now, &mut self.clients[at]);
+        let (slot, node) = (client.slot(kind), client.profile.node.clone());
+        let Some(connection) = client.connections.get_mut(&slot) else { return Ok(()) };
+        let Some(request) = connection.requests.front() else { return Ok(()) };
+        self.trace.note(now, || format!("  c{at} to replica {}: {request}", connection.replica));
+        self.trace.stats.requests += 1;
+        let read_at = self.replicas[connection.replica].history.len() - 1;
+        connection.read(now, &node, read_at)
+    }
+
+    /// A client reads a response, and answers it.
+    fn take(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
+        let client = &mut self.clients[at];
+        let Some(replica) = client.connection(kind).map(|connection| connection.replica) else { return Ok(()) };
+        let Some(envelope) = client.read(kind) else { return Ok(()) };
+        let before = client.types.clone();
+        let is_accepted = client.take(&envelope);
+        let verdict = if is_accepted { "ACKs" } else { "NACKs" };
+        self.trace.note(self.now, || format!("  c{at} {verdict} {}", envelope.received));
+        self.trace.stats.count_verdict(is_accepted);
+        let history = &self.replicas[replica].history;
+        invariant::order::check(&envelope, &before, &self.clients[at], &history[envelope.sent_at])
+    }
+
+    /// All that is under way between a client and its servers arrives.
+    fn exchange(&mut self, at: usize) -> Result<(), Violation> {
+        for _ in 0..EXCHANGES {
+            let slots: Vec<_> = self.clients[at].connections.keys().copied().collect();
+            let mut is_quiet = true;
+            for slot in slots {
+                let kind = slot.unwrap_or(Kind::Cluster);
+                while self.clients[at].connection(kind).is_some_and(|on| !on.requests.is_empty()) {
+                    self.deliver(at, kind)?;
+                    is_quiet = false;
+                }
+            }
+            self.serve_all()?;
+            let slots: Vec<_> = self.clients[at].connections.keys().copied().collect();
+            for slot in slots {
+                let kind = slot.unwrap_or(Kind::Cluster);
+                while self.clients[at].connection(kind).is_some_and(|on| !on.responses.is_empty()) {
+                    self.take(at, kind)?;
+                    is_quiet = false;
+                }
+            }
+            if is_quiet {
+                return Ok(());
+            }
+        }
+        Err(Violation::new("quiet", format!("c{at} and its server do not come to rest")))
+    }
+
+    /// All clients exchange all they have to say now; `true` when there was anything.
+    pub(crate) fn exchange_all(&mut self) -> Result<bool, Violation> {
+        let before = self.trace.stats.responses;
+        for _ in 0..EXCHANGES {
+            (0..self.clients.len()).try_for_each(|client| self.exchange(client))?;
+            let mut connections = self.clients.iter().flat_map(|client| client.connections.values());
+            if connections.all(Connection::is_at_rest) {
+                return Ok(self.trace.stats.responses > before);
+            }
+        }
+        Err(Violation::new("quiet", "the clients do not come to rest"))
+    }
+
+    /// Every server sends what it has to send and has room for.
+    pub(crate) fn serve_all(&mut self) -> Result<(), Violation> {
+        for _ in 0..EXCHANGES {
+            let mut is_quiet = true;
+            for at in 0..self.clients.len() {
+                let slots: Vec<_> = self.clients[at].connections.keys().copied().collect();
+                for slot in slots {
+                    is_quiet &= !self.serve(at, slot)?;
+                }
+            }
+            if is_quiet {
+                return Ok(());
+            }
+        }
+        Err(Violation::new("quiet", "the servers do not stop sending"))
+    }
+
+    /// One stream sends one response, if it has one.
+    fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
+        let connection = self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
+        let replica = &self.replicas[connection.replica];
+        let snapshot = replica.cache.snapshot();
+        let Some(received) = connection.serve(self.now, &snapshot, &replica.history)? else { return Ok(false) };
+        let on = connection.replica;
+        self.trace.note(self.now, || format!("  replica {on} to c{at}: {received}"));
+        self.trace.stats.count_response(&received);
+        if received.kind == Kind::Cluster && !received.resources.is_empty() {
+            self.clients[at].connections.values_mut().for_each(Connection::on_clusters_sent);
+        }
+        self.sent.push((at, received));
+        Ok(true)
+    }
+}
+
+impl Replica {
+    fn new() -> Self {
+        let cache = Cache::new();
+        let history = vec![cache.snapshot()];
+        Self { cache, applied: 0, history, lost: Vec::new() }
+    }
+
+    fn remember(&mut self) {
+        self.history.push(self.cache.snapshot());
+    }
+}
+
+/// Rounds after which clients and servers that still talk, without a commit or time, would never stop.
+const EXCHANGES: usize = 100;
