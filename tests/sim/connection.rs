@@ -83,6 +83,12 @@ pub(crate) struct Seen {
     last: Option<BTreeSet<Asked>>,
     /// Something was asked for since the last response.
     pub(crate) has_asked: bool,
+    /// Names that were told to be gone, or of which a variant was, with the snapshot at that time.
+    pub(crate) removed: BTreeMap<String, usize>,
+    /// Resources went by name on this stream.
+    pub(crate) has_told_names: bool,
+    /// Something was given up since, while a wildcard stayed (D18).
+    pub(crate) has_left: bool,
     pub(crate) is_answered: bool,
     /// What answers brought since the last response that was none.
     pub(crate) answered: BTreeSet<String>,
@@ -144,6 +150,7 @@ impl Connection {
             }
             _ => unreachable!("a client speaks one protocol"),
         };
+        seen.has_left |= !seen.ideal.asked.is_subset(&asked) && asked.iter().any(|(name, _)| name.is_none());
         seen.ideal.ask(asked.clone());
         seen.last = Some(asked);
         self.is_due = true;
@@ -203,7 +210,11 @@ impl Connection {
             seen.answered.clear();
         }
         seen.answered.extend(received.resources.iter().filter(|_| seen.has_asked).map(|item| item.name.clone()));
-        (seen.has_asked, seen.is_answered, seen.is_endpoints_due) = (false, true, false);
+        (seen.has_asked, seen.has_left, seen.is_endpoints_due) = (false, false, false);
+        seen.is_answered = true;
+        let variants = received.removed_variants.iter().map(|(name, _)| name);
+        seen.removed.extend(received.removed.iter().chain(variants).map(|name| (name.clone(), sent_at)));
+        seen.has_told_names |= received.resources.iter().any(|item| item.told.is_none());
         seen.sent_at = sent_at;
         let asked = seen.ideal.asked.clone();
         let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
@@ -223,6 +234,11 @@ impl Connection {
         if let Some(seen) = self.seen.get_mut(&Kind::Endpoints) {
             seen.is_endpoints_due = true;
         }
+    }
+
+    /// Whether the server has heard all requests and has no more to say to them.
+    pub(crate) fn has_answered_all(&self) -> bool {
+        self.requests.is_empty() && !self.is_due && self.watch.cache().snapshot().is_synced()
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
@@ -280,6 +296,9 @@ impl Seen {
             ideal,
             last: None,
             has_asked: false,
+            removed: BTreeMap::new(),
+            has_told_names: false,
+            has_left: false,
             is_answered: false,
             answered: BTreeSet::new(),
             sent_at: read_at,

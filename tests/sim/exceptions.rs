@@ -1,17 +1,27 @@
 //! Defects of the machines that are known and not mended yet, one function each. Delete a function with its defect: what
 //! then fails to compile is where it was excused.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use xds_core::Snapshot;
+
+use crate::connection::Connection;
+use crate::content::names;
 use crate::invariant::Sent;
+use crate::known::{Asked, Known};
+use crate::script::Protocol;
 use crate::wire::Item;
 
 /// T3: a cluster that is gone and was sent by name is held, with its constraints, also for a client that from now on asks
 /// by locators which those constraints do not match. The client ignores it (T41).
 pub(crate) fn is_held_for_former_names(sent: &Sent<'_>, item: &Item) -> bool {
-    let mut held = sent.before.ideal.held.iter();
-    let by_name = held.any(|((name, constraints), held)| {
-        *name == item.name && constraints.is_unconstrained() && held.content == item.content
-    });
-    by_name && sent.after.takes_full_state() && item.told.is_some()
+    let is_there = |snapshot: &Arc<Snapshot>| {
+        let variants = snapshot.get(&sent.kind().url().into(), &item.name.as_str().into());
+        variants.is_some_and(|variants| item.told.as_ref().is_some_and(|told| variants.get(told).is_some()))
+    };
+    let is_gone = sent.history.iter().any(is_there) && !sent.history.last().is_some_and(is_there);
+    is_gone && sent.before.has_told_names && sent.after.takes_full_state()
 }
 
 /// D12, S6: what was asked for while additions of the type wait for clusters (S33) is answered ahead of them, and sent a
@@ -24,3 +34,37 @@ pub(crate) fn is_answered_ahead(sent: &Sent<'_>) -> bool {
 /// S33, D11: when the last thing that a removal waits for is that a later type has nothing to say, the machine goes to sleep
 /// with the removal due, for ever if nothing else happens. Asked once more, it sends it.
 pub(crate) const ASKS_TWICE: bool = true;
+
+/// T31, D18: a locator that is given up under a wildcard is answered at once. While additions of the type wait for clusters
+/// (S33), the answer removes the variant that it had also from the wildcard, whose next variant comes later.
+pub(crate) fn is_left_while_waiting(sent: &Sent<'_>) -> bool {
+    sent.before.has_left && !sent.kind().known().waits_for.is_empty()
+}
+
+/// S7: a full state is sent again, with the version it had, when something came and went since the last one.
+pub(crate) fn has_blinked(sent: &Sent<'_>) -> bool {
+    let since = &sent.history[sent.before.sent_at..];
+    let is_gone = |name: &str| sent.snapshot.get(&sent.kind().url().into(), &name.into()).is_none();
+    let was_there = |snapshot: &Arc<Snapshot>| {
+        let mut gone = names(snapshot, sent.kind()).filter(|name| is_gone(name));
+        gone.any(|name| !sent.after.locators(name).is_empty())
+    };
+    sent.after.takes_full_state() && since.iter().any(was_there)
+}
+
+/// D9: a name that a new delta stream brings with its current version, and that is given up and asked for again before the
+/// server answers, is never sent, though its client has dropped it. So clients give up such names only later.
+pub(crate) fn is_too_early(known: &Known, asked: &BTreeSet<Asked>, connection: Option<&Connection>) -> bool {
+    let gives_up = known.asked.iter().any(|one| !asked.contains(one));
+    let is_unanswered = connection.is_some_and(|connection| !connection.has_answered_all());
+    known.protocol == Protocol::Delta && known.nonce.is_empty() && gives_up && is_unanswered
+}
+
+/// D11: what was gone when a locator for it was given up under a wildcard is told then (D18), and a second time when the
+/// removal that waits for the wildcard is due.
+pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
+    let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
+    let mut removed = sent.received.removed.iter().chain(variants);
+    let is_wildcard = sent.after.asked.iter().any(|(name, _)| name.is_none());
+    is_wildcard && sent.received.resources.is_empty() && removed.all(|name| sent.before.removed.contains_key(name))
+}

@@ -44,6 +44,8 @@ pub(crate) struct Held {
     pub(crate) version: String,
     /// The snapshot it was made from.
     pub(crate) sent_at: usize,
+    /// It was told under the plain name, so that the client does not know for which other parameters it would be.
+    is_plain: bool,
     /// It was sent on a stream before this one.
     is_old: bool,
 }
@@ -118,7 +120,12 @@ impl Known {
     /// What a locator is served with.
     pub(crate) fn serves(&self, name: &str, params: &Parameters) -> Option<&Held> {
         let mut held = self.held.iter();
-        held.find(|((other, theirs), _)| other == name && theirs.matches(params)).map(|(_, held)| held)
+        held.find(|(key, held)| key.0 == name && self.is_for(key, held, params)).map(|(_, held)| held)
+    }
+
+    /// Whether something that is held is for these parameters.
+    pub(crate) fn is_for(&self, (_, constraints): &Key, held: &Held, params: &Parameters) -> bool {
+        if held.is_plain { *params == self.node } else { constraints.matches(params) }
     }
 
     /// Takes a response; `false` when some of it is rejected.
@@ -152,17 +159,24 @@ impl Known {
     fn take_resource(&mut self, item: &Item, sent_at: usize) {
         let (name, constraints) = (&item.name, item.constraints());
         let locators = self.locators(name);
-        let served: Vec<_> = locators.iter().filter(|params| constraints.matches(params)).collect();
+        let is_for = |params: &&Parameters| match &item.told {
+            Some(told) => told.matches(params),
+            None => **params == self.node,
+        };
+        let served: Vec<_> = locators.iter().filter(is_for).collect();
         // T41, T33b: nobody asks for it (any more).
         if served.is_empty() {
             return;
         }
-        self.held.retain(|(other, theirs), _| {
-            other != name || *theirs == constraints || !served.iter().any(|params| theirs.matches(params))
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|key, held| {
+            let is_other = key.0 != *name || key.1 == constraints;
+            is_other || !served.iter().any(|params| self.is_for(key, held, params))
         });
+        self.held = held;
         served.iter().for_each(|params| _ = self.absent.remove(&(name.clone(), (*params).clone())));
         let (content, version) = (item.content.clone(), item.version.clone());
-        self.held.insert((name.clone(), constraints), Held { content, version, sent_at, is_old: false });
+        self.held.insert((name.clone(), constraints), Held { content, version, sent_at, is_plain: item.told.is_none(), is_old: false });
     }
 
     /// T30b: nothing of the name is there.
@@ -180,9 +194,12 @@ impl Known {
         self.held.remove(&(name.to_owned(), constraints.clone()));
         // What was brought from another stream and is no longer for who holds it is told by these parameters alone, as
         // the server cannot know its constraints (T35).
-        self.held.retain(|(other, theirs), held| {
-            !(held.is_old && other == name && matching.iter().any(|params| theirs.matches(params)))
+        let mut held = std::mem::take(&mut self.held);
+        held.retain(|key, held| {
+            let is_old = held.is_old && key.0 == name;
+            !(is_old && matching.iter().any(|params| self.is_for(key, held, params)))
         });
+        self.held = held;
         for params in matching {
             if self.serves(name, &params).is_none() {
                 self.absent.insert((name.to_owned(), params));
@@ -193,7 +210,7 @@ impl Known {
     /// T33: what no locator matches is dropped.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
-        held.retain(|(name, theirs), _| self.locators(name).iter().any(|params| theirs.matches(params)));
+        held.retain(|key, held| self.locators(&key.0).iter().any(|params| self.is_for(key, held, params)));
         self.held = held;
         let absent = std::mem::take(&mut self.absent);
         let is_asked = |(name, params): &(String, Parameters)| self.locators(name).contains(params);

@@ -9,7 +9,7 @@ use xds_core::{Constraints, Snapshot};
 use super::Violation;
 use crate::client::Client;
 use crate::content::{Content, names, selected};
-use crate::known::{Key, Known};
+use crate::known::{Held, Key, Known};
 use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
@@ -34,12 +34,12 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
 
 fn compare(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
     let expected = expected(known, snapshot)?;
-    let is_told = |(name, constraints): &Key| {
-        let locators = known.locators(name);
-        let mut users = locators.iter().filter(|params| constraints.matches(params));
-        known.hears_removals() || users.all(|params| selected(snapshot, known.kind, name, params).is_some())
+    let is_told = |key: &Key, held: &Held| {
+        let locators = known.locators(&key.0);
+        let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
+        known.hears_removals() || users.all(|params| selected(snapshot, known.kind, &key.0, params).is_some())
     };
-    let held = known.held.iter().filter(|(key, _)| expected.contains_key(*key) || is_told(key));
+    let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
     let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
     if held == expected {
         return Ok(());

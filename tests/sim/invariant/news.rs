@@ -2,16 +2,20 @@
 //! that was rejected, never cause one (S6, S7, D8, D12).
 
 use super::{Sent, Violation};
-use crate::exceptions::is_answered_ahead;
+use crate::exceptions;
 use crate::known::Held;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due;
-    if is_answer || has_news(sent) || is_answered_ahead(sent) {
+    if is_answer || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
     Err(Violation::new("news", format!("S6, D12: all of this was sent before: {}", sent.received)))
+}
+
+fn is_excused(sent: &Sent<'_>) -> bool {
+    exceptions::is_answered_ahead(sent) || exceptions::has_blinked(sent) || exceptions::is_removed_twice(sent)
 }
 
 fn has_news(sent: &Sent<'_>) -> bool {
@@ -22,11 +26,11 @@ fn has_news(sent: &Sent<'_>) -> bool {
     changes || removes || has_blinked(sent)
 }
 
-/// D14: what came and went since the last response is told as gone again, which does no harm.
+/// D14: what came and went since it was told to be gone is told so again, which does no harm.
 fn has_blinked(sent: &Sent<'_>) -> bool {
-    let since = &sent.history[sent.before.sent_at..];
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
     sent.received.removed.iter().chain(variants).any(|name| {
-        since.iter().any(|snapshot| snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_some())
+        let since = sent.before.removed.get(name).map_or(0, |at| *at);
+        sent.history[since..].iter().any(|snapshot| snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_some())
     })
 }

@@ -9,7 +9,7 @@ use super::Violation;
 use crate::client::Client;
 use crate::connection::Envelope;
 use crate::content::{Content, Kind, selected};
-use crate::known::{Key, Known};
+use crate::known::{Held, Key, Known};
 
 /// Checks what a client has just taken.
 pub(crate) fn check(
@@ -24,7 +24,7 @@ pub(crate) fn check(
     let is_held = |name: &str| has.held.keys().any(|(held, _)| held == name);
     for cluster in had.held.keys().map(|(name, _)| name).filter(|name| !is_held(name)) {
         let mut users = routes.held.iter().filter(|(_, route)| route.content.clusters.contains(cluster));
-        if let Some(((route, _), _)) = users.find(|(key, _)| !names(routes, key, cluster, snapshot)) {
+        if let Some(((route, _), _)) = users.find(|(key, held)| !names(routes, key, held, cluster, snapshot)) {
             let what = format!("S33: {route} uses {cluster}, which is gone: {}", envelope.received);
             return Err(Violation::new("order", what));
         }
@@ -42,9 +42,9 @@ fn is_excused(envelope: &Envelope, clusters: &Known) -> bool {
 }
 
 /// Whether the newest content of a route, for any of those who use it, names the cluster too.
-fn names(routes: &Known, (name, constraints): &Key, cluster: &str, snapshot: &Snapshot) -> bool {
-    let users = routes.locators(name).into_iter().filter(|params| constraints.matches(params));
-    let newest: Vec<_> = users.filter_map(|params| selected(snapshot, Kind::Route, name, &params)).collect();
+fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snapshot) -> bool {
+    let users = routes.locators(&key.0).into_iter().filter(|params| routes.is_for(key, held, params));
+    let newest: Vec<_> = users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
     // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it is out of use.
     let is_untold = newest.is_empty() && !routes.hears_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());

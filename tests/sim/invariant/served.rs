@@ -1,6 +1,6 @@
 //! What is sent is what a locator of the stream selects, in the form that the client understands (T3, T24, T25, T46).
 
-use xds_core::Constraints;
+use xds_core::{Constraints, Snapshot};
 
 use super::{Sent, Violation};
 use crate::content::{Content, selected};
@@ -12,41 +12,35 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
         if item.told.is_some() != sent.after.knows_locators {
             return violation(sent, item, "T24: the client does not understand this form");
         }
-        if !is_selected(sent, item)? && !is_held(sent, item) && !is_held_for_former_names(sent, item) {
+        if !is_selected(sent, item, sent.snapshot) && !is_held(sent, item) && !is_held_for_former_names(sent, item) {
             return violation(sent, item, "T3: no locator of the stream selects this");
         }
     }
     Ok(())
 }
 
-/// Whether the newest snapshot has it for one of the locators.
-fn is_selected(sent: &Sent<'_>, item: &Item) -> Result<bool, Violation> {
-    for params in sent.after.locators(&item.name) {
-        let Some(variant) = selected(sent.snapshot, sent.kind(), &item.name, &params) else { continue };
-        let content = Content::of(sent.kind(), variant.payload());
-        let content = content.map_err(|error| Violation::new("served", error))?;
+/// Whether a snapshot has it for one of the locators.
+fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
+    let locators = sent.after.locators(&item.name);
+    let mut variants = locators.iter().filter_map(|params| selected(snapshot, sent.kind(), &item.name, params));
+    variants.any(|variant| {
         // Who asks by name is not told the constraints.
         let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
-        if is_it && content == item.content {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+        is_it && Content::of(sent.kind(), variant.payload()).is_ok_and(|content| content == item.content)
+    })
 }
 
-/// S33: a full state goes on holding what is gone and may still be in use, as it was sent before.
+/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with its last content.
 fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
-    let is_it = |constraints: &Constraints| {
-        // V25: what was sent by name comes again with its constraints.
-        item.told.as_ref().is_none_or(|told| told == constraints || constraints.is_unconstrained())
-    };
-    let mut held = sent.before.ideal.held.iter();
-    let was_sent = held.any(|((name, constraints), held)| {
-        *name == item.name && held.content == item.content && is_it(constraints)
-    });
+    let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();
+    // V25: what was sent by name comes again with its constraints.
+    let is_it = |held: &Constraints| item.told.as_ref().is_none_or(|told| told == held || held.is_unconstrained());
+    let was_sent = had.iter().any(|((_, held), had)| is_it(held) && had.content == item.content);
     let is_asked = sent.after.locators(&item.name).iter().any(|params| item.constraints().matches(params));
-    sent.after.takes_full_state() && has_referrers && was_sent && is_asked
+    let mut since = sent.history.iter().skip(had.iter().map(|(_, had)| had.sent_at).min().unwrap_or(usize::MAX));
+    let mut is_last = || since.any(|snapshot| is_selected(sent, item, snapshot));
+    sent.after.takes_full_state() && has_referrers && ((was_sent && is_asked) || is_last())
 }
 
 fn violation(sent: &Sent<'_>, item: &Item, what: &str) -> Result<(), Violation> {

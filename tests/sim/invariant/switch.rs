@@ -2,15 +2,18 @@
 
 use super::{Sent, Violation};
 use crate::content::selected;
+use crate::exceptions::is_left_while_waiting;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
-    for ((name, constraints), held) in &sent.before.ideal.held {
+    for (key, held) in &sent.before.ideal.held {
+        let name = &key.0;
         for params in sent.after.locators(name) {
-            if !constraints.matches(&params) || sent.after.serves(name, &params).is_some() {
+            if !sent.after.is_for(key, held, &params) || sent.after.serves(name, &params).is_some() {
                 continue;
             }
             let mut since = sent.history[held.sent_at..].iter();
-            if since.all(|snapshot| selected(snapshot, sent.kind(), name, &params).is_some()) {
+            let is_there = since.all(|snapshot| selected(snapshot, sent.kind(), name, &params).is_some());
+            if is_there && !is_left_while_waiting(sent) {
                 let what = format!("T31: {name} for {{{params}}} was always there: {}", sent.received);
                 return Err(Violation::new("switch", what));
             }
