@@ -9,11 +9,18 @@ pub(crate) enum Mode {
     /// A filter asks for other tests.
     Nothing,
     /// So many seeds, from this one on.
-    Seeds { first: u64, count: u64 },
+    Seeds {
+        first: u64,
+        count: u64,
+    },
     /// One seed, with its trace.
-    Replay { seed: u64 },
+    Replay {
+        seed: u64,
+    },
     /// Seeds from this one on until it is stopped.
-    Forever { first: u64 },
+    Forever {
+        first: u64,
+    },
 }
 
 pub(crate) const HELP: &str = "\
@@ -43,7 +50,10 @@ impl Mode {
     ) -> Result<Self, String> {
         let mut arguments = arguments;
         let (mut first, mut count, mut filters) = (1, SEEDS, Vec::new());
-        let mut mode = seed.map(|seed| number("XDS_SIM_SEED", Some(seed))).transpose()?.map(|seed| Self::Replay { seed });
+        let mut mode = seed
+            .map(|seed| number("XDS_SIM_SEED", Some(seed)))
+            .transpose()?
+            .map(|seed| Self::Replay { seed });
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--help" | "-h" => return Ok(Self::Help),
@@ -53,7 +63,8 @@ impl Mode {
                 "--seed" => mode = Some(Self::Replay { seed: number(&argument, arguments.next())? }),
                 "--forever" => mode = Some(Self::Forever { first: random }),
                 // What `cargo test -- ..` gives to all tests.
-                "--nocapture" | "--no-capture" | "--quiet" | "-q" | "--exact" | "--show-output" | "--include-ignored" => {}
+                "--nocapture" | "--no-capture" | "--quiet" | "-q" | "--exact" | "--show-output"
+                | "--include-ignored" => {}
                 "--ignored" => return Ok(Self::Nothing),
                 "--test-threads" | "--format" | "--color" | "--skip" | "-Z" => _ = arguments.next(),
                 other if other.starts_with('-') && other.contains('=') => {}

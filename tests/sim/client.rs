@@ -83,7 +83,8 @@ impl Client {
 
     fn send(&mut self, kind: Kind, message: Message) {
         let slot = self.slot(kind);
-        let (Some(known), Some(connection)) = (self.types.get_mut(&kind), self.connections.get_mut(&slot)) else {
+        let (Some(known), Some(connection)) = (self.types.get_mut(&kind), self.connections.get_mut(&slot))
+        else {
             return;
         };
         let brought = if known.has_asked { BTreeMap::new() } else { known.held.clone() };
@@ -149,7 +150,11 @@ fn sotw(known: &Known) -> SotwRequest {
 /// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was sent; a client for which
 /// that holds asks for nothing else later, which [`Client::ask`] sees to.
 fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Asked {
-    if is_legacy && known.is_legacy_stream && is_only_wildcard(&known.asked) && known.kind.known().legacy_wildcard {
+    if is_legacy
+        && known.is_legacy_stream
+        && is_only_wildcard(&known.asked)
+        && known.kind.known().legacy_wildcard
+    {
         return subscription::Asked::default();
     }
     list(known.asked.iter())
@@ -166,7 +171,12 @@ fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: boo
     let is_legacy = is_legacy && is_only_wildcard(&known.asked) && known.kind.known().legacy_wildcard;
     let subscribe = if is_legacy { subscription::Asked::default() } else { list(known.asked.iter()) };
     let brought = known.brought().into_iter().map(|(name, version)| (name.as_str().into(), version));
-    DeltaRequest { type_url, subscribe, initial_resource_versions: brought.collect(), ..DeltaRequest::default() }
+    DeltaRequest {
+        type_url,
+        subscribe,
+        initial_resource_versions: brought.collect(),
+        ..DeltaRequest::default()
+    }
 }
 
 /// The plain names and the locators of a request.

@@ -132,7 +132,9 @@ impl Connection {
 
     /// The server reads one request.
     pub(crate) fn read(&mut self, now: Duration, node: &Parameters, read_at: usize) -> Result<(), Violation> {
-        let Some(Request { kind, message, asked, brought }) = self.requests.pop_front() else { return Ok(()) };
+        let Some(Request { kind, message, asked, brought }) = self.requests.pop_front() else {
+            return Ok(());
+        };
         let protocol = self.machine.protocol();
         let seen = self.seen.entry(kind).or_insert_with(|| Seen::new(kind, protocol, node, brought, read_at));
         let is_repeated = seen.last.as_ref() == Some(&asked);
@@ -181,7 +183,9 @@ impl Connection {
                 (self.is_due, self.until) = (false, until);
                 Ok(None)
             }
-            Next::Close(error) => Err(Violation::new("stream", format!("the server ends the stream: {error}"))),
+            Next::Close(error) => {
+                Err(Violation::new("stream", format!("the server ends the stream: {error}")))
+            }
             Next::Send(response) => {
                 let protocol = self.machine.protocol();
                 let received = Received::of(&response, protocol);
@@ -204,12 +208,14 @@ impl Connection {
         let sent_at = history.len() - 1;
         let before = seen.clone();
         seen.ideal.take(&received, Rejects::Nothing, sent_at);
-        let sent = invariant::Sent { received: &received, before: &before, after: &seen.ideal, snapshot, history };
+        let sent =
+            invariant::Sent { received: &received, before: &before, after: &seen.ideal, snapshot, history };
         invariant::check_sent(&sent)?;
         if !seen.has_asked {
             seen.answered.clear();
         }
-        seen.answered.extend(received.resources.iter().filter(|_| seen.has_asked).map(|item| item.name.clone()));
+        seen.answered
+            .extend(received.resources.iter().filter(|_| seen.has_asked).map(|item| item.name.clone()));
         (seen.has_asked, seen.has_left, seen.is_endpoints_due) = (false, false, false);
         seen.is_answered = true;
         let variants = received.removed_variants.iter().map(|(name, _)| name);
@@ -311,7 +317,8 @@ impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |list: &List| {
             let plain = list.names.iter().map(ToString::to_string);
-            let located = list.locators.iter().map(|locator| format!("{}?{}", locator.name, locator.parameters));
+            let located =
+                list.locators.iter().map(|locator| format!("{}?{}", locator.name, locator.parameters));
             plain.chain(located).collect::<Vec<_>>().join(" ")
         };
         write!(f, "{}", self.kind)?;

@@ -216,7 +216,8 @@ impl Source {
         let mut commit = BTreeMap::new();
         for ((kind, name), change) in last {
             let (url, name) = (kind.url(), name_of(name));
-            let of_name = self.state.keys().filter(|id| id.type_url.as_str() == url && *id.name.as_str() == *name);
+            let of_name =
+                self.state.keys().filter(|id| id.type_url.as_str() == url && *id.name.as_str() == *name);
             commit.extend(of_name.map(|id| (id.clone(), None)));
             for (constraints, payload) in change.contents() {
                 let (type_url, name) = (url.into(), name.as_str().into());
@@ -308,5 +309,6 @@ pub(crate) const SCHEMES: [&[&str]; 9] = [
     &["env=a", "env=b", "!env"],
 ];
 
-static PARSED: LazyLock<Vec<Vec<Constraints>>> =
-    LazyLock::new(|| SCHEMES.iter().map(|set| set.iter().map(|when| when.parse().unwrap()).collect()).collect());
+static PARSED: LazyLock<Vec<Vec<Constraints>>> = LazyLock::new(|| {
+    SCHEMES.iter().map(|set| set.iter().map(|when| when.parse().unwrap()).collect()).collect()
+});

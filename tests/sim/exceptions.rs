@@ -66,5 +66,7 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
     let mut removed = sent.received.removed.iter().chain(variants);
     let is_wildcard = sent.after.asked.iter().any(|(name, _)| name.is_none());
-    is_wildcard && sent.received.resources.is_empty() && removed.all(|name| sent.before.removed.contains_key(name))
+    is_wildcard
+        && sent.received.resources.is_empty()
+        && removed.all(|name| sent.before.removed.contains_key(name))
 }

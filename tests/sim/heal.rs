@@ -75,7 +75,9 @@ fn rest(world: &mut World) -> Result<(), Violation> {
 fn give_up_missing_routes(world: &mut World) {
     let World { clients, replicas, .. } = world;
     for client in clients {
-        let Some(replica) = client.connection(Kind::Route).map(|connection| connection.replica) else { continue };
+        let Some(replica) = client.connection(Kind::Route).map(|connection| connection.replica) else {
+            continue;
+        };
         let snapshot = replicas[replica].cache.snapshot();
         let Some(known) = client.types.get(&Kind::Route) else { continue };
         let mut asked = known.asked.clone();
@@ -133,7 +135,9 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
     let homes: Vec<Vec<_>> = world
         .clients
         .iter()
-        .map(|client| client.connections.iter().map(|(slot, connection)| (*slot, connection.replica)).collect())
+        .map(|client| {
+            client.connections.iter().map(|(slot, connection)| (*slot, connection.replica)).collect()
+        })
         .collect();
     let restarted = world.replicas.len() - 1;
     world.crash(restarted);

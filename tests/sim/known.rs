@@ -142,7 +142,11 @@ impl Known {
         }
         received.removed.iter().for_each(|name| self.take_removal(name));
         received.removed_variants.iter().for_each(|(name, told)| self.take_variant_removal(name, told));
-        received.resources.iter().filter(|item| !is_bad(item)).for_each(|item| self.take_resource(item, sent_at));
+        received
+            .resources
+            .iter()
+            .filter(|item| !is_bad(item))
+            .for_each(|item| self.take_resource(item, sent_at));
         // S5: like gRPC it says the new version, of which it uses a part.
         self.version.clone_from(&received.version);
         !has_bad
@@ -176,7 +180,10 @@ impl Known {
         self.held = held;
         served.iter().for_each(|params| _ = self.absent.remove(&(name.clone(), (*params).clone())));
         let (content, version) = (item.content.clone(), item.version.clone());
-        self.held.insert((name.clone(), constraints), Held { content, version, sent_at, is_plain: item.told.is_none(), is_old: false });
+        self.held.insert(
+            (name.clone(), constraints),
+            Held { content, version, sent_at, is_plain: item.told.is_none(), is_old: false },
+        );
     }
 
     /// T30b: nothing of the name is there.

@@ -73,7 +73,9 @@ fn seeds(first: u64, count: u64) -> ExitCode {
         if let Some(violation) = outcome.violation {
             return fail(seed, script, &violation);
         }
-        if told.elapsed().as_secs() >= if is_long { 10 } else { 1 } && (is_long || std::io::stderr().is_terminal()) {
+        if told.elapsed().as_secs() >= if is_long { 10 } else { 1 }
+            && (is_long || std::io::stderr().is_terminal())
+        {
             told = Instant::now();
             eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
             _ = std::io::stderr().flush();

@@ -52,22 +52,49 @@ pub(crate) struct Step {
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     /// Changes what is served. All replicas follow at once, or only the first.
-    Commit { changes: Vec<Change>, lags: bool },
+    Commit {
+        changes: Vec<Change>,
+        lags: bool,
+    },
     /// A replica follows all commits; an empty one gets everything in one.
-    CatchUp { replica: usize },
+    CatchUp {
+        replica: usize,
+    },
     /// A replica loses everything, its streams among it.
-    Crash { replica: usize },
+    Crash {
+        replica: usize,
+    },
     /// A client asks for this much of a type.
-    Ask { client: usize, kind: Kind, asked: BTreeSet<Asked> },
+    Ask {
+        client: usize,
+        kind: Kind,
+        asked: BTreeSet<Asked>,
+    },
     /// The server reads requests of a client.
-    Deliver { client: usize, kind: Kind, count: usize },
+    Deliver {
+        client: usize,
+        kind: Kind,
+        count: usize,
+    },
     /// A client reads responses.
-    Take { client: usize, kind: Kind, count: usize },
+    Take {
+        client: usize,
+        kind: Kind,
+        count: usize,
+    },
     /// A client and its server exchange all they have to say now.
-    Exchange { client: usize },
+    Exchange {
+        client: usize,
+    },
     /// A client's stream of a type breaks, and it comes back, perhaps to another replica.
-    Reconnect { client: usize, kind: Kind, replica: usize },
-    Pass { time: Duration },
+    Reconnect {
+        client: usize,
+        kind: Kind,
+        replica: usize,
+    },
+    Pass {
+        time: Duration,
+    },
 }
 
 impl Script {
@@ -81,7 +108,8 @@ impl Script {
             clients[0].protocol = Protocol::Sotw;
             clients[1] = Profile { protocol: Protocol::Delta, node, rejects, ..clients[1].clone() };
         }
-        let mut writer = Writer { random, number: 0, replicas, clients: clients.len(), twins, steps: Vec::new() };
+        let mut writer =
+            Writer { random, number: 0, replicas, clients: clients.len(), twins, steps: Vec::new() };
         writer.write();
         Self { replicas, clients, salt, steps: writer.steps }
     }

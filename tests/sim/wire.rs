@@ -50,7 +50,9 @@ impl Received {
         let bytes = encoded(response);
         let received = match protocol {
             Protocol::Sotw => Self::of_sotw(DiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?,
-            Protocol::Delta => Self::of_delta(DeltaDiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?,
+            Protocol::Delta => {
+                Self::of_delta(DeltaDiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?
+            }
         };
         received.has_no_duplicates()?;
         Ok(received)
@@ -58,7 +60,8 @@ impl Received {
 
     fn of_sotw(response: DiscoveryResponse) -> Result<Self, String> {
         let kind = kind_of(&response.type_url)?;
-        let resources = response.resources.iter().map(|any| Item::of_any(kind, any)).collect::<Result<_, _>>()?;
+        let resources =
+            response.resources.iter().map(|any| Item::of_any(kind, any)).collect::<Result<_, _>>()?;
         let DiscoveryResponse { version_info: version, nonce, .. } = response;
         Ok(Self { kind, version, nonce, resources, removed: Vec::new(), removed_variants: Vec::new() })
     }

@@ -154,7 +154,9 @@ impl World {
     /// A client reads a response, and answers it.
     fn take(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
         let client = &mut self.clients[at];
-        let Some(replica) = client.connection(kind).map(|connection| connection.replica) else { return Ok(()) };
+        let Some(replica) = client.connection(kind).map(|connection| connection.replica) else {
+            return Ok(());
+        };
         let Some(envelope) = client.read(kind) else { return Ok(()) };
         let before = client.types.clone();
         let is_accepted = client.take(&envelope);
@@ -225,10 +227,13 @@ impl World {
 
     /// One stream sends one response, if it has one.
     fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
-        let connection = self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
+        let connection =
+            self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
         let replica = &self.replicas[connection.replica];
         let snapshot = replica.cache.snapshot();
-        let Some(received) = connection.serve(self.now, &snapshot, &replica.history)? else { return Ok(false) };
+        let Some(received) = connection.serve(self.now, &snapshot, &replica.history)? else {
+            return Ok(false);
+        };
         let on = connection.replica;
         self.trace.note(self.now, || format!("  replica {on} to c{at}: {received}"));
         self.trace.stats.count_response(&received);

@@ -14,8 +14,7 @@ use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
-        check_client(world, client)
-            .map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
+        check_client(world, client).map_err(|what| Violation::new("converge", format!("c{at}: {what}")))?;
     }
     Ok(())
 }
@@ -70,7 +69,10 @@ fn hears_of_absence(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
         let (Some(name), params) = (name, params.as_ref().unwrap_or(&known.node)) else { continue };
         let is_there = selected(snapshot, known.kind, name, params).is_some();
         if !is_there && !known.absent.contains(&(name.clone(), params.clone())) {
-            return Err(format!("D10: it does not know that there is no {} {name} for {{{params}}}", known.kind));
+            return Err(format!(
+                "D10: it does not know that there is no {} {name} for {{{params}}}",
+                known.kind
+            ));
         }
     }
     Ok(())

@@ -32,8 +32,10 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
             return violation("something holds the cache of a crashed replica");
         }
     }
-    let kept: Vec<_> = world.replicas.iter().flat_map(|replica| all_variants(&replica.cache.snapshot())).collect();
-    let is_kept = |variant: &Arc<Variant>| kept.iter().any(|kept| Weak::ptr_eq(kept, &Arc::downgrade(variant)));
+    let kept: Vec<_> =
+        world.replicas.iter().flat_map(|replica| all_variants(&replica.cache.snapshot())).collect();
+    let is_kept =
+        |variant: &Arc<Variant>| kept.iter().any(|kept| Weak::ptr_eq(kept, &Arc::downgrade(variant)));
     match variants.iter().filter_map(Weak::upgrade).find(|variant| !is_kept(variant)) {
         None => Ok(()),
         Some(variant) => violation(&format!("something holds {}[{}]", variant.name(), variant.constraints())),

@@ -22,7 +22,8 @@ fn has_news(sent: &Sent<'_>) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
     let is_new = |held: Option<&Held>, now: &Held| held.is_none_or(|held| held.content != now.content);
     let changes = after.held.iter().any(|(key, now)| is_new(before.held.get(key), now));
-    let removes = before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
+    let removes =
+        before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
     changes || removes || has_blinked(sent)
 }
 
@@ -31,6 +32,8 @@ fn has_blinked(sent: &Sent<'_>) -> bool {
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
     sent.received.removed.iter().chain(variants).any(|name| {
         let since = sent.before.removed.get(name).map_or(0, |at| *at);
-        sent.history[since..].iter().any(|snapshot| snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_some())
+        sent.history[since..]
+            .iter()
+            .any(|snapshot| snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_some())
     })
 }

@@ -18,13 +18,16 @@ pub(crate) fn check(
     client: &Client,
     snapshot: &Snapshot,
 ) -> Result<(), Violation> {
-    let Some((had, has)) = before.get(&Kind::Cluster).zip(client.types.get(&Kind::Cluster)) else { return Ok(()) };
+    let Some((had, has)) = before.get(&Kind::Cluster).zip(client.types.get(&Kind::Cluster)) else {
+        return Ok(());
+    };
     let is_excused = !client.profile.is_aggregated || is_excused(envelope, has);
     let Some(routes) = client.types.get(&Kind::Route).filter(|_| !is_excused) else { return Ok(()) };
     let is_held = |name: &str| has.held.keys().any(|(held, _)| held == name);
     for cluster in had.held.keys().map(|(name, _)| name).filter(|name| !is_held(name)) {
         let mut users = routes.held.iter().filter(|(_, route)| route.content.clusters.contains(cluster));
-        if let Some(((route, _), _)) = users.find(|(key, held)| !names(routes, key, held, cluster, snapshot)) {
+        if let Some(((route, _), _)) = users.find(|(key, held)| !names(routes, key, held, cluster, snapshot))
+        {
             let what = format!("S33: {route} uses {cluster}, which is gone: {}", envelope.received);
             return Err(Violation::new("order", what));
         }
@@ -44,11 +47,14 @@ fn is_excused(envelope: &Envelope, clusters: &Known) -> bool {
 /// Whether the newest content of a route, for any of those who use it, names the cluster too.
 fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snapshot) -> bool {
     let users = routes.locators(&key.0).into_iter().filter(|params| routes.is_for(key, held, params));
-    let newest: Vec<_> = users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
+    let newest: Vec<_> =
+        users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
     // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it is out of use.
     let is_untold = newest.is_empty() && !routes.hears_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
-    (is_untold && is_wildcard) || newest.iter().any(|variant| {
-        Content::of(Kind::Route, variant.payload()).is_ok_and(|content| content.clusters.iter().any(|of| of == cluster))
-    })
+    (is_untold && is_wildcard)
+        || newest.iter().any(|variant| {
+            Content::of(Kind::Route, variant.payload())
+                .is_ok_and(|content| content.clusters.iter().any(|of| of == cluster))
+        })
 }

@@ -19,7 +19,9 @@ pub(crate) fn check(before: &[Before], sent: &[(usize, Received)]) -> Result<(),
         clusters.any(|(_, received)| !received.resources.is_empty())
     };
     for (at, received) in sent {
-        let Some(known) = before[*at].get(&received.kind).filter(|known| is_comparable(known)) else { continue };
+        let Some(known) = before[*at].get(&received.kind).filter(|known| is_comparable(known)) else {
+            continue;
+        };
         let checked = match known.protocol {
             Protocol::Sotw => check_sotw(known, received),
             // S34: all clusters were sent again, so are all endpoints.

@@ -12,7 +12,10 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
         if item.told.is_some() != sent.after.knows_locators {
             return violation(sent, item, "T24: the client does not understand this form");
         }
-        if !is_selected(sent, item, sent.snapshot) && !is_held(sent, item) && !is_held_for_former_names(sent, item) {
+        if !is_selected(sent, item, sent.snapshot)
+            && !is_held(sent, item)
+            && !is_held_for_former_names(sent, item)
+        {
             return violation(sent, item, "T3: no locator of the stream selects this");
         }
     }
@@ -22,7 +25,8 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
 /// Whether a snapshot has it for one of the locators.
 fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
     let locators = sent.after.locators(&item.name);
-    let mut variants = locators.iter().filter_map(|params| selected(snapshot, sent.kind(), &item.name, params));
+    let mut variants =
+        locators.iter().filter_map(|params| selected(snapshot, sent.kind(), &item.name, params));
     variants.any(|variant| {
         // Who asks by name is not told the constraints.
         let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
@@ -35,10 +39,12 @@ fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
     let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();
     // V25: what was sent by name comes again with its constraints.
-    let is_it = |held: &Constraints| item.told.as_ref().is_none_or(|told| told == held || held.is_unconstrained());
+    let is_it =
+        |held: &Constraints| item.told.as_ref().is_none_or(|told| told == held || held.is_unconstrained());
     let was_sent = had.iter().any(|((_, held), had)| is_it(held) && had.content == item.content);
     let is_asked = sent.after.locators(&item.name).iter().any(|params| item.constraints().matches(params));
-    let mut since = sent.history.iter().skip(had.iter().map(|(_, had)| had.sent_at).min().unwrap_or(usize::MAX));
+    let mut since =
+        sent.history.iter().skip(had.iter().map(|(_, had)| had.sent_at).min().unwrap_or(usize::MAX));
     let mut is_last = || since.any(|snapshot| is_selected(sent, item, snapshot));
     sent.after.takes_full_state() && has_referrers && ((was_sent && is_asked) || is_last())
 }
