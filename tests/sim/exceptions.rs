@@ -24,6 +24,11 @@ pub(crate) fn is_held_for_former_names(sent: &Sent<'_>, item: &Item) -> bool {
     is_gone && sent.before.has_told_names && sent.after.takes_full_state()
 }
 
+/// S7: when what was held so is let go, a full state follows that says nothing to the client, which had ignored it.
+pub(crate) fn lets_former_names_go(sent: &Sent<'_>) -> bool {
+    sent.before.has_told_names && sent.after.knows_locators && sent.after.takes_full_state()
+}
+
 /// D12, S6: what was asked for while additions of the type wait for clusters (S33) is answered ahead of them, and sent a
 /// second time when they follow, rejected or not.
 pub(crate) fn is_answered_ahead(sent: &Sent<'_>) -> bool {

@@ -15,7 +15,10 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
 }
 
 fn is_excused(sent: &Sent<'_>) -> bool {
-    exceptions::is_answered_ahead(sent) || exceptions::has_blinked(sent) || exceptions::is_removed_twice(sent)
+    exceptions::is_answered_ahead(sent)
+        || exceptions::has_blinked(sent)
+        || exceptions::is_removed_twice(sent)
+        || exceptions::lets_former_names_go(sent)
 }
 
 fn has_news(sent: &Sent<'_>) -> bool {
