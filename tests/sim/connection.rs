@@ -85,7 +85,7 @@ pub(crate) struct Seen {
     pub(crate) has_asked: bool,
     /// Names that were told to be gone, or of which a variant was, with the snapshot at that time.
     pub(crate) removed: BTreeMap<String, usize>,
-    /// Resources went by name on this stream.
+    /// Resources went by name on this stream, or on the one before.
     pub(crate) has_told_names: bool,
     /// Something was given up since, while a wildcard stayed (D18).
     pub(crate) has_left: bool,
@@ -297,13 +297,14 @@ impl Seen {
         read_at: usize,
     ) -> Self {
         held.values_mut().for_each(|held| held.sent_at = read_at);
+        let has_told_names = held.values().any(|held| held.is_plain);
         let ideal = Known { held, ..Known::new(kind, protocol, node) };
         Self {
             ideal,
             last: None,
             has_asked: false,
             removed: BTreeMap::new(),
-            has_told_names: false,
+            has_told_names,
             has_left: false,
             is_answered: false,
             answered: BTreeSet::new(),

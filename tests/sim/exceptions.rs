@@ -7,7 +7,7 @@ use std::sync::Arc;
 use xds_core::Snapshot;
 
 use crate::connection::Connection;
-use crate::content::names;
+use crate::content::{names, selected};
 use crate::invariant::Sent;
 use crate::known::{Asked, Known};
 use crate::script::Protocol;
@@ -46,15 +46,22 @@ pub(crate) fn is_left_while_waiting(sent: &Sent<'_>) -> bool {
     sent.before.has_left && !sent.kind().known().waits_for.is_empty()
 }
 
-/// S7: a full state is sent again, with the version it had, when something came and went since the last one.
+/// D12, S7: what changed and changed back since it was sent is sent again; a full state also when something came and went.
 pub(crate) fn has_blinked(sent: &Sent<'_>) -> bool {
-    let since = &sent.history[sent.before.sent_at..];
-    let is_gone = |name: &str| sent.snapshot.get(&sent.kind().url().into(), &name.into()).is_none();
-    let was_there = |snapshot: &Arc<Snapshot>| {
-        let mut gone = names(snapshot, sent.kind()).filter(|name| is_gone(name));
-        gone.any(|name| !sent.after.locators(name).is_empty())
+    let was_other = |item: &Item| {
+        let key = (item.name.clone(), item.constraints());
+        let since = sent.before.ideal.held.get(&key).map_or(0, |held| held.sent_at);
+        sent.history[since..].iter().any(|snapshot| is_other(sent, snapshot, &item.name))
     };
-    sent.after.takes_full_state() && since.iter().any(was_there)
+    let came = |snapshot: &Arc<Snapshot>| names(snapshot, sent.kind()).any(|name| is_other(sent, snapshot, name));
+    let has_come = sent.history[sent.before.sent_at..].iter().any(came);
+    sent.received.resources.iter().any(was_other) || (sent.after.takes_full_state() && has_come)
+}
+
+/// Whether a locator got something else of a name then.
+fn is_other(sent: &Sent<'_>, then: &Snapshot, name: &str) -> bool {
+    let payload = |snapshot, params| selected(snapshot, sent.kind(), name, params).map(|variant| variant.payload());
+    sent.after.locators(name).iter().any(|params| payload(then, params) != payload(sent.snapshot, params))
 }
 
 /// D9: a name that a new delta stream brings with its current version, and that is given up and asked for again before the

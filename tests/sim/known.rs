@@ -45,7 +45,7 @@ pub(crate) struct Held {
     /// The snapshot it was made from.
     pub(crate) sent_at: usize,
     /// It was told under the plain name, so that the client does not know for which other parameters it would be.
-    is_plain: bool,
+    pub(crate) is_plain: bool,
     /// It was sent on a stream before this one.
     is_old: bool,
 }
