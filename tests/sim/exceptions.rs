@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use xds_core::Snapshot;
 
+use crate::client::Client;
 use crate::connection::Connection;
-use crate::content::{names, selected};
+use crate::content::{Kind, names, selected};
 use crate::invariant::Sent;
 use crate::known::{Asked, Known};
 use crate::script::Protocol;
@@ -53,14 +54,16 @@ pub(crate) fn has_blinked(sent: &Sent<'_>) -> bool {
         let since = sent.before.ideal.held.get(&key).map_or(0, |held| held.sent_at);
         sent.history[since..].iter().any(|snapshot| is_other(sent, snapshot, &item.name))
     };
-    let came = |snapshot: &Arc<Snapshot>| names(snapshot, sent.kind()).any(|name| is_other(sent, snapshot, name));
+    let came =
+        |snapshot: &Arc<Snapshot>| names(snapshot, sent.kind()).any(|name| is_other(sent, snapshot, name));
     let has_come = sent.history[sent.before.sent_at..].iter().any(came);
     sent.received.resources.iter().any(was_other) || (sent.after.takes_full_state() && has_come)
 }
 
 /// Whether a locator got something else of a name then.
 fn is_other(sent: &Sent<'_>, then: &Snapshot, name: &str) -> bool {
-    let payload = |snapshot, params| selected(snapshot, sent.kind(), name, params).map(|variant| variant.payload());
+    let payload =
+        |snapshot, params| selected(snapshot, sent.kind(), name, params).map(|variant| variant.payload());
     sent.after.locators(name).iter().any(|params| payload(then, params) != payload(sent.snapshot, params))
 }
 
@@ -81,4 +84,12 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
     is_wildcard
         && sent.received.resources.is_empty()
         && removed.all(|name| sent.before.removed.contains_key(name))
+}
+
+/// S33, D11: what went by name, and is gone when the client sends its first locator, counts as in use for ever, though nobody
+/// asks for it. What it may refer to is then never told to be gone on this stream.
+pub(crate) fn keeps_former_names(client: &Client, kind: Kind) -> bool {
+    let mut seen = client.connections.values().flat_map(|connection| connection.seen.values());
+    let has_switched = seen.any(|seen| seen.has_told_names && seen.ideal.knows_locators);
+    has_switched && !kind.known().referrers.is_empty()
 }

@@ -31,8 +31,8 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
 }
 
 fn compare(world: &World) -> Result<(), Violation> {
-    converge::check(world)?;
-    agree::check(world)
+    agree::check(world)?;
+    converge::check(world)
 }
 
 fn connect_all(world: &mut World) {

@@ -54,7 +54,7 @@ impl Sent<'_> {
 /// Checks a response where it is sent.
 pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
     served::check(sent)?;
-    removal::check(sent)?;
     switch::check(sent)?;
+    removal::check(sent)?;
     news::check(sent)
 }
