@@ -67,12 +67,17 @@ fn is_other(sent: &Sent<'_>, then: &Snapshot, name: &str) -> bool {
     sent.after.locators(name).iter().any(|params| payload(then, params) != payload(sent.snapshot, params))
 }
 
-/// D9: a name that a new delta stream brings with its current version, and that is given up and asked for again before the
-/// server answers, is never sent, though its client has dropped it. So clients give up such names only later.
+/// What a new stream brings is not forgotten when its client, before it is answered, asks for something else. D9: in delta a
+/// name that is given up and asked for again is not sent if its version was current, though its client has dropped it. S32:
+/// in SotW a wildcard asked for by the second request is not answered if the first one brought its version, though that one
+/// asked for less. So clients do this only later.
 pub(crate) fn is_too_early(known: &Known, asked: &BTreeSet<Asked>, connection: Option<&Connection>) -> bool {
-    let gives_up = known.asked.iter().any(|one| !asked.contains(one));
+    let is_early = match known.protocol {
+        Protocol::Delta => known.asked.iter().any(|one| !asked.contains(one)),
+        Protocol::Sotw => known.kind.is_full_state() && known.has_asked && known.asked != *asked,
+    };
     let is_unanswered = connection.is_some_and(|connection| !connection.has_answered_all());
-    known.protocol == Protocol::Delta && known.nonce.is_empty() && gives_up && is_unanswered
+    known.nonce.is_empty() && is_early && is_unanswered
 }
 
 /// D11: what was gone when a locator for it was given up under a wildcard is told then (D18), and a second time when the
