@@ -25,6 +25,7 @@
 //! | `matching` | the body for sets of variants, with the limits that are in use |
 //! | `names` | the body for new-style names |
 //! | `requests` | the bodies for requests of streams |
+//! | `streams` | the bodies for whole streams: clients, commits and time |
 //! | `mutate` | inputs from inputs, by a seed |
 #![forbid(unsafe_code)]
 
@@ -34,6 +35,7 @@ mod matching;
 mod mutate;
 mod names;
 mod requests;
+mod streams;
 mod when;
 mod wire;
 
@@ -42,6 +44,7 @@ pub use matching::variant_sets;
 pub use mutate::Mutator;
 pub use names::names_xdstp;
 pub use requests::{requests_delta, requests_sotw};
+pub use streams::{stream_delta, stream_sotw};
 pub use when::constraints_when;
 pub use wire::constraints_wire;
 
@@ -56,5 +59,7 @@ pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("names_xdstp", names_xdstp, names::WORDS),
     ("requests_delta", requests_delta, requests::WORDS),
     ("requests_sotw", requests_sotw, requests::WORDS),
+    ("stream_delta", stream_delta, streams::WORDS),
+    ("stream_sotw", stream_sotw, streams::WORDS),
     ("variant_sets", variant_sets, matching::WORDS),
 ];

@@ -39,6 +39,16 @@ fn requests_sotw() {
 }
 
 #[test]
+fn stream_delta() {
+    run("stream_delta");
+}
+
+#[test]
+fn stream_sotw() {
+    run("stream_sotw");
+}
+
+#[test]
 fn variant_sets() {
     run("variant_sets");
 }

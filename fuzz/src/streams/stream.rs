@@ -1,0 +1,509 @@
+//! One stream, with both its ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use prost::Message;
+use xds_core::server::{
+    ClientGroup, DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
+    StreamError, Verdict,
+};
+use xds_core::subscription::{Asked, Locator};
+use xds_core::{Nonce, Parameters, Watch};
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
+};
+use xds_proto::google::rpc::Status;
+use xds_server::skim::Skimmer;
+
+use super::Protocol;
+use super::content::Content;
+use super::response;
+use super::script::{Script, TYPES};
+use super::subscribed::{self, Subscribed};
+
+/// A stream as its driver and its client see it.
+pub(super) struct Stream {
+    machine: Option<Machine>,
+    skimmer: Skimmer,
+    watch: Arc<Watch>,
+    /// `None` on the aggregated service.
+    service: Option<&'static str>,
+    /// What the first request says of the client.
+    node: Option<Node>,
+    derived: Parameters,
+    types: BTreeMap<String, OfType>,
+    /// What the client has from a stream before, until it has asked for that type.
+    former: BTreeMap<String, OfType>,
+    nonces: BTreeSet<String>,
+    unanswered: Vec<Unanswered>,
+    has_rejected: bool,
+    /// There is an occasion to send.
+    is_due: bool,
+    until: Option<Duration>,
+}
+
+enum Machine {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+struct OfType {
+    subscribed: Subscribed,
+    /// The lists of the last request, which an ACK repeats in SotW.
+    lists: Lists,
+    nonces: Vec<String>,
+}
+
+struct Unanswered {
+    type_url: String,
+    nonce: String,
+    version: String,
+}
+
+impl Stream {
+    /// Opens a stream; `how` says which service it is, and what the client says of itself.
+    pub(super) fn open(protocol: Protocol, how: u8, content: &Content, former: Option<Self>) -> Self {
+        let service = match how % 8 {
+            5 => Some(TYPES[0]),
+            6 => Some(TYPES[1]),
+            7 => Some(TYPES[5]),
+            _ => None,
+        };
+        let watch = content.cache.watch();
+        let of_service = service.map_or(Service::Aggregated, |type_url| Service::Single(type_url.into()));
+        let config = StreamConfig {
+            names_limit: NAMES_LIMIT,
+            parameters_limit: PARAMETERS_LIMIT,
+            types_limit: TYPES.len(),
+            ..StreamConfig::default()
+        };
+        let machine = match protocol {
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), of_service, config)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), of_service, config)),
+        };
+        let has_metadata = how & 0x10 != 0;
+        let node = (how & 0x18 != 0).then(|| Node {
+            id: if how & 0x08 != 0 { "node".into() } else { String::new() },
+            metadata: has_metadata.then(|| {
+                let value = prost_types::value::Kind::StringValue("prod".into());
+                let fields = [("env".into(), prost_types::Value { kind: Some(value) })];
+                prost_types::Struct { fields: fields.into() }
+            }),
+            ..Node::default()
+        });
+        Self {
+            machine: Some(machine),
+            skimmer: Skimmer::new(service.unwrap_or_default().into(), Arc::default()),
+            watch,
+            service,
+            node,
+            derived: Parameters::new(),
+            types: BTreeMap::new(),
+            former: former.map(|former| former.types).unwrap_or_default(),
+            nonces: BTreeSet::new(),
+            unanswered: Vec::new(),
+            has_rejected: false,
+            is_due: false,
+            until: None,
+        }
+    }
+
+    /// Ends the stream; what the client has stays.
+    pub(super) fn close(&mut self) {
+        self.machine = None;
+        self.former.clear();
+    }
+
+    /// A request. A damaged one does not go on from another stream, so that nothing is missed for a broken version.
+    pub(super) fn request(&mut self, script: &mut Script<'_>, brings: bool) -> Vec<u8> {
+        let type_url = script.type_url();
+        let how = script.byte().unwrap_or_default();
+        let type_url = match self.service {
+            Some(_) if how & 0x30 == 0 => "",
+            Some(own) if how & 0x30 != 0x30 => own,
+            _ => type_url,
+        };
+        let lists = script.lists();
+        let unsubscribed = script.lists();
+        let of_type =
+            self.types.get(if type_url.is_empty() { self.service.unwrap_or_default() } else { type_url });
+        let nonces = of_type.map_or(&[][..], |of| &of.nonces);
+        let nonce = match how % 8 {
+            0 => None,
+            1..=3 => nonces.last().cloned(),
+            4 => nonces.first().cloned(),
+            5 => self.nonces.first().cloned(),
+            6 => Some("4711".into()),
+            _ => Some("not of ours".into()),
+        };
+        let nonce = nonce.unwrap_or_default();
+        let error = (how & 0x08 != 0).then(|| Status { code: 3, message: "no".into(), ..Status::default() });
+        self.has_rejected |= error.is_some();
+        let former = of_type.is_none().then(|| self.former.get(type_url)).flatten().filter(|_| brings);
+        let node = self.node.take();
+        match self.machine {
+            Some(Machine::Delta(_)) => {
+                let mut versions = BTreeMap::<_, Vec<_>>::new();
+                for (key, received) in former.iter().flat_map(|former| &former.subscribed.held) {
+                    versions.entry(key.name.clone()).or_default().push(received.version.clone());
+                }
+                // T37: only what there is one variant of.
+                let single = |(name, mut versions): (_, Vec<_>)| {
+                    Some((name, versions.pop()?)).filter(|_| versions.is_empty())
+                };
+                DeltaDiscoveryRequest {
+                    node,
+                    type_url: type_url.into(),
+                    resource_names_subscribe: lists.0,
+                    resource_names_unsubscribe: unsubscribed.0,
+                    resource_locators_subscribe: lists.1,
+                    resource_locators_unsubscribe: unsubscribed.1,
+                    initial_resource_versions: versions.into_iter().filter_map(single).collect(),
+                    response_nonce: nonce,
+                    error_detail: error,
+                }
+                .encode_to_vec()
+            }
+            _ => DiscoveryRequest {
+                version_info: former.map(|former| former.subscribed.version.clone()).unwrap_or_default(),
+                node,
+                resource_names: lists.0,
+                type_url: type_url.into(),
+                response_nonce: nonce,
+                error_detail: error,
+                resource_locators: lists.1,
+            }
+            .encode_to_vec(),
+        }
+    }
+
+    /// Takes or rejects one of the responses that were not answered.
+    pub(super) fn answer(&mut self, which: usize, rejects: bool) -> Option<Vec<u8>> {
+        let at = which.checked_rem(self.unanswered.len())?;
+        let Unanswered { type_url, nonce, version } = self.unanswered.remove(at);
+        self.has_rejected |= rejects;
+        let error_detail = rejects.then(|| Status { code: 3, message: "no".into(), ..Status::default() });
+        let node = self.node.take();
+        Some(match self.machine {
+            Some(Machine::Delta(_)) => {
+                let response_nonce = nonce;
+                let request = DeltaDiscoveryRequest {
+                    node,
+                    type_url,
+                    response_nonce,
+                    error_detail,
+                    ..Default::default()
+                };
+                request.encode_to_vec()
+            }
+            _ => {
+                let (resource_names, resource_locators) =
+                    self.types.get(&type_url).map(|of| of.lists.clone()).unwrap_or_default();
+                DiscoveryRequest {
+                    version_info: if rejects { String::new() } else { version },
+                    node,
+                    resource_names,
+                    type_url,
+                    response_nonce: nonce,
+                    error_detail,
+                    resource_locators,
+                }
+                .encode_to_vec()
+            }
+        })
+    }
+
+    /// Hands a request over as the driver does. Whether the stream goes on; it must if the request `is_good`, but for
+    /// what it asks for.
+    pub(super) fn receive(
+        &mut self,
+        now: Duration,
+        frame: &[u8],
+        is_good: bool,
+        groups: &mut BTreeMap<(String, String), ClientGroup>,
+    ) -> bool {
+        self.is_due = true;
+        let is_new = self.skimmer.client().is_none();
+        let Some(machine) = &mut self.machine else { panic!("the stream is open") };
+        let skimmed = match machine {
+            Machine::Sotw(_) => self.skimmer.sotw(frame).map(Request::Sotw),
+            Machine::Delta(_) => self.skimmer.delta(frame).map(Request::Delta),
+        };
+        let request = match skimmed {
+            Ok(request) => request,
+            Err(error) => {
+                assert!(!is_good, "{error}");
+                return false;
+            }
+        };
+        if is_new && let Some(client) = self.skimmer.client() {
+            self.derived = client.parameters.clone();
+            let group = groups.entry((client.id.clone(), client.cluster.clone())).or_default();
+            match machine {
+                Machine::Sotw(stream) => stream.on_node(client.parameters.clone()),
+                Machine::Delta(stream) => stream.on_node(client.parameters.clone()),
+            }
+            match machine {
+                _ if client.id.is_empty() => {}
+                Machine::Sotw(stream) => stream.join(group),
+                Machine::Delta(stream) => stream.join(group),
+            }
+        }
+        self.hand_over(now, &request, is_good)
+    }
+
+    fn hand_over(&mut self, now: Duration, request: &Request, is_good: bool) -> bool {
+        let asked = request.asked();
+        let type_url = match (request.type_url(), self.service) {
+            ("", Some(own)) => own.to_owned(),
+            (type_url, _) => type_url.to_owned(),
+        };
+        let former = self.former.remove(&type_url).filter(|_| is_good).map(|former| former.subscribed);
+        let (mut subscribed, lists, nonces) = match self.types.remove(&type_url) {
+            Some(OfType { subscribed, lists, nonces }) => (subscribed, lists, nonces),
+            None => (Subscribed::new(&type_url, &self.derived, former), Lists::default(), Vec::new()),
+        };
+        let before = subscribed.clone();
+        match request {
+            Request::Sotw(request) => request.asked.iter().for_each(|asked| subscribed.replace(asked)),
+            Request::Delta(request) => subscribed.edit(&request.subscribe, &request.unsubscribe),
+        }
+        let result = match (&mut self.machine, request) {
+            (Some(Machine::Sotw(stream)), Request::Sotw(request)) => stream.on_request(now, request.clone()),
+            (Some(Machine::Delta(stream)), Request::Delta(request)) => stream.on_request(request.clone()),
+            _ => panic!("the stream is open, and its requests are of its protocol"),
+        };
+        match result {
+            Ok(verdict) => {
+                self.check_request(&type_url, &asked);
+                if let Some(verdict) = verdict {
+                    self.check_verdict(&verdict, &type_url, request);
+                }
+                let lists = match request {
+                    Request::Sotw(request) => request.asked.as_ref().map_or(lists, lists_of),
+                    Request::Delta(_) => lists,
+                };
+                self.types.insert(type_url, OfType { subscribed, lists, nonces });
+                true
+            }
+            Err(error) => {
+                let is_new = before.is_new();
+                self.check_error(&error, request.type_url(), &asked, is_new, subscribed.len());
+                self.types.insert(type_url, OfType { subscribed: before, lists, nonces });
+                false
+            }
+        }
+    }
+
+    /// What was taken is what may be asked for.
+    fn check_request(&self, type_url: &str, asked: &[&Asked]) {
+        assert!(!type_url.is_empty(), "G2");
+        assert!(self.service.is_none_or(|own| own == type_url), "G3");
+        let has_invalid = asked.iter().any(|asked| subscribed::has_invalid(asked));
+        assert!(self.service.is_none() || !has_invalid, "G8");
+    }
+
+    /// An error is one of the request.
+    fn check_error(&self, error: &StreamError, found: &str, asked: &[&Asked], is_new: bool, names: usize) {
+        let is_own = |found: &str| self.service.is_none_or(|own| found.is_empty() || found == own);
+        let has_locator = |wanted: &str, is_it: &dyn Fn(&Parameters) -> bool| {
+            let mut locators = asked.iter().flat_map(|asked| &asked.locators);
+            locators.any(|locator| locator.name.as_str() == wanted && is_it(&locator.parameters))
+        };
+        let is_right = match error {
+            StreamError::MissingTypeUrl => self.service.is_none() && found.is_empty(),
+            StreamError::WrongTypeUrl { .. } => !is_own(found),
+            StreamError::InvalidName { name, .. } => {
+                let mut all = asked.iter().flat_map(|asked| &asked.names);
+                let is_asked = all.any(|other| other == name) || has_locator(name.as_str(), &|_| true);
+                self.service.is_some() && is_asked && subscribed::is_invalid(name.as_str())
+            }
+            StreamError::InvalidKey { name, .. } => {
+                self.service.is_some() && has_locator(name.as_str(), &subscribed::has_invalid_key)
+            }
+            StreamError::TooManyNames { found, limit, .. } => {
+                (*found, *limit) == (names, NAMES_LIMIT) && names > NAMES_LIMIT
+            }
+            StreamError::TooManyParameters { name, found, limit, .. } => {
+                let is_it = |parameters: &Parameters| parameters.len() == *found;
+                *limit == PARAMETERS_LIMIT && found > limit && has_locator(name.as_str(), &is_it)
+            }
+            StreamError::TooManyTypes { limit } => {
+                is_new && self.service.is_none() && *limit == TYPES.len() && self.types.len() == *limit
+            }
+            _ => false,
+        };
+        assert!(is_right, "{error}");
+    }
+
+    fn check_verdict(&self, verdict: &Verdict, type_url: &str, request: &Request) {
+        let (of, nonce, detail) = match verdict {
+            Verdict::Acked { type_url, nonce } => (type_url, nonce, None),
+            Verdict::Nacked { type_url, nonce, detail } => (type_url, nonce, Some(detail)),
+        };
+        let (response_nonce, error_detail) = request.verdict();
+        assert_eq!((of.as_str(), Some(*nonce), detail), (type_url, response_nonce, error_detail));
+        assert!(self.nonces.contains(&nonce.to_string()), "a response that was never sent is answered");
+    }
+
+    /// Lets the stream send one response, if the driver would ask it for one. Whether it did.
+    pub(super) fn send(&mut self, now: Duration, content: &Content) -> bool {
+        if !self.is_due(now) {
+            return false;
+        }
+        let next = match self.next(now, content) {
+            // Known defect: a type that turns out to lack nothing is not seen to be settled by the types before it, which
+            // keep what they held back for it until something else happens.
+            Next::Wait { .. } => self.next(now, content),
+            next => next,
+        };
+        match next {
+            Next::Send(response) => {
+                self.take(&response);
+                true
+            }
+            Next::Wait { until } => {
+                assert!(until.is_none_or(|until| until > now), "it waits for what is past");
+                (self.is_due, self.until) = (false, until);
+                false
+            }
+            Next::Close(error) => panic!("{error}"),
+        }
+    }
+
+    /// Whether the driver would ask it now.
+    pub(super) fn is_due(&mut self, now: Duration) -> bool {
+        let is_woken = pin!(self.watch.woken()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        self.is_due |= is_woken || self.until.is_some_and(|until| until <= now);
+        self.is_due
+    }
+
+    /// Whether it will look again by itself.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// There is nothing to send, though nobody told it to look.
+    pub(super) fn check_rest(&mut self, now: Duration, content: &Content) {
+        match self.next(now, content) {
+            Next::Wait { until: None } => {}
+            next => panic!("nothing woke the stream for {next:?}"),
+        }
+    }
+
+    fn next(&mut self, now: Duration, content: &Content) -> Next {
+        let snapshot = content.cache.snapshot();
+        match &mut self.machine {
+            Some(Machine::Sotw(stream)) => stream.next(now, &snapshot),
+            Some(Machine::Delta(stream)) => stream.next(now, &snapshot),
+            None => panic!("the stream is open"),
+        }
+    }
+
+    /// The client takes a response.
+    fn take(&mut self, response: &Response) {
+        let bodies = response.bodies.iter().flat_map(|body| body.chunks());
+        let frame: Vec<u8> = bodies.fold(response.head().to_vec(), |frame, chunk| [&*frame, chunk].concat());
+        let type_url = response.type_url.as_str();
+        let of_type = self.types.get_mut(type_url).expect("only types that were asked for are sent (S24)");
+        let (nonce, version) = match &self.machine {
+            Some(Machine::Delta(_)) => {
+                let message = DeltaDiscoveryResponse::decode(&*frame).expect("a response decodes");
+                assert_eq!((&*message.type_url, message.resources.len()), (type_url, response.resources()));
+                let (nonce, version) = (message.nonce.clone(), message.system_version_info.clone());
+                let (resources, removed, errors) = response::changes(message);
+                of_type.subscribed.take_changes(resources, &removed, &errors);
+                (nonce, version)
+            }
+            _ => {
+                let message = DiscoveryResponse::decode(&*frame).expect("a response decodes");
+                assert_eq!((&*message.type_url, message.resources.len()), (type_url, response.resources()));
+                let (nonce, version) = (message.nonce.clone(), message.version_info.clone());
+                let (resources, errors) = response::state(message);
+                of_type.subscribed.take_state(resources, &errors, &version);
+                (nonce, version)
+            }
+        };
+        assert!(
+            !nonce.is_empty() && self.nonces.insert(nonce.clone()),
+            "nonce {nonce:?} is not new (S2, D7)"
+        );
+        assert!(!version.is_empty(), "S2");
+        of_type.nonces.push(nonce.clone());
+        self.unanswered.push(Unanswered { type_url: type_url.into(), nonce, version });
+    }
+
+    /// Whether the client uses nothing that is gone, as far as its requests and answers tell.
+    pub(super) fn is_settled(&self, content: &Content) -> bool {
+        let has_all = |(type_url, of): (&String, &OfType)| of.subscribed.has_all(type_url, content);
+        !self.has_rejected && self.types.iter().all(has_all)
+    }
+
+    /// The client has what it asks for; see [`Subscribed::check_held`].
+    pub(super) fn check_held(&self, content: &Content, is_settled: bool) {
+        let is_delta = matches!(self.machine, Some(Machine::Delta(_)));
+        for (type_url, OfType { subscribed, .. }) in &self.types {
+            // S26: of other types no response says what is gone.
+            let is_told = is_settled && (is_delta || subscribed.is_full_state());
+            subscribed.check_held(type_url, content, is_told);
+        }
+    }
+}
+
+/// A request of either protocol.
+#[derive(Debug)]
+enum Request {
+    Sotw(SotwRequest),
+    Delta(DeltaRequest),
+}
+
+impl Request {
+    fn type_url(&self) -> &str {
+        match self {
+            Self::Sotw(request) => &request.type_url,
+            Self::Delta(request) => &request.type_url,
+        }
+    }
+
+    fn asked(&self) -> Vec<&Asked> {
+        match self {
+            Self::Sotw(request) => request.asked.iter().collect(),
+            Self::Delta(request) => vec![&request.subscribe, &request.unsubscribe],
+        }
+    }
+
+    fn verdict(&self) -> (Option<Nonce>, Option<&String>) {
+        match self {
+            Self::Sotw(request) => (request.response_nonce, request.error_detail.as_ref()),
+            Self::Delta(request) => (request.response_nonce, request.error_detail.as_ref()),
+        }
+    }
+}
+
+fn lists_of(asked: &Asked) -> Lists {
+    let locator = |locator: &Locator| ResourceLocator {
+        name: locator.name.as_str().into(),
+        dynamic_parameters: locator
+            .parameters
+            .iter()
+            .map(|(key, value)| ((**key).into(), (**value).into()))
+            .collect(),
+    };
+    let names = asked.names.iter().map(|name| name.as_str().into());
+    (names.collect(), asked.locators.iter().map(locator).collect())
+}
+
+/// Names and locators.
+type Lists = (Vec<String>, Vec<ResourceLocator>);
+
+/// Names of one type.
+const NAMES_LIMIT: usize = 8;
+
+/// Parameters of one locator.
+const PARAMETERS_LIMIT: usize = 3;

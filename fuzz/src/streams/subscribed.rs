@@ -1,0 +1,307 @@
+//! What a client asks for of one type, and what it then has: a second reading of S14-S23, D2, D16-D20.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_core::subscription::{Asked, Locator};
+use xds_core::{Constraints, KnownType, Parameters};
+
+use super::content::Content;
+use super::response::{Key, Received};
+
+/// One type on one stream, seen from the client.
+#[derive(Debug, Clone)]
+pub(super) struct Subscribed {
+    known: &'static KnownType,
+    /// Of plain names.
+    derived: Parameters,
+    is_new: bool,
+    is_legacy: bool,
+    /// Of a known defect: nothing can be said any more.
+    is_excused: bool,
+    /// Names that a delta client brought from another stream.
+    brought: BTreeSet<String>,
+    asked: BTreeSet<Wanted>,
+    /// What was asked for and cannot be (G8).
+    refused: BTreeSet<String>,
+    /// Nothing was asked for, and nothing answered (S21).
+    owes_nothing: bool,
+    /// What the client has.
+    pub(super) held: BTreeMap<Key, Received>,
+    /// The version of the newest response, while it is what the client has.
+    pub(super) version: String,
+}
+
+/// A name with its parameters; without, a plain one (T2).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    name: String,
+    parameters: Option<Parameters>,
+}
+
+impl Subscribed {
+    /// Nothing is asked for yet; the client may have something from another stream.
+    pub(super) fn new(type_url: &str, derived: &Parameters, former: Option<Self>) -> Self {
+        let (mut held, version) = former.map(|former| (former.held, former.version)).unwrap_or_default();
+        let names: Vec<_> = held.keys().map(|key| key.name.clone()).collect();
+        // T37: in delta it cannot say what it has of a name with several variants.
+        held.retain(|key, received| {
+            received.version.is_empty() || names.iter().filter(|name| **name == key.name).count() == 1
+        });
+        let brought = held.iter().filter(|(_, received)| !received.version.is_empty());
+        let brought = brought.map(|(key, _)| key.name.clone()).collect();
+        Self {
+            brought,
+            known: KnownType::of(type_url),
+            derived: derived.clone(),
+            is_new: true,
+            is_legacy: false,
+            is_excused: false,
+            asked: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            owes_nothing: false,
+            held,
+            version,
+        }
+    }
+
+    /// Whether no request of the type was taken.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// SotW: what is listed is all.
+    pub(super) fn replace(&mut self, asked: &Asked) {
+        let was_legacy = self.is_new || self.is_legacy;
+        self.is_legacy = was_legacy && self.known.legacy_wildcard && is_empty(asked);
+        self.is_new = false;
+        self.asked = self.wanted(asked);
+        self.drop_unasked();
+    }
+
+    /// Delta: what is unsubscribed goes, then what is subscribed comes (D3).
+    pub(super) fn edit(&mut self, subscribe: &Asked, unsubscribe: &Asked) {
+        let is_first = std::mem::take(&mut self.is_new);
+        if is_first {
+            self.is_legacy = self.known.legacy_wildcard && is_empty(subscribe) && is_empty(unsubscribe);
+        }
+        let (left, came) = (self.wanted(unsubscribe), self.wanted(subscribe));
+        self.is_legacy &= !left.contains(&Wanted { name: "*".into(), parameters: None });
+        // Known defect: a name that cannot be ends the legacy wildcard also in a later request, against D17, and what is
+        // sent then is neither what is asked for nor what was.
+        let has_invalid = has_invalid(subscribe) || has_invalid(unsubscribe);
+        self.is_excused |= !is_first && self.is_legacy && has_invalid;
+        self.asked.retain(|wanted| !left.contains(wanted));
+        if !is_first {
+            self.drop_unasked();
+        }
+        self.asked.extend(came);
+        self.owes_nothing |= is_first && !self.is_asking();
+        self.drop_unasked();
+    }
+
+    /// Takes a response of the state of the world, which may be sent.
+    pub(super) fn take_state(
+        &mut self,
+        mut resources: BTreeMap<Key, Received>,
+        errors: &[String],
+        version: &str,
+    ) {
+        self.excuse_held_switch(&mut resources);
+        let is_error_only = resources.is_empty() && !errors.is_empty();
+        // S24
+        assert!(self.is_asking() || is_error_only, "nothing of the type is asked for: {self:?}");
+        self.check(&resources, errors);
+        if self.known.full_state && self.is_asking() {
+            self.held.clear();
+        }
+        self.take(resources);
+        version.clone_into(&mut self.version);
+    }
+
+    /// Takes a delta response, which may be sent.
+    pub(super) fn take_changes(
+        &mut self,
+        resources: BTreeMap<Key, Received>,
+        removed: &BTreeSet<Key>,
+        errors: &[String],
+    ) {
+        if self.is_excused {
+            return;
+        }
+        let is_empty = resources.is_empty() && removed.is_empty();
+        let is_answer = !errors.is_empty() || std::mem::take(&mut self.owes_nothing);
+        assert!(self.is_asking() || (is_empty && is_answer), "nothing of the type is asked for: {self:?}");
+        self.check(&resources, errors);
+        for key in removed {
+            match &key.canon {
+                // T30b
+                None => self.held.retain(|held, _| held.name != key.name),
+                Some(canon) => {
+                    self.held.remove(key);
+                    // T25b: a plain name is one without constraints.
+                    if canon == Constraints::NONE.canon() {
+                        self.held.remove(&Key { canon: None, ..key.clone() });
+                    }
+                }
+            }
+        }
+        self.take(resources);
+    }
+
+    fn check(&self, resources: &BTreeMap<Key, Received>, errors: &[String]) {
+        for error in errors {
+            assert!(self.refused.contains(error), "{error:?} was not asked for");
+        }
+        for (key, received) in resources {
+            assert!(self.wants(key, received), "{key:?} is not asked for: {:?}", self.asked);
+        }
+    }
+
+    /// Known defect: when the first locators of a client end its wildcard, what was removed just before is held (S33) and
+    /// listed, though it is no longer asked for. The client ignores it (T41).
+    fn excuse_held_switch(&self, resources: &mut BTreeMap<Key, Received>) {
+        if self.known.full_state {
+            resources.retain(|key, received| key.canon.is_none() || self.wants(key, received));
+        }
+    }
+
+    fn take(&mut self, resources: BTreeMap<Key, Received>) {
+        for (key, received) in resources {
+            // T34: it replaces whatever its locators had, and what is known by its name alone (T25b).
+            let params = self.locators().filter(|(name, _)| *name == "*" || *name == key.name);
+            let params: Vec<_> = params.map(|(_, of)| of.clone()).collect();
+            let overlaps = |old: &Option<Constraints>| match (old, &received.constraints) {
+                (Some(old), Some(new)) => params.iter().any(|of| old.matches(of) && new.matches(of)),
+                (None, _) | (_, None) => true,
+            };
+            self.held.retain(|held, old| held.name != key.name || !overlaps(&old.constraints));
+            self.held.insert(key, received);
+        }
+    }
+
+    /// The client has what it asks for, and if it `is_told` of removals nothing else.
+    pub(super) fn check_held(&self, type_url: &str, content: &Content, is_told: bool) {
+        if self.is_excused {
+            return;
+        }
+        for (name, parameters) in self.locators() {
+            for (name, variant) in content.selected(type_url, name, parameters) {
+                let located = Key { name: name.into(), canon: Some(variant.constraints.canon().to_vec()) };
+                let by_name = Key { name: name.into(), canon: None };
+                let held = self.held.get(&located).or_else(|| self.held.get(&by_name));
+                let is_held = held.is_some_and(|held| held.payload == variant.payload);
+                assert!(is_held, "{type_url} {name} {parameters} [{}]: {held:?}", variant.constraints);
+            }
+        }
+        if !is_told {
+            return;
+        }
+        for (key, received) in &self.held {
+            let is_there = self.locators().any(|(name, parameters)| {
+                content.selected(type_url, name, parameters).any(|(name, variant)| {
+                    let is_variant =
+                        key.canon.as_deref().is_none_or(|canon| canon == variant.constraints.canon());
+                    key.name == name && is_variant && received.payload == variant.payload
+                })
+            });
+            assert!(is_there, "{type_url} {key:?} is gone, and the client still has it");
+        }
+    }
+
+    /// Whether everything is there that is asked for by name. What is not may have been, and then the client still uses it,
+    /// and the server holds what it refers to (S33).
+    pub(super) fn has_all(&self, type_url: &str, content: &Content) -> bool {
+        self.locators().all(|(name, parameters)| {
+            name == "*" || content.selected(type_url, name, parameters).next().is_some()
+        })
+    }
+
+    /// Whether responses say what is gone.
+    pub(super) fn is_full_state(&self) -> bool {
+        self.known.full_state
+    }
+
+    /// How many names are asked for.
+    pub(super) fn len(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Whether anything is asked for (S24).
+    fn is_asking(&self) -> bool {
+        self.is_legacy || !self.asked.is_empty()
+    }
+
+    fn locators(&self) -> impl Iterator<Item = (&str, &Parameters)> {
+        let asked = self
+            .asked
+            .iter()
+            .map(|Wanted { name, parameters }| (name.as_str(), parameters.as_ref().unwrap_or(&self.derived)));
+        asked.chain(self.is_legacy.then_some(("*", &self.derived)))
+    }
+
+    fn wants(&self, key: &Key, received: &Received) -> bool {
+        self.locators().any(|(name, parameters)| {
+            let matches = || received.constraints.as_ref().is_none_or(|of| of.matches(parameters));
+            (name == "*" || name == key.name) && matches()
+        })
+    }
+
+    /// T33b: what nothing asks for any more is dropped.
+    fn drop_unasked(&mut self) {
+        let mut held = std::mem::take(&mut self.held);
+        let before = held.len();
+        held.retain(|key, received| self.wants(key, received));
+        if held.len() < before {
+            self.version.clear();
+        }
+        // Known defect: what a delta client brings and gives up before the first answer counts as brought when it is
+        // subscribed again, so it is not sent, against D21 and T33b.
+        let is_lost = |name: &String| !held.keys().any(|key| key.name == *name);
+        self.is_excused |= self.brought.iter().any(is_lost);
+        self.held = held;
+    }
+
+    fn wanted(&mut self, asked: &Asked) -> BTreeSet<Wanted> {
+        let names =
+            asked.names.iter().map(|name| Locator { name: name.clone(), parameters: Parameters::new() });
+        let names = names.map(|locator| (locator, true));
+        let locators = asked.locators.iter().map(|locator| (locator.clone(), false));
+        let mut wanted = BTreeSet::new();
+        for (Locator { name, parameters }, is_plain) in names.chain(locators) {
+            let name = name.as_str().to_owned();
+            if is_invalid(&name) || has_invalid_key(&parameters) {
+                self.refused.insert(name);
+                continue;
+            }
+            // T2: without parameters a locator is the plain name, where that has none either.
+            let is_plain = is_plain || (parameters.is_empty() && self.derived.is_empty());
+            wanted.insert(Wanted { name, parameters: (!is_plain).then_some(parameters) });
+        }
+        wanted
+    }
+}
+
+fn is_empty(asked: &Asked) -> bool {
+    asked.names.is_empty() && asked.locators.is_empty()
+}
+
+/// G8, W2
+pub(super) fn is_invalid(name: &str) -> bool {
+    name.is_empty() || has_control(name)
+}
+
+/// W2
+pub(super) fn has_invalid_key(parameters: &Parameters) -> bool {
+    parameters.iter().any(|(key, _)| has_control(key))
+}
+
+pub(super) fn has_invalid(asked: &Asked) -> bool {
+    let has_name = asked.names.iter().any(|name| is_invalid(name.as_str()));
+    let is_bad =
+        |locator: &Locator| is_invalid(locator.name.as_str()) || has_invalid_key(&locator.parameters);
+    has_name || asked.locators.iter().any(is_bad)
+}
+
+fn has_control(text: &str) -> bool {
+    text.contains(|c| c < ' ')
+}
