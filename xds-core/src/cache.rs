@@ -13,8 +13,8 @@ use crate::variants::Variants;
 use interest::Interest;
 use transaction::Change;
 
-pub use interest::Watch;
 pub(crate) use interest::{Membership, Position};
+pub use interest::{Watch, Watched};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
@@ -102,6 +102,12 @@ impl Cache {
     #[must_use]
     pub fn watch(self: &Arc<Self>) -> Arc<Watch> {
         Watch::new(Arc::clone(self))
+    }
+
+    /// How much its streams ask for; all zero when the last has ended. Costs a walk over the classes.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        lock(&self.interest).watched()
     }
 
     /// How many classes its streams form.

@@ -43,7 +43,7 @@
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
-pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch};
+pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched};
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
 pub use mapping::{MetadataKeys, NamedPath, NamedPathError, ParameterMapping};

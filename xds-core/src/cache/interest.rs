@@ -230,6 +230,17 @@ impl Drop for Membership {
     }
 }
 
+/// How much the streams of a cache ask for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Watched {
+    /// Streams, each as often as it asks for types.
+    pub streams: usize,
+    /// Classes of streams that want the same of a type.
+    pub classes: usize,
+    /// Names that are asked for, each in every type.
+    pub names: usize,
+}
+
 /// A stream that can be woken.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -324,6 +335,17 @@ impl Interest {
             class.touched_at.store(self.revision.0, Ordering::Release);
         }
         woken.into_values().collect()
+    }
+
+    pub(super) fn watched(&self) -> Watched {
+        let mut watched = Watched::default();
+        for interest in self.types.values() {
+            let members = interest.classes.values().map(|class| lock(&class.members).len());
+            watched.streams += members.sum::<usize>();
+            watched.classes += interest.classes.len();
+            watched.names += interest.by_name.len();
+        }
+        watched
     }
 
     #[cfg(test)]
