@@ -95,7 +95,7 @@ impl Subscribed {
             self.drop_unasked();
         }
         self.asked.extend(came);
-        self.owes_nothing |= is_first && !self.is_asking();
+        self.owes_nothing = (self.owes_nothing || is_first) && !self.is_asking();
         self.drop_unasked();
     }
 
@@ -129,7 +129,7 @@ impl Subscribed {
             return;
         }
         let is_empty = resources.is_empty() && removed.is_empty();
-        let is_answer = !errors.is_empty() || std::mem::take(&mut self.owes_nothing);
+        let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty();
         assert!(self.is_asking() || (is_empty && is_answer), "nothing of the type is asked for: {self:?}");
         self.check(&resources, errors);
         for key in removed {
