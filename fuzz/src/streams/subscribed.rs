@@ -18,7 +18,7 @@ pub(super) struct Subscribed {
     is_legacy: bool,
     /// Of a known defect: nothing can be said any more.
     is_excused: bool,
-    /// Names that a delta client brought from another stream.
+    /// Names that the client brought from another stream.
     brought: BTreeSet<String>,
     asked: BTreeSet<Wanted>,
     /// What was asked for and cannot be (G8).
@@ -47,8 +47,7 @@ impl Subscribed {
         held.retain(|key, received| {
             received.version.is_empty() || names.iter().filter(|name| **name == key.name).count() == 1
         });
-        let brought = held.iter().filter(|(_, received)| !received.version.is_empty());
-        let brought = brought.map(|(key, _)| key.name.clone()).collect();
+        let brought = held.keys().map(|key| key.name.clone()).collect();
         Self {
             brought,
             known: KnownType::of(type_url),
@@ -254,8 +253,8 @@ impl Subscribed {
         if held.len() < before {
             self.version.clear();
         }
-        // Known defect: what a delta client brings and gives up before the first answer counts as brought when it is
-        // subscribed again, so it is not sent, against D21 and T33b.
+        // Known defect: what a client brings and gives up before the first answer counts as brought when it is asked for
+        // again, so it is not sent, against D21, T33b and S32.
         let is_lost = |name: &String| !held.keys().any(|key| key.name == *name);
         self.is_excused |= self.brought.iter().any(is_lost);
         self.held = held;
