@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::encode_varint;
 
-use crate::name::{ResourceName, Version, digest};
+use crate::name::{ResourceName, TypeUrl, Version, digest};
 
 /// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(crate) struct Extras {
     pub(crate) do_not_cache: bool,
     /// An encoded `core.v3.Metadata`.
     pub(crate) metadata: Bytes,
+    /// X14: the payload is a locator of where the resource stands.
+    pub(crate) is_redirect: bool,
     /// All but the TTL, as it goes on the wire.
     fields: Bytes,
     ttl_field: Bytes,
@@ -24,7 +26,7 @@ pub(crate) struct Extras {
 impl Extras {
     /// Whether there is nothing to tell.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fields.is_empty() && self.ttl_field.is_empty()
+        self.fields.is_empty() && self.ttl_field.is_empty() && !self.is_redirect
     }
 
     /// To be called after each change.
@@ -57,11 +59,17 @@ impl Extras {
             .map(AsRef::as_ref)
     }
 
+    /// The type of a payload that comes with this, under the type of its resource.
+    pub(crate) fn payload_type<'a>(extras: Option<&Self>, type_url: &'a TypeUrl) -> &'a str {
+        if extras.is_some_and(|extras| extras.is_redirect) { RESOURCE_LOCATOR } else { type_url.as_str() }
+    }
+
     /// The version of a payload with all this (D22).
     pub(crate) fn version(&self, of_payload: Version) -> Version {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&of_payload.0.to_be_bytes());
-        for part in self.wire(true) {
+        let redirect = self.is_redirect.then_some(RESOURCE_LOCATOR.as_bytes());
+        for part in self.wire(true).chain(redirect) {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
         }
         Version(digest(&hasher))
@@ -74,6 +82,7 @@ fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
     buffer.put_slice(content);
 }
 
+const RESOURCE_LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";
 const ALIASES: u32 = 4;
 const TTL: u32 = 6;
 const CACHE_CONTROL: u32 = 7;

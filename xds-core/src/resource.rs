@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use xds_proto::type_url::VIRTUAL_HOST;
 
 use crate::cache::refs;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::xdstp::{XdstpError, XdstpName};
+
+mod collection;
+#[cfg(test)]
+mod new_style_tests;
 
 /// What one variant is known by: type, name and constraints (T1).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,45 +49,51 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// An unconstrained resource under the given name.
+    /// An unconstrained resource under the given name, a new-style one under its canonical text (X4).
     ///
     /// Costs one digest of the payload.
     ///
     /// # Errors
     /// See [`ResourceError`].
     pub fn new(type_url: TypeUrl, name: ResourceName, payload: Bytes) -> Result<Self, ResourceError> {
-        if type_url.message_name().is_empty() {
-            return Err(ResourceError::EmptyType { name });
-        }
-        if name.as_str().is_empty() {
-            return Err(ResourceError::MissingName { type_url });
-        }
-        // W2: a draft-encoded message shows itself by control characters in what decodes as its name.
-        if let Some(at) = name.as_str().find(|c: char| c.is_ascii_control()) {
-            return Err(ResourceError::ControlCharacter { type_url, name, at });
-        }
-        // G10: peers commonly refuse larger messages, and one resource cannot be split.
-        if payload.len() > PAYLOAD_LIMIT_BYTES {
-            let size_bytes = payload.len();
-            return Err(ResourceError::TooLarge {
-                type_url,
-                name,
-                size_bytes,
-                limit_bytes: PAYLOAD_LIMIT_BYTES,
-            });
-        }
+        let (name, new_style) = checked_name(&type_url, name, &payload)?;
         if KnownType::of(type_url.as_str()).payload_is_named {
             let inner = refs::payload_name(&payload)
                 .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
             // D23: Envoy goes by the payload's own name, so a different one would create another resource.
-            if inner != name.as_str() {
+            if !names_payload(&type_url, &name, new_style.as_ref(), &inner) {
                 let payload_name = ResourceName::new(inner);
                 return Err(ResourceError::NameMismatch { type_url, name, payload_name });
             }
         }
+        if new_style.is_some() {
+            collection::check(&type_url, &name, &payload)?;
+        }
         let endpoints = refs::endpoints_of(&type_url, &name, &payload);
+        // X16: the name of a cluster cannot be that of its endpoints too, as it holds the type (X2).
+        if new_style.is_some() && endpoints.as_ref() == Some(&name) {
+            return Err(ResourceError::MissingServiceName { name });
+        }
+        let endpoints = endpoints.map(canonical);
         let version = Version::of_payload(&payload);
         Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, endpoints, extras: None })
+    }
+
+    /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator` that says where (X14).
+    /// It is passed on to clients, who follow it. For list collections and members of globs, so the name is a new-style
+    /// one.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    pub fn redirect(type_url: TypeUrl, name: ResourceName, locator: Bytes) -> Result<Self, ResourceError> {
+        let (name, new_style) = checked_name(&type_url, name, &locator)?;
+        if new_style.is_none() {
+            return Err(ResourceError::OldStyleRedirect { type_url, name });
+        }
+        let version = Version::of_payload(&locator);
+        let id = VariantId::unconstrained(type_url, name);
+        let resource = Self { id, payload: locator, version, endpoints: None, extras: None };
+        Ok(resource.with_extras(|extras| extras.is_redirect = true))
     }
 
     /// An unconstrained resource whose name is read from its payload, for types whose payload holds it.
@@ -154,10 +166,16 @@ impl Resource {
         &self.id
     }
 
-    /// The type of the payload.
+    /// The type that clients ask for.
     #[must_use]
     pub fn type_url(&self) -> &TypeUrl {
         &self.id.type_url
+    }
+
+    /// The type of the payload, which is the same unless the resource is a [redirect](Self::redirect).
+    #[must_use]
+    pub fn payload_type(&self) -> &str {
+        Extras::payload_type(self.extras.as_deref(), &self.id.type_url)
     }
 
     /// The name clients ask for.
@@ -177,6 +195,63 @@ impl Resource {
     pub fn version(&self) -> Version {
         self.version
     }
+}
+
+/// What is asked of every resource, and its name: in canonical text and taken apart if it is a new-style one.
+fn checked_name(
+    type_url: &TypeUrl,
+    name: ResourceName,
+    payload: &Bytes,
+) -> Result<(ResourceName, Option<XdstpName>), ResourceError> {
+    if type_url.message_name().is_empty() {
+        return Err(ResourceError::EmptyType { name });
+    }
+    if name.as_str().is_empty() {
+        return Err(ResourceError::MissingName { type_url: type_url.clone() });
+    }
+    // W2: a draft-encoded message shows itself by control characters in what decodes as its name.
+    if let Some(at) = name.as_str().find(|c: char| c.is_ascii_control()) {
+        return Err(ResourceError::ControlCharacter { type_url: type_url.clone(), name, at });
+    }
+    // G10: peers commonly refuse larger messages, and one resource cannot be split.
+    if payload.len() > PAYLOAD_LIMIT_BYTES {
+        let (type_url, size_bytes) = (type_url.clone(), payload.len());
+        return Err(ResourceError::TooLarge { type_url, name, size_bytes, limit_bytes: PAYLOAD_LIMIT_BYTES });
+    }
+    // X2, X6: nobody could ask for a name that cannot be read, or by the stream of another type.
+    let new_style = XdstpName::of(name.as_str())
+        .and_then(|found| found.map(|found| found.check_type(type_url).map(|()| found)).transpose());
+    match new_style {
+        Err(error) => Err(ResourceError::InvalidName { type_url: type_url.clone(), name, error }),
+        // X12: who asks for it asks for others.
+        Ok(Some(glob)) if glob.is_glob() => Err(ResourceError::Glob { type_url: type_url.clone(), name }),
+        Ok(Some(new_style)) => Ok((new_style.canonical(), Some(new_style))),
+        Ok(None) => Ok((name, None)),
+    }
+}
+
+/// Whether a payload with this name of its own may be told under the name of the resource (D23).
+fn names_payload(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    new_style: Option<&XdstpName>,
+    payload_name: &str,
+) -> bool {
+    if payload_name == name.as_str() {
+        return true;
+    }
+    if let Some(new_style) = new_style {
+        // X4: it may be spelled differently.
+        return XdstpName::of(payload_name).is_ok_and(|found| found.as_ref() == Some(new_style));
+    }
+    // D25: to its resource a virtual host is `<route configuration>/<host>`, to itself only the latter.
+    type_url.as_str() == VIRTUAL_HOST
+        && name.as_str().rsplit_once('/').is_some_and(|(_, host)| host == payload_name)
+}
+
+/// X4: the one spelling that names are compared in.
+fn canonical(name: ResourceName) -> ResourceName {
+    XdstpName::of(name.as_str()).ok().flatten().map_or(name, |new_style| new_style.canonical())
 }
 
 /// Why a resource cannot be served. Whoever made it has to change it.
@@ -222,6 +297,60 @@ pub enum ResourceError {
         type_url: TypeUrl,
         /// Its name, empty where the payload should have told it.
         name: ResourceName,
+    },
+    /// X2, X6: the new-style name cannot be read, or is one of another type.
+    #[error("{} {name:?}: {error}", type_url.message_name())]
+    InvalidName {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// The refused name.
+        name: ResourceName,
+        /// What is wrong with it.
+        error: XdstpError,
+    },
+    /// X12: the name stands for other resources.
+    #[error("{} {name:?} is a glob, which no resource can be named", type_url.message_name())]
+    Glob {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// The refused name.
+        name: ResourceName,
+    },
+    /// X14: only list collections and members of globs can stand elsewhere, and these have new-style names.
+    #[error("{} {name:?} is a redirect, whose name has to start with `xdstp:`", type_url.message_name())]
+    OldStyleRedirect {
+        /// The type of the resource.
+        type_url: TypeUrl,
+        /// Its name.
+        name: ResourceName,
+    },
+    /// X16: a cluster with a new-style name does not say which endpoints are its own.
+    #[error(
+        "cluster {name:?} gets endpoints by EDS, so with such a name it needs eds_cluster_config.service_name"
+    )]
+    MissingServiceName {
+        /// The name of the cluster.
+        name: ResourceName,
+    },
+    /// X11: two inline entries of a list collection have one name.
+    #[error("{} {name:?} has two entries named {entry:?}", type_url.message_name())]
+    RepeatedEntry {
+        /// The type of the collection.
+        type_url: TypeUrl,
+        /// Its name.
+        name: ResourceName,
+        /// The name of the entries.
+        entry: String,
+    },
+    /// X11: the name of an inline entry of a list collection has other characters than letters, digits and `_-./~:`.
+    #[error("{} {name:?} has the entry {entry:?}, which is no name of an entry", type_url.message_name())]
+    BadEntry {
+        /// The type of the collection.
+        type_url: TypeUrl,
+        /// Its name.
+        name: ResourceName,
+        /// The refused name.
+        entry: String,
     },
     /// G10: the payload is larger than peers accept.
     #[error("{} {name:?} has {size_bytes} bytes, more than the limit of {limit_bytes}", type_url.message_name())]

@@ -28,6 +28,8 @@ mod locators_tests;
 mod names_tests;
 mod order;
 mod progress;
+#[cfg(test)]
+mod redirect_tests;
 mod response;
 mod responses;
 mod sotw;

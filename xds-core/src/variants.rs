@@ -9,7 +9,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::matching::normal::Normal;
 use crate::matching::{KeySetRule, SetError, VariantSet};
-use crate::name::{ResourceName, Revision, Version, digest};
+use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
 
@@ -101,6 +101,16 @@ impl Variant {
     #[must_use]
     pub fn aliases(&self) -> &[ResourceName] {
         self.extras.as_ref().map_or(&[], |extras| &extras.aliases)
+    }
+
+    /// The type of the payload, which for a redirect is not that of its resource (X14).
+    pub(crate) fn payload_type<'a>(&self, type_url: &'a TypeUrl) -> &'a str {
+        Extras::payload_type(self.extras.as_deref(), type_url)
+    }
+
+    /// Whether the payload only says where the resource stands (X14).
+    pub(crate) fn is_redirect(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.is_redirect)
     }
 
     /// What goes on the wire beside name, version and payload.

@@ -11,6 +11,7 @@ use escape::{Escaped, Piece};
 
 pub use error::XdstpError;
 pub use url::XdstpUrl;
+pub(crate) use url::is_entry;
 
 mod error;
 mod escape;

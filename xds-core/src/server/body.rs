@@ -83,8 +83,9 @@ impl Body {
     pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            // S30: wrapped only where needed, as not all clients unwrap.
-            if shape.form == Form::Located || (shape.ttl && variant.ttl().is_some()) {
+            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
+            let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
+            if shape.form == Form::Located || needs_wrapper {
                 body.wrapped_resource(shape, variant);
             } else {
                 body.any(shape.type_url, variant);
@@ -174,10 +175,10 @@ struct Builder {
 }
 
 impl Builder {
-    /// An `Any` of the type of the response (S29), in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
+    /// An `Any` of the type of the response (S29) or a redirect (X14), in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
     fn any(&mut self, type_url: &TypeUrl, variant: &Variant) {
         self.length(RESOURCES, any_len(type_url, variant));
-        self.text(ANY_TYPE_URL, type_url.as_str());
+        self.text(ANY_TYPE_URL, variant.payload_type(type_url));
         self.length(ANY_VALUE, variant.payload().len());
         self.payload(variant.payload());
     }
@@ -267,7 +268,7 @@ pub(super) fn put_text(buffer: &mut BytesMut, field: u32, text: &str) {
 }
 
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
-    field_len(type_url.as_str().len()) + field_len(variant.payload().len())
+    field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
 }
 
 fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize {

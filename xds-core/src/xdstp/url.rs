@@ -62,7 +62,6 @@ impl XdstpUrl {
             return Err(XdstpError::RepeatedDirective { column, directive });
         }
         let text = value.decoded()?.into_owned();
-        let is_entry = |text: &str| !text.is_empty() && text.bytes().all(is_of_entry);
         if directive == "entry" && !is_entry(&text) {
             return Err(XdstpError::BadEntry { column: value.column(), found: text });
         }
@@ -71,6 +70,7 @@ impl XdstpUrl {
     }
 }
 
-fn is_of_entry(byte: u8) -> bool {
-    escape::is_unreserved(byte) || b"/:".contains(&byte)
+/// Whether a text can name an inline entry of a list collection (X9, X11).
+pub(crate) fn is_entry(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| escape::is_unreserved(byte) || b"/:".contains(&byte))
 }
