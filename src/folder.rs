@@ -58,6 +58,7 @@ pub mod lint;
 mod scan;
 mod tree;
 mod watch;
+mod wrapper;
 
 /// A folder and what is known of its files: their last good state.
 ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use xds::folder::{Folder, FolderErrors, Loaded, Problem};
-use xds::{Cache, TypeUrl};
+use xds::{Cache, Resource, TypeUrl};
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
@@ -502,4 +502,203 @@ fn t15_variants_of_one_file_and_of_a_file_that_did_not_change_are_found_too() {
     let snapshot = cache.snapshot();
     assert_eq!(snapshot.get(&CLUSTER.into(), &"a".into()).unwrap().len(), 1);
     assert!(snapshot.get(&CLUSTER.into(), &"b".into()).is_none());
+}
+
+/// A wrapper around cluster `a`, with these fields.
+fn wrapper(fields: &str) -> String {
+    format!(
+        "\"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource\nname: a\n{fields}\n\
+         resource: {{\"@type\": {CLUSTER}, name: a}}\n"
+    )
+}
+
+#[test]
+fn s38_d24_what_a_wrapper_says_beside_the_name_goes_with_the_resource() {
+    let scratch = Scratch::new("beside");
+    let resource =
+        || Resource::new(CLUSTER.into(), "a".into(), bytes::Bytes::from_static(b"\x0a\x01a")).unwrap();
+    // filter_metadata { key: "x" value { fields { key: "b" value { bool_value: true } } } }
+    let metadata: &[u8] = b"\x0a\x0e\x0a\x01x\x12\x09\x0a\x07\x0a\x01b\x12\x02\x20\x01";
+    let seconds = Duration::from_millis(1500);
+    let cases = [
+        ("ttl: 1.5s", resource().with_ttl(seconds)),
+        ("aliases: [c, b, b]", resource().with_aliases(["b".into(), "c".into()])),
+        ("cacheControl: {doNotCache: true}", resource().with_do_not_cache()),
+        (
+            "cache_control: {do_not_cache: false}\nttl: null\naliases: []\nmetadata: {}\nversion: x",
+            resource(),
+        ),
+        (
+            "ttl: 1.5s\naliases: [xdstp://x/acme.Thing/%62]",
+            resource().with_ttl(seconds).with_aliases(["xdstp://x/acme.Thing/b".into()]),
+        ),
+        ("metadata: {filter_metadata: {x: {b: true}}}", resource().with_metadata(metadata.into())),
+    ];
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    for (fields, expected) in cases {
+        scratch.write("a.yaml", wrapper(fields));
+        load(&mut folder, &cache).unwrap();
+        let snapshot = cache.snapshot();
+        let found = snapshot.get(&CLUSTER.into(), &"a".into()).unwrap().iter().next().unwrap();
+        assert_eq!(found.version(), expected.version(), "{fields}");
+    }
+    let snapshot = cache.snapshot();
+    let found = snapshot.get(&CLUSTER.into(), &"a".into()).unwrap().iter().next().unwrap();
+    assert_eq!((found.ttl(), found.aliases()), (None, &[][..]));
+}
+
+#[test]
+fn s38_d24_mistakes_beside_the_name_have_their_places() {
+    let scratch = Scratch::new("beside-mistakes");
+    scratch.write("a.yaml", wrapper("ttl: 0s\naliases: [b, '', 'xdstp:b']"));
+    scratch.write("b.yaml", wrapper("ttl: soon\naliases: b"));
+    scratch.write("c.yaml", wrapper("ttl: -1s\ncache_control: {never: true}\ncacheControl: {}"));
+    scratch.write("d.yaml", wrapper("ttl: -1s"));
+    let found = errors(load(&mut Folder::new(&scratch.0), &Cache::new()));
+    let subject = r#"envoy.service.discovery.v3.Resource "a""#;
+    let ttl = "a time to live is positive and at most 10,000 years";
+    let expected = [
+        format!("a.yaml:3:6: {subject}: ttl: 0 s and 0 ns: {ttl}"),
+        format!("a.yaml:4:14: {subject}: aliases[1]: the string \"\": an alias is not empty"),
+        format!(
+            "a.yaml:4:18: {subject}: aliases[2]: the string \"xdstp:b\": column 7: expected `//` after `xdstp:`"
+        ),
+        format!("b.yaml:3:6: {subject}: ttl: the string \"soon\": failed to parse duration"),
+        format!("b.yaml:4:10: {subject}: aliases: expected a list, found the string \"b\""),
+        format!(
+            "c.yaml:4:17: {subject}: cache_control: no field `never` in envoy.service.discovery.v3.Resource.CacheControl"
+        ),
+        format!("c.yaml:5:1: {subject}: cacheControl: given twice"),
+        format!("d.yaml:3:6: {subject}: ttl: -1 s and 0 ns: {ttl}"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn s38_d24_a_pb_file_keeps_what_its_wrappers_say() {
+    use prost::Message;
+    use xds_proto::Any;
+    use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource as Wrapper};
+
+    let scratch = Scratch::new("beside-pb");
+    let write = |seconds| {
+        let cluster = Any { type_url: CLUSTER.into(), value: b"\x0a\x01a".as_slice().into() };
+        let wrapper = Wrapper {
+            name: "a".into(),
+            resource: Some(cluster),
+            aliases: vec!["b".into()],
+            ttl: Some(prost_types::Duration { seconds, nanos: 0 }),
+            ..Wrapper::default()
+        };
+        let type_url = xds_proto::type_url::RESOURCE.into();
+        let wrapper = Any { type_url, value: wrapper.encode_to_vec().into() };
+        let response = DiscoveryResponse { resources: vec![wrapper], ..DiscoveryResponse::default() };
+        scratch.write("a.pb", response.encode_to_vec());
+    };
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    write(30);
+    load(&mut folder, &cache).unwrap();
+    let snapshot = cache.snapshot();
+    let found = snapshot.get(&CLUSTER.into(), &"a".into()).unwrap().iter().next().unwrap();
+    assert_eq!((found.ttl(), found.aliases()), (Some(Duration::from_secs(30)), &["b".into()][..]));
+    write(-30);
+    assert_eq!(
+        errors(load(&mut folder, &cache)),
+        [
+            r#"a.pb: envoy.service.discovery.v3.Resource "a": ttl: -30 s and 0 ns: a time to live is positive and at most 10,000 years"#
+        ]
+    );
+}
+
+const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+const ROUTE_NAME: &str = "xdstp://x/envoy.config.route.v3.RouteConfiguration/web/r";
+
+#[test]
+fn x4_a_new_style_name_is_one_name_however_it_is_spelled() {
+    let scratch = Scratch::new("spelled");
+    scratch.write("a.yaml", format!("\"@type\": {ROUTE}\nname: {ROUTE_NAME}?b=2&a=1\n"));
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    load(&mut folder, &cache).unwrap();
+    let canonical = format!("{ROUTE_NAME}?a=1&b=2");
+    assert!(cache.snapshot().get(&ROUTE.into(), &canonical.as_str().into()).is_some());
+    scratch.write("b.yaml", format!("\"@type\": {ROUTE}\nname: {canonical}\n"));
+    assert_eq!(
+        errors(load(&mut folder, &cache)),
+        [format!(
+            r#"b.yaml:1:1: envoy.config.route.v3.RouteConfiguration "{canonical}" is also in a.yaml, line 1"#
+        )]
+    );
+}
+
+#[test]
+fn x2_x6_x11_x16_mistakes_with_new_style_names_have_their_places() {
+    let scratch = Scratch::new("new-style");
+    let name = "xdstp://x/envoy.config.cluster.v3.Cluster/a";
+    scratch.write("a.yaml", format!("# first\n\"@type\": {CLUSTER}\nname: {name}\ntype: EDS\n"));
+    scratch.write("b.yaml", format!("\"@type\": {CLUSTER}\nname: {ROUTE_NAME}\n"));
+    scratch.write("c.yaml", format!("\"@type\": {CLUSTER}\nname: {name}%2\n"));
+    let collection = "envoy.config.listener.v3.ListenerCollection";
+    let entries = "[{inline_entry: {name: a}}, {inline_entry: {name: a}}]";
+    scratch.write(
+        "d.yaml",
+        format!(
+            "\"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource\nname: xdstp://x/{collection}/all\n\
+             resource:\n  \"@type\": type.googleapis.com/{collection}\n  entries: {entries}\n"
+        ),
+    );
+    let found = errors(load(&mut Folder::new(&scratch.0), &Cache::new()));
+    let expected = [
+        format!(
+            "a.yaml:2:1: cluster {name:?} gets endpoints by EDS, so with such a name it needs \
+             eds_cluster_config.service_name"
+        ),
+        format!(
+            "b.yaml:1:1: envoy.config.cluster.v3.Cluster {ROUTE_NAME:?}: the name is one of type \
+             \"envoy.config.route.v3.RouteConfiguration\", not \"envoy.config.cluster.v3.Cluster\""
+        ),
+        format!(
+            "c.yaml:1:1: envoy.config.cluster.v3.Cluster \"{name}%2\": column 44: \"%2\" is no escape; a percent \
+             sign itself is written `%25`"
+        ),
+        format!("d.yaml:4:3: {collection} \"xdstp://x/{collection}/all\" has two entries named \"a\""),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn x14_a_wrapper_may_hold_a_locator_in_place_of_the_resource() {
+    let scratch = Scratch::new("redirect");
+    let redirect = |name: &str| {
+        let locator = "type.googleapis.com/xds.core.v3.ResourceLocator";
+        let target = "resource_type: envoy.config.route.v3.RouteConfiguration, authority: y, id: web/r";
+        let wrapper = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+        format!("\"@type\": {wrapper}\nname: {name}\nresource: {{\"@type\": {locator}, {target}}}\n")
+    };
+    scratch.write("a.yaml", redirect(ROUTE_NAME));
+    let (mut folder, cache) = (Folder::new(&scratch.0), Cache::new());
+    load(&mut folder, &cache).unwrap();
+    let contents = folder.contents(|_| {});
+    let (_, found) = contents.get(ROUTE, &ROUTE_NAME.into()).unwrap().iter().next().unwrap();
+    let payload = contents.payload_json(&found.resource).unwrap();
+    assert_eq!((&payload["authority"], &payload["id"]), (&"y".into(), &"web/r".into()));
+    assert_eq!(contents.warnings(), []);
+    scratch.write("a.yaml", redirect("xdstp://x/acme.Nothing/web/r"));
+    let found = errors(load(&mut folder, &cache));
+    assert!(found[0].contains("unknown `@type` \"type.googleapis.com/acme.Nothing\""), "{found:?}");
+}
+
+#[test]
+fn d25_a_virtual_host_is_named_by_its_wrapper() {
+    let scratch = Scratch::new("virtual-host");
+    let host = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
+    scratch.write(
+        "a.yaml",
+        format!(
+            "\"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource\nname: web/a\naliases: [web/a.example]\n\
+             resource: {{\"@type\": {host}, name: a, domains: [a.example]}}\n"
+        ),
+    );
+    let cache = Cache::new();
+    load(&mut Folder::new(&scratch.0), &cache).unwrap();
+    assert!(cache.snapshot().get(&host.into(), &"web/a".into()).is_some());
 }

@@ -226,7 +226,7 @@ impl Contents {
     /// The payload as proto3 JSON with the fields' own names and what is in each `Any`; `None` where a type is unknown.
     #[must_use]
     pub fn payload_json(&self, resource: &Resource) -> Option<serde_json::Value> {
-        let descriptor = self.descriptors.message(resource.type_url().as_str())?;
+        let descriptor = self.descriptors.message(resource.payload_type())?;
         let message = DynamicMessage::decode(descriptor, resource.payload().clone()).ok()?;
         let options = SerializeOptions::new().use_proto_field_name(true);
         message.serialize_with_options(serde_json::value::Serializer, &options).ok()

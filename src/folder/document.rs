@@ -2,20 +2,22 @@
 //!
 //! A document is a `DiscoveryResponse` (Envoy's own file form), one resource with `@type`, or one
 //! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents. `when` beside `@type` makes a
-//! resource one variant of its name, and so do the constraints in a wrapper's `resource_name`.
+//! resource one variant of its name, and so do the constraints in a wrapper's `resource_name`. What else a wrapper says
+//! goes to clients with the resource.
 
 use std::path::Path;
 
 use prost_reflect::prost::Message;
 use prost_reflect::prost::bytes::Bytes;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
-use xds_core::{ConstraintError, Constraints, Resource, ResourceError, ResourceName};
+use xds_core::{ConstraintError, Constraints, Resource, ResourceName, XdstpName};
 
 use super::constraint_form;
 use super::convert::{self, Fault, Packed};
 use super::descriptors::Descriptors;
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
+use super::wrapper::{Beside, Flaw};
 
 /// How a file is read, which its extension tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +142,7 @@ impl<'a> Reader<'a> {
         let wrapper = self.descriptors.builtin(WRAPPER);
         let mut label = Label { name: node.get("name").and_then(Node::text), ..Label::default() };
         let mut inner = None;
+        let mut beside = Vec::new();
         for entry in node.entries().unwrap_or_default() {
             let subject = || Some(subject(WRAPPER, label.name));
             match entry.key.as_str() {
@@ -153,16 +156,42 @@ impl<'a> Reader<'a> {
                 }
                 "resource_name" | "resourceName" => self.resource_name(entry, &mut label),
                 "resource" => inner = Some(&entry.value),
+                key if field(&wrapper, key).is_some_and(|field| Beside::has(field.name())) => {
+                    beside.push(entry.clone());
+                }
                 key if field(&wrapper, key).is_some() => {
                     self.error(Some(entry.at), subject(), Problem::Unsupported { field: key.into() });
                 }
                 key => self.error(Some(entry.at), subject(), unknown_field(key, &wrapper)),
             }
         }
+        label.beside = self.beside(&wrapper, beside, label.name);
         match inner {
             Some(inner) => self.plain(inner, label, "resource"),
             None => self.error(Some(node.at), Some(subject(WRAPPER, label.name)), Problem::EmptyWrapper),
         }
+    }
+
+    /// What the fields of a wrapper say that go to clients with the resource.
+    fn beside(&mut self, wrapper: &MessageDescriptor, fields: Vec<Entry>, name: Option<&str>) -> Beside {
+        let Some(first) = fields.first() else { return Beside::default() };
+        let node = Node { at: first.at, tree: Tree::Map(fields) };
+        let subject = Some(subject(WRAPPER, name));
+        let message = match convert::message(wrapper, &node, self.descriptors) {
+            Ok(message) => message,
+            Err(faults) => {
+                self.faults(faults, &subject, "");
+                return Beside::default();
+            }
+        };
+        Beside::of(&message).unwrap_or_else(|flaws| {
+            for flaw in flaws {
+                let at = flaw.at(node.entries().unwrap_or_default()).unwrap_or(node.at);
+                let (field, problem) = flaw.told();
+                self.field_error(at, subject.clone(), &field, problem);
+            }
+            Beside::default()
+        })
     }
 
     /// Takes the name and the constraints from a wrapper's `resource_name`.
@@ -191,7 +220,7 @@ impl<'a> Reader<'a> {
     /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may stand in it, or in
     /// the wrapper around it, which `prefix` is the field of.
     fn plain(&mut self, node: &Node, label: Label<'_>, prefix: &str) {
-        let Label { name, mut whens, constraints } = label;
+        let Label { name, mut whens, constraints, beside } = label;
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
         let type_url = node.get("@type").and_then(Node::text);
         let subject = type_url.map(|url| subject(message_name(url), shown));
@@ -210,7 +239,7 @@ impl<'a> Reader<'a> {
         match convert::any(without_when.as_ref().unwrap_or(node), self.descriptors) {
             Ok(Packed { type_url, payload }) => {
                 let made = self.make(type_url, name, payload.into());
-                let made = made.map(|made| made.with_constraints(constraints));
+                let made = made.map(|made| beside.with(made.with_constraints(constraints)));
                 self.place(made, Some(node.at), node.at.line);
             }
             Err(faults) => self.faults(faults, &subject, prefix),
@@ -268,10 +297,12 @@ impl<'a> Reader<'a> {
             let (mut type_url, mut payload) = unpack(item);
             let mut name = None;
             let mut constraints = Ok(Constraints::NONE);
+            let mut beside = Ok(Beside::default());
             if message_name(&type_url) == WRAPPER {
                 match DynamicMessage::decode(self.descriptors.builtin(WRAPPER), payload) {
                     Ok(wrapper) => {
                         name = text_field(&wrapper, "name");
+                        beside = Beside::of(&wrapper);
                         let naming = wrapper.get_field_by_name("resource_name");
                         if let Some(naming) = naming.as_deref().and_then(|naming| naming.as_message()) {
                             name = name.or_else(|| text_field(naming, "name"));
@@ -301,6 +332,14 @@ impl<'a> Reader<'a> {
                 });
                 Constraints::NONE
             });
+            let beside = beside.unwrap_or_else(|flaws| {
+                for (field, problem) in flaws.into_iter().map(Flaw::told) {
+                    let resource = Some(subject(WRAPPER, name));
+                    let field = field.into();
+                    self.errors.push(FolderError { resource, field, ..FolderError::new(self.file, problem) });
+                }
+                Beside::default()
+            });
             // The bytes are served as they are, so look now whether a client could read them.
             if let Some(message) = self.descriptors.message(&type_url)
                 && let Err(error) = DynamicMessage::decode(message, payload.clone())
@@ -310,22 +349,32 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let made = self.make(&type_url, name, payload);
-            self.place(made.map(|made| made.with_constraints(constraints)), None, number);
+            self.place(made.map(|made| beside.with(made.with_constraints(constraints))), None, number);
         }
     }
 
-    fn make(&self, type_url: &str, name: Option<&str>, payload: Bytes) -> Result<Resource, ResourceError> {
-        let type_url = self.descriptors.type_url(type_url);
-        match name {
-            Some(name) => Resource::new(type_url, ResourceName::from(name), payload),
-            None => Resource::from_payload(type_url, payload),
+    fn make(&self, type_url: &str, name: Option<&str>, payload: Bytes) -> Result<Resource, Problem> {
+        let Some(name) = name else {
+            return Ok(Resource::from_payload(self.descriptors.type_url(type_url), payload)?);
+        };
+        // X14: a locator in place of a resource. A name that cannot be read is told as that of any other.
+        if message_name(type_url) == LOCATOR
+            && let Ok(Some(new_style)) = XdstpName::of(name)
+            && new_style.resource_type() != LOCATOR
+        {
+            let type_url = format!("type.googleapis.com/{}", new_style.resource_type());
+            if self.descriptors.message(&type_url).is_none() {
+                return Err(Problem::UnknownType { type_url });
+            }
+            return Ok(Resource::redirect(self.descriptors.type_url(&type_url), name.into(), payload)?);
         }
+        Ok(Resource::new(self.descriptors.type_url(type_url), ResourceName::from(name), payload)?)
     }
 
-    fn place(&mut self, made: Result<Resource, ResourceError>, at: Option<Position>, line: u32) {
+    fn place(&mut self, made: Result<Resource, Problem>, at: Option<Position>, line: u32) {
         match made {
             Ok(resource) => self.placed.push(Placed { resource, line }),
-            Err(error) => self.error(at, None, error.into()),
+            Err(problem) => self.error(at, None, problem),
         }
     }
 
@@ -351,6 +400,7 @@ struct Label<'a> {
     whens: Vec<&'a Entry>,
     /// Those of `resource_name`.
     constraints: Constraints,
+    beside: Beside,
 }
 
 /// A mistake of a value as a whole.
@@ -409,6 +459,7 @@ pub(super) fn position_after(text: &[u8]) -> Position {
 const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
 /// Beside `@type`: whom this variant is for.
 const WHEN: &str = "when";
+const LOCATOR: &str = "xds.core.v3.ResourceLocator";
 const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
 const RESOURCE_NAME: &str = "envoy.service.discovery.v3.ResourceName";
 const CONSTRAINTS: &str = "dynamic_parameter_constraints";
@@ -563,13 +614,12 @@ name: [
     }
 
     #[test]
-    fn what_a_wrapper_asks_for_beyond_a_name_is_refused_rather_than_ignored() {
-        let text = format!("{WRAPPED}\nname: a\nversion: x\nttl: 5s\nalias: [b]\n");
+    fn what_a_wrapper_does_not_have_is_refused_rather_than_ignored() {
+        let text = format!("{WRAPPED}\nname: a\nversion: x\nalias: [b]\n");
         assert_eq!(
             errors(yaml(&text)),
             [
-                "f.yaml:4:1: envoy.service.discovery.v3.Resource \"a\": `ttl` is not supported yet",
-                "f.yaml:5:1: envoy.service.discovery.v3.Resource \"a\": no field `alias` in \
+                "f.yaml:4:1: envoy.service.discovery.v3.Resource \"a\": no field `alias` in \
                  envoy.service.discovery.v3.Resource, perhaps `aliases`",
                 "f.yaml:1:1: envoy.service.discovery.v3.Resource \"a\": missing `resource`",
             ]

@@ -22,7 +22,7 @@ pub struct Reference {
 /// as a cluster.
 pub(super) fn of(resource: &Resource, descriptors: &Descriptors) -> BTreeSet<Reference> {
     let mut walk = Walk { descriptors, found: BTreeSet::new() };
-    let type_url = resource.type_url().as_str();
+    let type_url = resource.payload_type();
     if !NAMING_NOTHING.contains(&type_url)
         && let Some(descriptor) = descriptors.message(type_url)
         && let Ok(message) = DynamicMessage::decode(descriptor, resource.payload().clone())
