@@ -8,7 +8,6 @@ use xds_core::subscription::{self, Locator};
 
 use crate::connection::{Connection, Envelope, Message, Request};
 use crate::content::Kind;
-use crate::exceptions;
 use crate::known::{Asked, Known};
 use crate::script::{Profile, Protocol};
 
@@ -49,7 +48,6 @@ impl Client {
 
     /// Asks for something else; the request goes out if there is a stream.
     pub(crate) fn ask(&mut self, kind: Kind, asked: BTreeSet<Asked>) {
-        let connection = self.connections.get(&self.slot(kind));
         let profile = &self.profile;
         let known =
             self.types.entry(kind).or_insert_with(|| Known::new(kind, profile.protocol, &profile.node));
@@ -57,9 +55,6 @@ impl Client {
         // S19, D16: asking for nothing would ask for everything, in SotW as long as nothing else was asked for.
         let is_legacy = known.protocol == Protocol::Sotw && sotw_list(known, profile.is_legacy).is_empty();
         if asked.is_empty() && (!known.has_asked || is_legacy) {
-            return;
-        }
-        if exceptions::is_too_early(known, &asked, connection) {
             return;
         }
         let before = known.asked.clone();

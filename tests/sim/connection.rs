@@ -14,7 +14,6 @@ use xds_core::subscription::Asked as List;
 use xds_core::{Cache, Nonce, Parameters, Snapshot, Watch};
 
 use crate::content::Kind;
-use crate::exceptions::ASKS_TWICE;
 use crate::invariant::{self, Violation};
 use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::script::{Profile, Protocol};
@@ -85,13 +84,12 @@ pub(crate) struct Seen {
     pub(crate) has_asked: bool,
     /// Names that were told to be gone, or of which a variant was, with the snapshot at that time.
     pub(crate) removed: BTreeMap<String, usize>,
-    /// Resources went by name on this stream, or on the one before.
-    pub(crate) has_told_names: bool,
-    /// Something was given up since, while a wildcard stayed (D18).
-    pub(crate) has_left: bool,
     pub(crate) is_answered: bool,
-    /// What answers brought since the last response that was none.
-    pub(crate) answered: BTreeSet<String>,
+    /// The names in responses that were not answered yet, by nonce.
+    unanswered: BTreeMap<Nonce, BTreeSet<String>>,
+    /// Those of rejected ones, and what of them may be told again once, as another of them was put right (D8).
+    rejected: Vec<BTreeSet<String>>,
+    pub(crate) uncertain: BTreeSet<String>,
     /// The snapshot that the last response was made from.
     pub(crate) sent_at: usize,
     /// A cluster was sent since the last response (S34).
@@ -148,11 +146,13 @@ impl Connection {
             (Machine::Delta(stream), Message::Delta(request)) => {
                 let has_lists = !request.subscribe.is_empty() || !request.unsubscribe.is_empty();
                 seen.has_asked |= has_lists || seen.last.is_none();
+                if let Some(nonce) = request.response_nonce {
+                    seen.answer(nonce, request.error_detail.is_none());
+                }
                 stream.on_request(request).map(|_| ())
             }
             _ => unreachable!("a client speaks one protocol"),
         };
-        seen.has_left |= !seen.ideal.asked.is_subset(&asked) && asked.iter().any(|(name, _)| name.is_none());
         seen.ideal.ask(asked.clone());
         seen.last = Some(asked);
         self.is_due = true;
@@ -171,11 +171,7 @@ impl Connection {
         if !self.is_due || self.responses.len() >= self.window {
             return Ok(None);
         }
-        let mut next = self.machine.next(now, snapshot);
-        if ASKS_TWICE && matches!(next, Next::Wait { .. }) {
-            next = self.machine.next(now, snapshot);
-        }
-        match next {
+        match self.machine.next(now, snapshot) {
             Next::Wait { until } => {
                 if until.is_some_and(|until| until <= now) {
                     return Err(Violation::new("stream", format!("at {now:?} it waits until {until:?}")));
@@ -211,16 +207,15 @@ impl Connection {
         let sent =
             invariant::Sent { received: &received, before: &before, after: &seen.ideal, snapshot, history };
         invariant::check_sent(&sent)?;
-        if !seen.has_asked {
-            seen.answered.clear();
+        let names = received.names();
+        seen.uncertain.retain(|name| !names.contains(name));
+        seen.unanswered.extend(Nonce::parse(&received.nonce).map(|nonce| (nonce, names)));
+        if !received.is_error_only() {
+            (seen.has_asked, seen.is_endpoints_due) = (false, false);
+            seen.is_answered = true;
         }
-        seen.answered
-            .extend(received.resources.iter().filter(|_| seen.has_asked).map(|item| item.name.clone()));
-        (seen.has_asked, seen.has_left, seen.is_endpoints_due) = (false, false, false);
-        seen.is_answered = true;
         let variants = received.removed_variants.iter().map(|(name, _)| name);
         seen.removed.extend(received.removed.iter().chain(variants).map(|name| (name.clone(), sent_at)));
-        seen.has_told_names |= received.resources.iter().any(|item| item.told.is_none());
         seen.sent_at = sent_at;
         let asked = seen.ideal.asked.clone();
         let routes_asked = self.seen.get(&Kind::Route).is_some_and(|seen| !seen.ideal.asked.is_empty());
@@ -240,11 +235,6 @@ impl Connection {
         if let Some(seen) = self.seen.get_mut(&Kind::Endpoints) {
             seen.is_endpoints_due = true;
         }
-    }
-
-    /// Whether the server has heard all requests and has no more to say to them.
-    pub(crate) fn has_answered_all(&self) -> bool {
-        self.requests.is_empty() && !self.is_due && self.watch.cache().snapshot().is_synced()
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
@@ -297,19 +287,33 @@ impl Seen {
         read_at: usize,
     ) -> Self {
         held.values_mut().for_each(|held| held.sent_at = read_at);
-        let has_told_names = held.values().any(|held| held.is_plain);
         let ideal = Known { held, ..Known::new(kind, protocol, node) };
         Self {
             ideal,
             last: None,
             has_asked: false,
             removed: BTreeMap::new(),
-            has_told_names,
-            has_left: false,
             is_answered: false,
-            answered: BTreeSet::new(),
+            unanswered: BTreeMap::new(),
+            rejected: Vec::new(),
+            uncertain: BTreeSet::new(),
             sent_at: read_at,
             is_endpoints_due: false,
+        }
+    }
+}
+
+impl Seen {
+    /// The client said something of a response.
+    fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
+        let Some(mut names) = self.unanswered.remove(&nonce) else { return };
+        let touched = self.rejected.extract_if(.., |group| !group.is_disjoint(&names)).flatten();
+        let touched: Vec<_> = touched.collect();
+        if is_accepted {
+            self.uncertain.extend(touched.into_iter().filter(|name| !names.contains(name)));
+        } else {
+            names.extend(touched);
+            self.rejected.push(names);
         }
     }
 }

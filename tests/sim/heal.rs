@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
-use crate::exceptions;
 use crate::invariant::{Violation, agree, converge, memory, replicas};
 use crate::random::Random;
 use crate::world::World;
@@ -161,9 +160,7 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
 
 /// What a client knows of the types of which it has all and nothing else.
 fn at_rest(client: &Client) -> replicas::Before {
-    let is_at_rest = |kind: &Kind| !exceptions::keeps_former_names(client, *kind);
-    let types = client.types.iter().filter(|(kind, _)| is_at_rest(kind));
-    types.map(|(kind, known)| (*kind, known.clone())).collect()
+    client.types.iter().map(|(kind, known)| (*kind, known.clone())).collect()
 }
 
 /// Rounds of 20 s after which nothing may be left to do.

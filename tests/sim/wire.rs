@@ -25,6 +25,22 @@ pub(crate) struct Received {
     /// Names of which nothing is there.
     pub(crate) removed: Vec<String>,
     pub(crate) removed_variants: Vec<(String, Constraints)>,
+    /// How many names it tells an error of.
+    errors: usize,
+}
+
+impl Received {
+    /// Whether it says only that something is not known yet (G13): the answer is still to come.
+    pub(crate) fn is_error_only(&self) -> bool {
+        self.errors > 0 && self.names().is_empty()
+    }
+
+    /// All names that it says something of.
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        let resources = self.resources.iter().map(|item| &item.name);
+        let variants = self.removed_variants.iter().map(|(name, _)| name);
+        resources.chain(&self.removed).chain(variants).cloned().collect()
+    }
 }
 
 /// A resource in a response.
@@ -62,8 +78,10 @@ impl Received {
         let kind = kind_of(&response.type_url)?;
         let resources =
             response.resources.iter().map(|any| Item::of_any(kind, any)).collect::<Result<_, _>>()?;
-        let DiscoveryResponse { version_info: version, nonce, .. } = response;
-        Ok(Self { kind, version, nonce, resources, removed: Vec::new(), removed_variants: Vec::new() })
+        let DiscoveryResponse { version_info: version, nonce, resource_errors, .. } = response;
+        let (removed, removed_variants) = (Vec::new(), Vec::new());
+        let errors = resource_errors.len();
+        Ok(Self { kind, version, nonce, resources, removed, removed_variants, errors })
     }
 
     fn of_delta(response: DeltaDiscoveryResponse) -> Result<Self, String> {
@@ -80,6 +98,7 @@ impl Received {
             resources,
             removed: response.removed_resources,
             removed_variants: removed_variants.collect::<Result<_, _>>()?,
+            errors: response.resource_errors.len(),
         })
     }
 

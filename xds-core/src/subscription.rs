@@ -310,6 +310,11 @@ impl Subscription {
         of_parameters.map(|(_, group)| group).any(|group| group.names.contains(&locator.name))
     }
 
+    /// Whether the name is asked for by itself, with whatever parameters.
+    pub(crate) fn lists_name(&self, name: &ResourceName) -> bool {
+        self.groups().any(|(_, group)| group.names.contains(name))
+    }
+
     /// How many names are asked for, wildcards included; one that is asked for with several parameter sets counts for each.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -22,6 +22,8 @@ pub struct Variant {
     version: Version,
     /// The commit that brought this content.
     pub(crate) changed_at: Revision,
+    /// What was there before, oldest first: since which commit, and nothing where it was removed.
+    history: Box<[(Revision, Option<Version>)]>,
     /// The commit since which the name is there, its remembered removals not counted.
     pub(crate) born_at: Revision,
     /// The assignment that holds the endpoints of this cluster (S34).
@@ -42,10 +44,36 @@ pub(crate) enum Form {
 
 impl Variant {
     pub(crate) fn new(resource: Resource, changed_at: Revision, born_at: Revision) -> Self {
+        let history = Box::default();
         let Resource { id, payload, version, endpoints, extras } = resource;
         let endpoints = endpoints.map(Box::new);
         let VariantId { name, constraints, .. } = id;
-        Self { name, constraints, payload, version, changed_at, born_at, endpoints, extras }
+        Self { name, constraints, payload, version, changed_at, history, born_at, endpoints, extras }
+    }
+
+    /// The same in the place of another, which was removed meanwhile or not.
+    pub(crate) fn after(self, before: &Self, removed_at: Option<Revision>) -> Self {
+        let was_there = (before.changed_at, Some(before.version));
+        let removed = removed_at.map(|at| (at, None));
+        let history: Vec<_> = before.history.iter().copied().chain([was_there]).chain(removed).collect();
+        let newest = history.len().saturating_sub(HISTORY_LIMIT);
+        Self { history: history[newest..].into(), ..self }
+    }
+
+    /// Whether something else was there at a revision (S6, D12): what changed and changed back did not change. When
+    /// nobody knows any more it did.
+    pub(crate) fn differs_since(&self, revision: Revision) -> bool {
+        let then = self.history.iter().rev().find(|(at, _)| *at <= revision);
+        self.changed_at > revision && then.is_none_or(|(_, version)| *version != Some(self.version))
+    }
+
+    /// Whether it was there at a revision, with whatever content. When nobody knows any more it was.
+    pub(crate) fn was_there(&self, revision: Revision) -> bool {
+        let then = self.history.iter().rev().find(|(at, _)| *at <= revision);
+        let is_older = self.history.first().is_none_or(|(at, _)| *at > revision);
+        self.changed_at <= revision
+            || then.is_some_and(|(_, version)| version.is_some())
+            || (is_older && self.born_at <= revision)
     }
 
     /// Digest of name and version: what this variant adds to the version of a SotW response (T38).
@@ -200,3 +228,6 @@ impl Variants {
 
 /// Up to this many variants are looked through faster than constraints are normalised.
 const FEW: usize = 16;
+
+/// How many states before its own a variant remembers.
+const HISTORY_LIMIT: usize = 3;

@@ -357,13 +357,7 @@ impl Stream {
         if !self.is_due(now) {
             return false;
         }
-        let next = match self.next(now, content) {
-            // Known defect: a type that turns out to lack nothing is not seen to be settled by the types before it, which
-            // keep what they held back for it until something else happens.
-            Next::Wait { .. } => self.next(now, content),
-            next => next,
-        };
-        match next {
+        match self.next(now, content) {
             Next::Send(response) => {
                 self.take(&response);
                 true

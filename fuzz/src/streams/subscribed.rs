@@ -17,7 +17,6 @@ pub(super) struct Subscribed {
     is_new: bool,
     is_legacy: bool,
     /// Of a known defect: nothing can be said any more.
-    is_excused: bool,
     /// Names that the client brought from another stream.
     brought: BTreeSet<String>,
     asked: BTreeSet<Wanted>,
@@ -54,7 +53,6 @@ impl Subscribed {
             derived: derived.clone(),
             is_new: true,
             is_legacy: false,
-            is_excused: false,
             asked: BTreeSet::new(),
             refused: BTreeSet::new(),
             owes_nothing: false,
@@ -85,10 +83,8 @@ impl Subscribed {
         }
         let (left, came) = (self.wanted(unsubscribe), self.wanted(subscribe));
         self.is_legacy &= !left.contains(&Wanted { name: "*".into(), parameters: None });
-        // Known defect: a name that cannot be ends the legacy wildcard also in a later request, against D17, and what is
-        // sent then is neither what is asked for nor what was.
-        let has_invalid = has_invalid(subscribe) || has_invalid(unsubscribe);
-        self.is_excused |= !is_first && self.is_legacy && has_invalid;
+        // D17: a name that cannot be is no reason to take nothing for everything, but later ones do not end that.
+        self.is_legacy &= !(is_first && (has_invalid(subscribe) || has_invalid(unsubscribe)));
         self.asked.retain(|wanted| !left.contains(wanted));
         if !is_first {
             self.drop_unasked();
@@ -101,11 +97,10 @@ impl Subscribed {
     /// Takes a response of the state of the world, which may be sent.
     pub(super) fn take_state(
         &mut self,
-        mut resources: BTreeMap<Key, Received>,
+        resources: BTreeMap<Key, Received>,
         errors: &[String],
         version: &str,
     ) {
-        self.excuse_held_switch(&mut resources);
         let is_error_only = resources.is_empty() && !errors.is_empty();
         // S24
         assert!(self.is_asking() || is_error_only, "nothing of the type is asked for: {self:?}");
@@ -124,9 +119,6 @@ impl Subscribed {
         removed: &BTreeSet<Key>,
         errors: &[String],
     ) {
-        if self.is_excused {
-            return;
-        }
         let is_empty = resources.is_empty() && removed.is_empty();
         let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty();
         assert!(self.is_asking() || (is_empty && is_answer), "nothing of the type is asked for: {self:?}");
@@ -149,18 +141,12 @@ impl Subscribed {
 
     fn check(&self, resources: &BTreeMap<Key, Received>, errors: &[String]) {
         for error in errors {
-            assert!(self.refused.contains(error), "{error:?} was not asked for");
+            // G8, or G13 before the first commit.
+            let is_asked = self.asked.iter().any(|wanted| wanted.name == *error);
+            assert!(self.refused.contains(error) || is_asked, "{error:?} was not asked for");
         }
         for (key, received) in resources {
             assert!(self.wants(key, received), "{key:?} is not asked for: {:?}", self.asked);
-        }
-    }
-
-    /// Known defect: when the first locators of a client end its wildcard, what was removed just before is held (S33) and
-    /// listed, though it is no longer asked for. The client ignores it (T41).
-    fn excuse_held_switch(&self, resources: &mut BTreeMap<Key, Received>) {
-        if self.known.full_state {
-            resources.retain(|key, received| key.canon.is_none() || self.wants(key, received));
         }
     }
 
@@ -180,9 +166,6 @@ impl Subscribed {
 
     /// The client has what it asks for, and if it `is_told` of removals nothing else.
     pub(super) fn check_held(&self, type_url: &str, content: &Content, is_told: bool) {
-        if self.is_excused {
-            return;
-        }
         for (name, parameters) in self.locators() {
             for (name, variant) in content.selected(type_url, name, parameters) {
                 let located = Key { name: name.into(), canon: Some(variant.constraints.canon().to_vec()) };
@@ -253,10 +236,6 @@ impl Subscribed {
         if held.len() < before {
             self.version.clear();
         }
-        // Known defect: what a client brings and gives up before the first answer counts as brought when it is asked for
-        // again, so it is not sent, against D21, T33b and S32.
-        let is_lost = |name: &String| !held.keys().any(|key| key.name == *name);
-        self.is_excused |= self.brought.iter().any(is_lost);
         self.held = held;
     }
 

@@ -1,17 +1,13 @@
 //! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the same.
 
 use super::Violation;
-use crate::content::Kind;
-use crate::exceptions;
 use crate::known::Known;
 use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
         for other in &world.clients[at + 1..] {
-            let is_checked =
-                |kind: &Kind| ![client, other].iter().any(|one| exceptions::keeps_former_names(one, *kind));
-            for (kind, known) in client.types.iter().filter(|(kind, _)| is_checked(kind)) {
+            for (kind, known) in &client.types {
                 if let Some(theirs) = other.types.get(kind).filter(|theirs| is_alike(known, theirs)) {
                     compare(known, theirs)?;
                 }

@@ -8,8 +8,7 @@ use xds_core::{Constraints, Snapshot};
 
 use super::Violation;
 use crate::client::Client;
-use crate::content::{Content, Kind, names, selected};
-use crate::exceptions;
+use crate::content::{Content, names, selected};
 use crate::known::{Held, Key, Known};
 use crate::world::World;
 
@@ -21,8 +20,7 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
 }
 
 fn check_client(world: &World, client: &Client) -> Result<(), String> {
-    let is_checked = |kind: &Kind| !exceptions::keeps_former_names(client, *kind);
-    for (kind, known) in client.types.iter().filter(|(kind, _)| is_checked(kind)) {
+    for (kind, known) in &client.types {
         let Some(connection) = client.connections.get(&client.slot(*kind)) else {
             return Err("it has no stream".into());
         };

@@ -7,7 +7,9 @@ use crate::known::Held;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
-    let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due;
+    // D8: what was rejected beside something that was put right is told once more.
+    let is_retold = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
+    let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_retold;
     if is_answer || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
@@ -15,10 +17,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
 }
 
 fn is_excused(sent: &Sent<'_>) -> bool {
-    exceptions::is_answered_ahead(sent)
-        || exceptions::has_blinked(sent)
-        || exceptions::is_removed_twice(sent)
-        || exceptions::lets_former_names_go(sent)
+    exceptions::is_removed_twice(sent)
 }
 
 fn has_news(sent: &Sent<'_>) -> bool {

@@ -2,7 +2,6 @@
 
 use super::{Sent, Violation};
 use crate::content::{names, selected};
-use crate::exceptions::is_left_while_waiting;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     names_are_gone(sent)?;
@@ -38,7 +37,7 @@ fn variants_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
 /// D10, T30b: what the client now takes to be absent is so.
 fn absences_are_true(sent: &Sent<'_>) -> Result<(), Violation> {
     for (name, params) in sent.after.absent.difference(&sent.before.ideal.absent) {
-        if selected(sent.snapshot, sent.kind(), name, params).is_some() && !is_left_while_waiting(sent) {
+        if selected(sent.snapshot, sent.kind(), name, params).is_some() {
             return violation(sent, format!("T35: there is {name} for {{{params}}}"));
         }
     }

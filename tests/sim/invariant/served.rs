@@ -4,7 +4,6 @@ use xds_core::{Constraints, Snapshot};
 
 use super::{Sent, Violation};
 use crate::content::{Content, selected};
-use crate::exceptions::is_held_for_former_names;
 use crate::wire::Item;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
@@ -12,10 +11,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
         if item.told.is_some() != sent.after.knows_locators {
             return violation(sent, item, "T24: the client does not understand this form");
         }
-        if !is_selected(sent, item, sent.snapshot)
-            && !is_held(sent, item)
-            && !is_held_for_former_names(sent, item)
-        {
+        if !is_selected(sent, item, sent.snapshot) && !is_held(sent, item) {
             return violation(sent, item, "T3: no locator of the stream selects this");
         }
     }

@@ -2,7 +2,6 @@
 
 use super::{Sent, Violation};
 use crate::content::selected;
-use crate::exceptions::is_left_while_waiting;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     for (key, held) in &sent.before.ideal.held {
@@ -13,7 +12,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
             }
             let mut since = sent.history[held.sent_at..].iter();
             let is_there = since.all(|snapshot| selected(snapshot, sent.kind(), name, &params).is_some());
-            if is_there && !is_left_while_waiting(sent) {
+            if is_there {
                 let what = format!("T31: {name} for {{{params}}} was always there: {}", sent.received);
                 return Err(Violation::new("switch", what));
             }

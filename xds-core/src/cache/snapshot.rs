@@ -169,9 +169,16 @@ impl TypeSnapshot {
                     if before.is_some_and(|before| before.version() == resource.version()) {
                         continue;
                     }
-                    let born_at = before.map(|before| before.born_at);
-                    let born_at = born_at.or_else(|| self.remembered_birth(name, &constraints));
-                    inserted.push(Arc::new(Variant::new(resource, revision, born_at.unwrap_or(revision))));
+                    let removed_before = || self.remembered(name, &constraints);
+                    let former = before.map(|before| (before, None));
+                    let former = former
+                        .or_else(|| removed_before().map(|removed| (&removed.variant, Some(removed.at))));
+                    inserted.push(Arc::new(match former {
+                        None => Variant::new(resource, revision, revision),
+                        Some((former, removed_at)) => {
+                            Variant::new(resource, revision, former.born_at).after(former, removed_at)
+                        }
+                    }));
                     removed.extend(before.cloned());
                 }
                 Change::Remove => removed.extend(before.cloned()),
@@ -308,12 +315,9 @@ impl TypeSnapshot {
         self.timed.keys()
     }
 
-    fn remembered_birth(&self, name: &ResourceName, constraints: &Constraints) -> Option<Revision> {
-        let removed = self.removed.get(name)?.iter();
-        removed
-            .map(|removed| &removed.variant)
-            .find(|gone| gone.constraints() == constraints)
-            .map(|gone| gone.born_at)
+    /// The remembered removal of a variant.
+    fn remembered(&self, name: &ResourceName, constraints: &Constraints) -> Option<&Removed> {
+        self.removed.get(name)?.iter().find(|removed| removed.variant.constraints() == constraints)
     }
 
     /// How much the remembered removals weigh: one each, and one for each 4 KiB of payload.

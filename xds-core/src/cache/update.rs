@@ -98,6 +98,19 @@ impl Update {
         }
     }
 
+    /// The same without some of the changes.
+    pub(crate) fn without(&self, is_left_out: impl Fn(&Arc<Variant>) -> bool) -> Self {
+        let changed = self.changed.iter().filter(|variant| !is_left_out(variant));
+        Self {
+            changed: changed.cloned().collect(),
+            replaced: self.replaced.clone(),
+            removed: self.removed.clone(),
+            absent: self.absent.clone(),
+            unmatched: self.unmatched.clone(),
+            ..Self::new(self.from, self.to)
+        }
+    }
+
     /// Whether it brings a variant of this name.
     pub(crate) fn has_name(&self, name: &ResourceName) -> bool {
         self.changed.binary_search_by(|variant| variant.name().cmp(name)).is_ok()
@@ -129,7 +142,7 @@ impl Update {
             // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
             // payload is that of the one before, nothing changed for those who ask by name. What changed before it was
             // removed had another payload at the cursor.
-            Some(variant) if variant.changed_at > self.from => {
+            Some(variant) if variant.differs_since(self.from) => {
                 let before = removed.find(|removed| removed.variant.changed_at <= self.from);
                 if before.is_none_or(|before| before.variant.version() != variant.version()) {
                     self.changed.push(Arc::clone(variant));
@@ -147,7 +160,8 @@ impl Update {
 
     fn compare_located(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
         let chosen = wanted.chosen(name, resources);
-        self.changed.extend(chosen.iter().filter(|variant| variant.changed_at > self.from).copied().cloned());
+        self.changed
+            .extend(chosen.iter().filter(|variant| variant.differs_since(self.from)).copied().cloned());
         let variants = resources.get(name);
         if self.from == Revision::ZERO {
             let named = wanted.covering(name).filter(|part| part.selection != Selection::All);

@@ -52,6 +52,8 @@ struct Owed {
     locators: BTreeSet<Locator>,
     /// Given up while a wildcard stays (D18).
     left: BTreeSet<Locator>,
+    /// The same while what is new is held back: without that a wildcard would be left without a variant (T31).
+    left_later: BTreeSet<Locator>,
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
     everything: bool,
@@ -117,7 +119,8 @@ impl DeltaStream {
             owed.uncertain.append(&mut uncertain);
             verdict
         });
-        if !refused.is_empty() || !ignored.is_empty() {
+        // D17: later ones do not end it.
+        if is_first && (!refused.is_empty() || !ignored.is_empty()) {
             progress.subscription.end_legacy_wildcard();
         }
         // X6: a name that cannot exist does not.
@@ -130,6 +133,12 @@ impl DeltaStream {
             let canonical = |name: ResourceName| progress.canonical(&name).ok().flatten().unwrap_or(name);
             owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
+        // D21: what is given up is dropped by the client, so no version that it brought is one it has.
+        for name in request.unsubscribe.all_names() {
+            if let Some(version) = owed.brought.get_mut(name) {
+                version.clear();
+            }
+        }
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
@@ -137,7 +146,7 @@ impl DeltaStream {
             let left = progress.reselect(&watch);
             // D18: as without a wildcard nobody waits to hear of them.
             owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
-            owed.nothing = is_first && progress.membership.is_none();
+            owed.nothing = (is_first || owed.nothing) && progress.membership.is_none();
             if !progress.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
                 let asked = added.locators.iter().map(|locator| &locator.name);
@@ -151,6 +160,7 @@ impl DeltaStream {
             owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
             owed.left.extend(added.left);
             owed.left.retain(|_| progress.subscription.is_wildcard());
+            owed.left_later.retain(|_| progress.subscription.is_wildcard());
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
         }
         Ok(verdict)
@@ -176,7 +186,8 @@ fn respond(
     let mut content = Content { removed: released.into_iter().collect(), ..Content::default() };
     let is_held_back = types.is_held_back(at, now, snapshot);
     let TypeState { progress, owed } = types.state(at);
-    let owed = std::mem::take(owed);
+    let mut owed = std::mem::take(owed);
+    let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
     if progress.membership.is_some() {
         let form = progress.form();
@@ -185,7 +196,10 @@ fn respond(
             form == Form::Name && subscription::has_name(&owed.locators, gone.name())
         };
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
-            true => progress.stay(owed.locators.union(&owed.left), snapshot),
+            true => {
+                left_later.append(&mut owed.left);
+                progress.stay(owed.locators.iter(), snapshot)
+            }
             false => progress.advance(now, snapshot, is_unknown)?,
         };
         content.removed.extend(gone);
@@ -206,6 +220,7 @@ fn respond(
         content.retell(progress, &std::mem::take(&mut uncertain), snapshot);
     }
     if content.is_empty() && !is_answer {
+        types.state(at).owed.left_later = left_later;
         return Ok(None);
     }
     let type_url = progress.type_url.clone();
@@ -229,6 +244,7 @@ fn respond(
     let TypeState { progress, owed: rest } = types.state(at);
     progress.sent(now, nonce, held, snapshot);
     rest.uncertain = uncertain;
+    rest.left_later = left_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
@@ -531,6 +547,14 @@ impl Owed {
 impl types::Owed for Owed {
     const IS_SOTW: bool = false;
     const ERRORS_FIELD: u32 = DELTA_ERRORS;
+
+    fn has_deferred(&self) -> bool {
+        !self.left_later.is_empty()
+    }
+
+    fn resume(&mut self) {
+        self.left.append(&mut self.left_later);
+    }
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.locators.iter().map(|locator| &locator.name)

@@ -9,7 +9,7 @@ use super::failure::{Code, Failure};
 use super::order::Release;
 use super::response::{StreamError, Verdict};
 use super::responses::{Held, Responses};
-use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Wanted, Watch};
+use crate::cache::{Membership, Removed, Snapshot, TypeSnapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
@@ -47,8 +47,8 @@ pub(super) struct Progress {
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
     /// Names that wait for the first commit, since when, and whether the client was told so (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
-    /// Names that were answered with what is newer than the cursor.
-    pub(super) ahead: BTreeSet<ResourceName>,
+    /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
+    ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
 }
@@ -119,7 +119,7 @@ impl Progress {
             refused: BTreeSet::new(),
             spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
-            ahead: BTreeSet::new(),
+            ahead: BTreeMap::new(),
             waiting_since: None,
         }
     }
@@ -148,10 +148,15 @@ impl Progress {
         self.spelled.retain(|name, _| subscription.covers(name));
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        let is_covered = |handle: &Handle| handle.is_asked_for(subscription, resources);
         let mut left = Vec::new();
         self.gone.retain(|handle, gone| {
-            let is_covered = is_covered(handle);
+            // What is known by its name alone was for certain parameters nevertheless.
+            let is_covered = match gone {
+                Gone::Held { variant: Some(variant), .. } if handle.constraints.is_none() => {
+                    Handle::of(variant, Form::Located).is_asked_for(subscription, resources)
+                }
+                Gone::Held { .. } | Gone::Told => handle.is_asked_for(subscription, resources),
+            };
             match gone {
                 Gone::Held { .. } if !is_covered => left.push(handle.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
@@ -208,7 +213,11 @@ impl Progress {
         let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
         let mut gone = Vec::new();
         for locator in answered {
-            self.ahead.insert(locator.name.clone());
+            let found = self.find(locator, snapshot);
+            self.ahead.entry(locator.name.clone()).or_default();
+            for variant in found {
+                self.ahead.entry(variant.name().clone()).or_default().push(variant);
+            }
             // T31: what an answer replaces goes with it.
             if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.type_url).into_iter();
@@ -239,8 +248,14 @@ impl Progress {
             self.gone.remove(&self.handle(variant));
         }
         let ahead = std::mem::take(&mut self.ahead);
-        let unsure = ahead.iter().flat_map(|name| self.chosen(name, snapshot));
-        let unsure = unsure.filter(|variant| variant.changed_at > update.from).cloned().collect();
+        let unsure = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
+        let unsure = unsure.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
+        let unsure = unsure.cloned().collect();
+        // D12: what was told already is not told again.
+        let update = match update.changed.iter().any(|variant| is_sent(&ahead, variant)) {
+            true => Arc::new(update.without(|variant| is_sent(&ahead, variant))),
+            false => update,
+        };
         let mut step = Step { update, gone: Vec::new(), unsure };
         let removed = step
             .update
@@ -248,7 +263,13 @@ impl Progress {
             .iter()
             .filter(|gone| !is_unknown(&self.subscription, &step.update, &gone.variant));
         let removed = removed.map(|gone| (self.handle(&gone.variant), Arc::clone(&gone.variant)));
-        let former = former.iter().flat_map(|former| &former.removed);
+        // S24: only what is still asked for.
+        let subscription = &self.subscription;
+        let is_wanted = |gone: &&Removed| {
+            let mut holders = subscription.covering(gone.variant.name());
+            holders.any(|params| gone.variant.constraints().matches(params))
+        };
+        let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|gone| (Handle::of_name(gone.variant.name()), Arc::clone(&gone.variant)));
         if self.holds_removals() {
             for (handle, variant) in removed.chain(former).collect::<Vec<_>>() {
@@ -570,6 +591,12 @@ impl Progress {
     pub(super) fn selects_all(&self) -> bool {
         self.subscription.is_wildcard()
     }
+}
+
+/// Whether it is what a name was answered with.
+fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
+    let sent = ahead.get(variant.name());
+    sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
 }
 
 impl Handle {

@@ -127,6 +127,10 @@ impl SotwStream {
             progress.refused = refused;
         }
         if let Some(asked) = request.asked {
+            if !is_first && let Some(brought) = &mut owed.brought {
+                // S32: what it brought stands for what it asked for then.
+                brought.clear();
+            }
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
             progress.check_limit(names_limit)?;
             _ = progress.reselect(&watch);
@@ -344,7 +348,7 @@ impl Progress {
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
-            removed.variant.born_at <= update.from && !self.gone.contains_key(&self.handle(&removed.variant))
+            removed.variant.was_there(update.from) && !self.gone.contains_key(&self.handle(&removed.variant))
         };
         let gone = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.

@@ -124,3 +124,32 @@ fn v25_shared_variant_still_had_by_another_is_fine() {
     client.ask("X", "a?env=test");
     assert_eq!(client.sent(), "n2 X a[env=test]=B -a[] -a[env=prod]");
 }
+
+#[test]
+fn s24_v25_what_is_gone_and_no_longer_asked_for_is_not_listed_after_the_switch() {
+    let cache = cache("CDS a=static b=static");
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "*", "");
+    assert_eq!(client.sent(), "n1 CDS a=static b=static");
+    commit(&cache, "CDS -b");
+    client.ask("CDS", "a?env=b", "1");
+    assert_eq!(client.sent(), "n2 CDS a[]=static");
+}
+
+#[test]
+fn t31_a_variant_is_not_taken_away_from_a_wildcard_whose_next_one_waits() {
+    let cache = cache("RDS c=1; CDS x=static; EDS e=1");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(parameters("env=a"));
+    client.ask("EDS", "e");
+    client.ask("RDS", "* c?");
+    assert_eq!(client.sent(), "n1 EDS e=1; n2 RDS c[]=1");
+    client.ack("EDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "RDS -c c[env=a]=2; EDS e=2");
+    assert_eq!(client.sent(), "n3 EDS e=2");
+    client.ask("RDS", "-c?");
+    assert_eq!(client.sent(), "");
+    client.ack("EDS", "3");
+    assert_eq!(client.sent(), "n4 RDS c[env=a]=2 -c[]");
+}

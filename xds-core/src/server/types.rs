@@ -47,6 +47,14 @@ pub(super) trait Owed: Default {
     /// `resource_errors` in a response.
     const ERRORS_FIELD: u32;
 
+    /// Whether something is answered only with what else is new.
+    fn has_deferred(&self) -> bool {
+        false
+    }
+
+    /// What else is new may go now.
+    fn resume(&mut self) {}
+
     /// The names that were asked for.
     fn names(&self) -> impl Iterator<Item = &ResourceName>;
 
@@ -153,6 +161,26 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
+        // A type that turns out to lack nothing may be what one before it waits for (S33).
+        for _ in 0..=self.states.len() {
+            let mut is_settled = true;
+            let mut settle = || is_settled = false;
+            match self.pass(now, snapshot, &mut respond, &mut settle) {
+                Next::Wait { .. } if !is_settled => {}
+                next => return next,
+            }
+        }
+        Next::Wait { until: Some(now) }
+    }
+
+    /// Looks at each type once; says which turned out to lack nothing though something was due.
+    fn pass(
+        &mut self,
+        now: Duration,
+        snapshot: &Snapshot,
+        respond: &mut impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
+        on_nothing: &mut impl FnMut(),
+    ) -> Next {
         let mut until = None;
         for at in 0..self.states.len() {
             let progress = &mut self.states[at].progress;
@@ -167,11 +195,17 @@ impl<O: Owed> Types<O> {
             progress.unknown.clear();
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
+            if self.states[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
+                self.states[at].owed.resume();
+            }
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
                 match respond(self, at) {
                     Ok(Some(response)) => return Next::Send(response),
-                    Ok(None) => gate = self.due(at, now, snapshot),
+                    Ok(None) => {
+                        on_nothing();
+                        gate = self.due(at, now, snapshot);
+                    }
                     Err(error) => return Next::Close(error),
                 }
             }
@@ -188,8 +222,8 @@ impl<O: Owed> Types<O> {
         if O::IS_SOTW && progress.known.full_state {
             return Err(Gate::Shut);
         }
-        progress.unknown.retain(|name, _| progress.subscription.covers(name));
-        for name in owed.names() {
+        progress.unknown.retain(|name, _| progress.subscription.lists_name(name));
+        for name in owed.names().filter(|name| progress.subscription.lists_name(name)) {
             if !progress.unknown.contains_key(name) {
                 progress.unknown.insert(name.clone(), (now, false));
             }

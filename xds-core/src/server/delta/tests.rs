@@ -559,3 +559,54 @@ fn d29_removals_of_endpoints_and_secrets_are_told_though_envoy_ignores_them() {
         assert_eq!(client.sent(), format!("n2 {type_name} -a"));
     }
 }
+
+#[test]
+fn d12_s6_what_changed_and_changed_back_is_not_sent() {
+    let cache = cache("EDS a=1 b=1");
+    let mut client = settled(&cache, "EDS", "a b");
+    commit(&cache, "EDS b=2");
+    assert_eq!(client.sent(), "n2 EDS b=2");
+    // While that waits for its answer.
+    commit(&cache, "EDS a=2");
+    commit(&cache, "EDS a=1");
+    client.ack("EDS", "2");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "EDS a=2");
+    assert_eq!(client.sent(), "n3 EDS a=2");
+}
+
+#[test]
+fn d9_d21_what_was_brought_and_given_up_is_sent_when_it_is_asked_for_again() {
+    let cache = cache("EDS a=1");
+    let mut client = back(&cache, "EDS", "a", &[("a", "1")]);
+    client.ask("EDS", "-a");
+    client.ask("EDS", "a");
+    assert_eq!(client.sent(), "n1 EDS a=1");
+}
+
+#[test]
+fn d17_a_name_that_cannot_be_does_not_end_the_legacy_wildcard_later() {
+    let cache = cache("CDS a=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    assert_eq!(client.sent(), "n1 CDS a=1");
+    client.ack("CDS", "1");
+    client.send(DeltaRequest {
+        type_url: type_url("CDS").as_str().into(),
+        subscribe: vec![ResourceName::new("")].into(),
+        ..DeltaRequest::default()
+    });
+    assert_eq!(client.sent(), "n2 CDS !\"\"(3)");
+    client.ack("CDS", "2");
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n3 CDS a=2");
+}
+
+#[test]
+fn s21_who_asked_for_nothing_and_gives_something_up_is_still_told_so() {
+    let cache = cache("EDS a=1");
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "");
+    client.ask("EDS", "-a");
+    assert_eq!(client.sent(), "n1 EDS");
+}

@@ -330,3 +330,39 @@ fn s33_answers_to_requests_wait_for_nothing() {
     client.ask("RDS", "r r2", "4");
     assert_eq!(client.sent(), "n6 RDS r2=new");
 }
+
+#[test]
+fn s33_a_removal_goes_when_the_last_thing_it_waits_for_has_nothing_to_say() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=static b=static; LDS l=7");
+    let mut client = Delta::new(&cache);
+    client.stream.on_node(super::super::fixture::parameters("ver=1"));
+    client.ask("CDS", "");
+    client.ask("LDS", "l");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("LDS", "2");
+    // For this client the listener stays as it is (V29).
+    commit(&cache, "CDS -b a=2; LDS -l l[env=a]=7 l[!env]=7 l[env=b]=7");
+    assert_eq!(client.sent(), "n3 CDS a=2");
+    client.ack("CDS", "3");
+    assert_eq!(client.sent(), "n4 CDS -b");
+}
+
+#[test]
+fn d12_what_was_answered_while_the_rest_waits_is_not_sent_again() {
+    let cache = Cache::new();
+    commit(&cache, "CDS c=static; RDS r=1 s=1");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("RDS", "r");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "CDS c=2; RDS r=2 s=2");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n3 CDS c=2; n4 RDS r=2");
+    client.ack("RDS", "4");
+    client.ack("CDS", "3");
+    assert_eq!(client.sent(), "");
+}

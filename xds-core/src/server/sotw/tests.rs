@@ -591,3 +591,20 @@ fn g8_a_client_that_sends_nothing_but_bad_names_is_sent_away() {
     assert_eq!(ask(100), Ok(None));
     assert!(matches!(ask(101), Err(StreamError::InvalidName { .. })));
 }
+
+#[test]
+fn s32_a_version_stands_for_what_its_request_asked_for() {
+    let cache = cache("CDS a=1 d=1");
+    let mut fresh = Sotw::new(&cache);
+    fresh.ask("CDS", "*", "");
+    let version = fresh.sent_version();
+    let mut client = Sotw::new(&cache);
+    client.send(SotwRequest {
+        type_url: type_url("CDS").as_str().into(),
+        version_info: version,
+        asked: Some(vec!["d".into()].into()),
+        ..SotwRequest::default()
+    });
+    client.ask("CDS", "*", "");
+    assert_eq!(client.sent(), "n1 CDS a=1 d=1");
+}
