@@ -15,6 +15,7 @@ mod completions;
 mod load;
 mod resolve;
 mod serve;
+mod type_name;
 
 /// Parses the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
@@ -51,7 +52,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     Check(check::Check),
     Resolve(resolve::Resolve),
     Completions(completions::Completions),
@@ -95,7 +96,9 @@ enum Failure {
     #[error("error: cannot listen on {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },
     #[error("error: {0}")]
-    Type(resolve::TypeError),
+    Type(type_name::TypeError),
+    #[error("error: {0}")]
+    Option(serve::OptionError),
     #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[error("error: the system refuses what a server needs: {0}")]
@@ -108,7 +111,7 @@ impl Failure {
         match self {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
-            Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) => ExitCode::from(2),
+            Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
@@ -160,6 +163,10 @@ What a folder may hold:
     - one wrapper:              \"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource
                                 name: web
                                 resource: { \"@type\": .. }
+      which may also have     ttl: 30s               # clients drop it unless they hear of it again
+                              aliases: [www]         # other names it can be asked for by, in delta
+                              cache_control: { do_not_cache: true }
+                              metadata: { .. }
   Beside \"@type\" may stand whom the resource is for, so that one name has several variants. Each
   client gets the one that its parameters select (see `xds serve --help`); variants that overlap
   are refused.

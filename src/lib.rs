@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub use xds_core::matching;
+pub use xds_core::server::{Serving, StreamConfig, TypeConfig};
 pub use xds_core::{
     Cache, Commit, CommitError, Constraints, MetadataKeys, NamedPath, ParameterMapping, Parameters, Resource,
     ResourceError, ResourceName, Revision, Snapshot, Transaction, TypeUrl, Variant, VariantId, VariantSet,

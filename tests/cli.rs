@@ -11,6 +11,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[path = "cli/limits.rs"]
+mod limits;
+
 /// A directory of one test, removed at its end.
 struct Scratch(PathBuf);
 

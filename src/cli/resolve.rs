@@ -11,13 +11,10 @@ use xds::matching::{Explanation, KeyTest};
 use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
 
 use super::check::{ReportFormat, parameters, place, when};
-use super::{Failure, Source, load, say};
+use super::{Failure, Source, load, say, type_name};
 use near_miss::{NearMiss, near_miss};
 
-pub(super) use type_name::TypeError;
-
 mod near_miss;
-mod type_name;
 
 /// Tell which variant of a resource some parameters get, and why
 ///
@@ -69,7 +66,8 @@ impl Resolve {
         if let Some(errors) = contents.errors() {
             return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
         }
-        let type_url = type_name::parse(&self.type_name, &contents).map_err(Failure::Type)?;
+        let types: Vec<_> = contents.types().cloned().collect();
+        let type_url = type_name::parse(&self.type_name, &types).map_err(Failure::Type)?;
         let name = ResourceName::from(&*self.name);
         let Some(variants) = contents.get(type_url.as_str(), &name) else {
             self.unknown(&contents, &type_url);

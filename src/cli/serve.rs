@@ -14,6 +14,13 @@ use xds::rest::{self, RestConfig};
 use xds::{Cache, MetadataKeys, NamedPath, ParameterMapping, Server, ServerConfig};
 
 use super::{Failure, Source, load};
+use limits::Limits;
+use types::Types;
+
+pub(super) use types::OptionError;
+
+mod limits;
+mod types;
 
 /// Serve a folder to Envoy and gRPC, and follow its changes
 ///
@@ -48,6 +55,10 @@ pub(super) struct Serve {
     /// How to write log lines; RUST_LOG says which (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    types: Types,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -65,11 +76,21 @@ impl Serve {
         let mut folder = self.source.open()?;
         // Before the port opens: no client is told that nothing exists.
         let loaded = load::load(&self.source, &mut folder, &cache)?;
+        let config = self.config(&cache)?;
         for line in load::summary(&self.source, &loaded, &cache) {
             self.log_format.announce(&line);
         }
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-        runtime.block_on(self.serve(folder, cache))
+        runtime.block_on(self.serve(folder, cache, config))
+    }
+
+    fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
+        let parameters = Arc::new(self.parameters());
+        let mut config = ServerConfig { parameters, ..ServerConfig::default() };
+        self.limits.apply(&mut config);
+        let in_folder: Vec<_> = cache.snapshot().counts().map(|(type_url, _)| type_url.clone()).collect();
+        self.types.apply(&in_folder, &mut config).map_err(Failure::Option)?;
+        Ok(config)
     }
 
     fn parameters(&self) -> ParameterMapping {
@@ -80,13 +101,12 @@ impl Serve {
         self.param.iter().cloned().fold(mapping, ParameterMapping::with_path)
     }
 
-    async fn serve(&self, folder: Folder, cache: Arc<Cache>) -> Result<(), Failure> {
+    async fn serve(&self, folder: Folder, cache: Arc<Cache>, config: ServerConfig) -> Result<(), Failure> {
         let address = self.listen;
         let listener =
             TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
         let bound_to = listener.local_addr().map_err(Failure::System)?;
         let shutdown = shutdown().map_err(Failure::System)?;
-        let config = ServerConfig { parameters: Arc::new(self.parameters()), ..ServerConfig::default() };
         let routes = self.rest(&folder, &cache, config.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
@@ -167,4 +187,5 @@ Examples:
   xds serve examples/quickstart
   xds serve config --listen 0.0.0.0:18000 --log-format json
   curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
+  xds serve config --names-limit 10000 --stream-age 30m --not-served SDS
   RUST_LOG=debug xds serve config";

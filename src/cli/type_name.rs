@@ -1,15 +1,14 @@
 //! The ways to say a type on the command line.
 
-use xds::folder::Contents;
 use xds::{TypeUrl, type_url as url};
 
 /// The type that a word stands for: a type URL, a message name with or without its package, or the name of its
-/// discovery service, all without regard to case.
+/// discovery service, all without regard to case. Known are those with such a service and those of the folder.
 ///
 /// # Errors
 /// With what it could be.
-pub(super) fn parse(word: &str, contents: &Contents) -> Result<TypeUrl, TypeError> {
-    let mut types: Vec<TypeUrl> = contents.types().cloned().collect();
+pub(super) fn parse(word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
+    let mut types = in_folder.to_vec();
     types.extend(SERVICES.iter().map(|(_, type_url)| TypeUrl::from(*type_url)));
     types.sort_unstable();
     types.dedup();
@@ -26,7 +25,7 @@ pub(super) fn parse(word: &str, contents: &Contents) -> Result<TypeUrl, TypeErro
             Err(TypeError::Ambiguous { word: word.into(), choices })
         }
         (None, _) => {
-            let choices = contents.types().map(|type_url| match service(type_url) {
+            let choices = in_folder.iter().map(|type_url| match service(type_url) {
                 Some(service) => format!("{} ({service})", short(type_url)),
                 None => type_url.message_name().to_owned(),
             });
@@ -37,11 +36,15 @@ pub(super) fn parse(word: &str, contents: &Contents) -> Result<TypeUrl, TypeErro
 
 /// Why a word stands for no type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::cli) enum TypeError {
-    #[error("no type is called {word:?}; the folder has {}", choices.join(", "))]
+pub(super) enum TypeError {
+    #[error("no type is called {word:?}; the folder has {}", listed(choices))]
     Unknown { word: String, choices: Vec<String> },
     #[error("{word:?} may be any of {}", choices.join(", "))]
     Ambiguous { word: String, choices: Vec<String> },
+}
+
+fn listed(choices: &[String]) -> String {
+    if choices.is_empty() { "no resources".into() } else { choices.join(", ") }
 }
 
 /// The message without its package.
@@ -77,6 +80,7 @@ mod tests {
     #[test]
     fn a_type_goes_by_its_url_its_message_and_its_service_in_any_case() {
         let contents = Folder::new("examples/variants").contents(|_| {});
+        let types: Vec<_> = contents.types().cloned().collect();
         let words = [
             url::ROUTE_CONFIGURATION,
             "envoy.config.route.v3.RouteConfiguration",
@@ -86,12 +90,12 @@ mod tests {
             "rds",
         ];
         for word in words {
-            assert_eq!(parse(word, &contents).unwrap().as_str(), url::ROUTE_CONFIGURATION);
+            assert_eq!(parse(word, &types).unwrap().as_str(), url::ROUTE_CONFIGURATION);
         }
         // Known, though the folder has none.
-        assert_eq!(parse("sds", &contents).unwrap().as_str(), url::SECRET);
+        assert_eq!(parse("sds", &types).unwrap().as_str(), url::SECRET);
         assert_eq!(
-            parse("Route", &contents).unwrap_err().to_string(),
+            parse("Route", &types).unwrap_err().to_string(),
             "no type is called \"Route\"; the folder has Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
              RouteConfiguration (RDS)"
         );

@@ -1,0 +1,141 @@
+//! How much a server takes from its clients, and how patient it is.
+
+use std::time::Duration;
+
+use clap::Args;
+use xds::ServerConfig;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits and waits")]
+pub(super) struct Limits {
+    /// Streams at the same time, of all clients; another one is ended with RESOURCE_EXHAUSTED
+    #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
+    streams_limit: usize,
+    /// Names of one type on one stream, wildcards included; more end the stream with RESOURCE_EXHAUSTED
+    #[arg(long, value_name = "COUNT", default_value = "200000", value_parser = count)]
+    names_limit: usize,
+    /// Dynamic parameters of one name; more end the stream with RESOURCE_EXHAUSTED
+    #[arg(long, value_name = "COUNT", default_value = "256", value_parser = count)]
+    parameters_limit: usize,
+    /// Types on one ADS stream; more end it with RESOURCE_EXHAUSTED
+    #[arg(long, value_name = "COUNT", default_value = "64", value_parser = count)]
+    types_limit: usize,
+    /// Size of a request, in bytes; a larger one ends its stream
+    ///
+    /// A client that comes back brings its names with their versions: 100,000 take about 6,000,000 bytes.
+    #[arg(long, value_name = "BYTES", default_value = "16777216", value_parser = count)]
+    request_limit: usize,
+    /// End each stream after this time, a tenth more or less, so that clients spread over new servers; never if not given
+    ///
+    /// The client comes back at once and is sent only what has changed.
+    #[arg(long, value_name = "DURATION", value_parser = age)]
+    stream_age: Option<Duration>,
+    /// How long a resource that is gone is still served where no ACK tells that it is out of use
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    removal_grace: Duration,
+}
+
+impl Limits {
+    pub(super) fn apply(&self, config: &mut ServerConfig) {
+        config.streams_limit = self.streams_limit;
+        config.request_limit_bytes = self.request_limit;
+        config.stream_age = self.stream_age;
+        config.stream.names_limit = self.names_limit;
+        config.stream.parameters_limit = self.parameters_limit;
+        config.stream.types_limit = self.types_limit;
+        config.stream.removal_grace = self.removal_grace;
+    }
+}
+
+fn count(text: &str) -> Result<usize, &'static str> {
+    // What is above is no limit, and too much for a semaphore.
+    let count = text.parse::<u32>().ok().filter(|count| *count > 0);
+    count
+        .and_then(|count| count.try_into().ok())
+        .ok_or("write a whole number from 1 to 4294967295, such as 10000")
+}
+
+fn wait(text: &str) -> Result<Duration, &'static str> {
+    duration(text)
+        .ok_or("write a whole number and its unit, ms, s, m or h, such as 500ms, 10s or 30m; at most 87600h")
+}
+
+fn age(text: &str) -> Result<Duration, &'static str> {
+    let age = wait(text)?;
+    if age.is_zero() {
+        Err("streams would end at once; leave the option out to let them live")
+    } else {
+        Ok(age)
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let number: u64 = number.parse().ok()?;
+    let millis = match unit {
+        "ms" => number,
+        "s" => number.checked_mul(1000)?,
+        "m" => number.checked_mul(60_000)?,
+        "h" => number.checked_mul(3_600_000)?,
+        _ => return None,
+    };
+    // Times to come are sums, which have an end too.
+    Some(Duration::from_millis(millis)).filter(|duration| *duration <= DURATION_LIMIT)
+}
+
+/// Ten years.
+const DURATION_LIMIT: Duration = Duration::from_secs(87_600 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        limits: Limits,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<ServerConfig, clap::Error> {
+        let line = Line::try_parse_from(["xds"].iter().chain(arguments))?;
+        let mut config = ServerConfig::default();
+        line.limits.apply(&mut config);
+        Ok(config)
+    }
+
+    #[test]
+    fn without_options_the_limits_are_those_of_the_library() {
+        assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", ServerConfig::default()));
+    }
+
+    #[test]
+    fn each_option_sets_its_own_limit() {
+        let arguments = "--streams-limit 1 --names-limit 2 --parameters-limit 3 --types-limit 4 --request-limit 5 \
+                         --stream-age 1h --removal-grace 500ms";
+        let config = parse(&arguments.split_whitespace().collect::<Vec<_>>()).unwrap();
+        let stream = &config.stream;
+        assert_eq!((config.streams_limit, stream.names_limit, stream.parameters_limit), (1, 2, 3));
+        assert_eq!((stream.types_limit, config.request_limit_bytes), (4, 5));
+        assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));
+        assert_eq!(stream.removal_grace, Duration::from_millis(500));
+    }
+
+    #[test]
+    fn a_bad_value_is_told_what_to_write() {
+        let told = |arguments: &[&str]| parse(arguments).unwrap_err().to_string();
+        for bad in ["0", "-1", "many", "1.5", "4294967296", ""] {
+            let told = told(&[&format!("--names-limit={bad}")]);
+            assert!(
+                told.contains("--names-limit <COUNT>") && told.contains("a whole number from 1"),
+                "{told}"
+            );
+        }
+        for bad in ["10", "s", "1d", "1.5s", "-1s", "1h30m", "87601h", "99999999999999999999h", ""] {
+            let told = told(&[&format!("--removal-grace={bad}")]);
+            assert!(told.contains("--removal-grace <DURATION>") && told.contains("such as 500ms"), "{told}");
+        }
+        assert!(told(&["--stream-age", "0s"]).contains("leave the option out"));
+    }
+}
