@@ -436,6 +436,22 @@ fn t4_resolve_tells_why_nothing_matches_with_code_3() {
 }
 
 #[test]
+fn x4_resolve_and_check_know_a_name_by_any_spelling() {
+    let scratch = Scratch::new("spelling");
+    let name = |service: &str, last: &str| format!("xdstp://x/envoy.config.{service}/{last}");
+    let assignment = |last| name("endpoint.v3.ClusterLoadAssignment", last);
+    let eds = format!("{{service_name: {}, eds_config: {{ads: {{}}}}}}", assignment("%63#alt=xdstp://y/a"));
+    let cluster = cluster(&name("cluster.v3.Cluster", "c"));
+    scratch.write("a.yaml", format!("{cluster}type: EDS\neds_cluster_config: {eds}\n"));
+    let type_url = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+    scratch.write("b.yaml", format!("\"@type\": {type_url}\ncluster_name: {}\n", assignment("c")));
+    let output = scratch.xds("check").arg("--strict").output().unwrap();
+    assert_eq!(refused(&output), (Some(0), String::new()));
+    let resolved = scratch.xds("resolve").args(["EDS", &assignment("%63")]).output().unwrap();
+    assert_eq!(refused(&resolved), (Some(0), String::new()));
+}
+
+#[test]
 fn resolve_helps_with_words_it_does_not_know() {
     let error = |command: &mut Command| refused(&command.output().unwrap());
     let (code, text) = error(&mut resolve(&["eds", "prod-v2"]));

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use xds::folder::{Contents, Located};
 use xds::matching::{Explanation, KeyTest};
 use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
+use xds_core::XdstpName;
 
 use super::check::{ReportFormat, parameters, place, when};
 use super::{Failure, Source, load, say, type_name};
@@ -68,7 +69,10 @@ impl Resolve {
         }
         let types: Vec<_> = contents.types().cloned().collect();
         let type_url = type_name::parse(&self.type_name, &types).map_err(Failure::Type)?;
-        let name = ResourceName::from(&*self.name);
+        // X4: any spelling will do.
+        let new_style = XdstpName::of(&self.name).ok().flatten();
+        let name =
+            new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical());
         let Some(variants) = contents.get(type_url.as_str(), &name) else {
             self.unknown(&contents, &type_url);
             return Ok(ExitCode::from(NOTHING));
@@ -103,7 +107,10 @@ impl Resolve {
         let folder = self.source.folder.display();
         let perhaps = perhaps.map_or_else(String::new, |perhaps| format!(", perhaps {perhaps:?}"));
         eprintln!("error: {folder}: no {} {:?}{perhaps}", type_url.message_name(), self.name);
-        let name = ResourceName::from(&*self.name);
+        // X4: any spelling will do.
+        let new_style = XdstpName::of(&self.name).ok().flatten();
+        let name =
+            new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical());
         for other in contents.types().filter(|other| contents.get(other.as_str(), &name).is_some()) {
             eprintln!("  hint: the name is that of a resource of type {}", other.message_name());
         }

@@ -10,7 +10,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
-use crate::xdstp::{XdstpError, XdstpName};
+use crate::xdstp::{XdstpError, XdstpName, XdstpUrl};
 
 mod collection;
 #[cfg(test)]
@@ -249,9 +249,9 @@ fn names_payload(
         && name.as_str().rsplit_once('/').is_some_and(|(_, host)| host == payload_name)
 }
 
-/// X4: the one spelling that names are compared in.
+/// X4: the one spelling that names are compared in. X3: clients ask without the directives.
 fn canonical(name: ResourceName) -> ResourceName {
-    XdstpName::of(name.as_str()).ok().flatten().map_or(name, |new_style| new_style.canonical())
+    name.as_str().parse::<XdstpUrl>().map_or(name, |url| url.name.canonical())
 }
 
 /// Why a resource cannot be served. Whoever made it has to change it.

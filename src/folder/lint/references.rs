@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use prost_reflect::{DynamicMessage, ReflectMessage, Value};
-use xds_core::Resource;
+use xds_core::{Resource, XdstpUrl};
 
 use super::super::descriptors::Descriptors;
 use super::table::{CLOSED, NAMING_NOTHING, NAMINGS, Naming};
@@ -99,8 +99,15 @@ impl Walk<'_> {
             Some(texts.filter(|text| !text.is_empty()).collect::<Vec<_>>()).filter(|texts| !texts.is_empty())
         };
         let names = naming.names.iter().find_map(texts).unwrap_or_default();
-        self.found.extend(names.into_iter().map(|name| Reference { type_url: naming.target, name }));
+        let names = names.into_iter().map(canonical);
+        self.found.extend(names.map(|name| Reference { type_url: naming.target, name }));
     }
+}
+
+/// The name as the resource has it: X4: one spelling stands for all. X3: directives are no part of it.
+fn canonical(name: String) -> String {
+    // What cannot be read is named by no resource, and told as it is written. Old-style names are none of these.
+    name.parse::<XdstpUrl>().map_or(name, |url| url.name.to_string())
 }
 
 /// The values that a path leads to; of a list, all.

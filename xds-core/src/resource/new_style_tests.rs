@@ -92,9 +92,9 @@ fn x16_a_cluster_with_a_new_style_name_names_its_endpoints() {
     let error = cluster(3, "").unwrap_err();
     assert_eq!(error, ResourceError::MissingServiceName { name: name.as_str().into() });
     assert!(cluster(0, "").is_ok(), "it gets its endpoints elsewhere");
-    // X4: found whatever its spelling.
+    // X3, X4: found whatever its spelling, as its client asks for it.
     let assignment = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/c";
-    let spelled = assignment.replace("/c", "/%63");
+    let spelled = assignment.replace("/c", "/%63") + "#alt=xdstp://b/acme.Thing";
     assert_eq!(cluster(3, &spelled).unwrap().endpoints, Some(assignment.into()));
     assert_eq!(cluster(3, "c").unwrap().endpoints, Some("c".into()));
 }
