@@ -253,6 +253,7 @@ impl Subscription {
         added.locators.extend(located(self.plain.add(names), &self.derived));
         for (parameters, names) in locators {
             let group = self.located.entry(parameters.clone()).or_default();
+            // D30, T33b: answered anew, whatever was sent for it before.
             added.locators.extend(located(group.add(names), &parameters));
         }
         self.located.retain(|_, group| !group.is_empty());

@@ -541,3 +541,41 @@ fn s24_what_is_asked_for_and_given_up_before_the_answer_is_not_answered() {
     client.ask("LDS", "", "");
     assert_eq!(client.sent(), "");
 }
+
+#[test]
+fn d30_locators_are_added_answered_and_given_up_by_name_and_parameters() {
+    let cache = cache("X r[env=prod]=A r[env=test]=B");
+    let mut client = delta(&cache, "X", "r?env=prod r?env=test r?env=qa");
+    assert_eq!(client.sent(), "n1 X r[env=prod]=A r[env=test]=B -r[env=qa]");
+    client.ack("X", "1");
+    // D2, D19: one of them goes, without an answer.
+    client.ask("X", "-r?env=test");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X r[env=prod]=C r[env=test]=D");
+    assert_eq!(client.sent(), "n2 X r[env=prod]=C");
+    client.ack("X", "2");
+    // D9: what is there already is answered again.
+    client.ask("X", "r?env=prod");
+    assert_eq!(client.sent(), "n3 X r[env=prod]=C");
+    client.ack("X", "3");
+    // D11: told once.
+    commit(&cache, "X -r[env=prod]");
+    assert_eq!(client.sent(), "n4 X -r[env=prod]");
+    client.ack("X", "4");
+    assert_eq!(client.sent(), "");
+}
+
+#[test]
+fn t33b_what_was_sent_before_a_locator_was_given_up_is_forgotten() {
+    let cache = cache("X r[env=prod]=A");
+    let mut client = delta(&cache, "X", "r?env=prod");
+    assert_eq!(client.sent(), "n1 X r[env=prod]=A");
+    // In one message, and while the answer is on its way: the client ignores that one.
+    client.ask("X", "-r?env=prod r?env=prod");
+    assert_eq!(client.sent(), "n2 X r[env=prod]=A");
+    client.ack("X", "1");
+    client.ack("X", "2");
+    client.ask("X", "-r?env=prod");
+    client.ask("X", "r?env=prod");
+    assert_eq!(client.sent(), "n3 X r[env=prod]=A");
+}
