@@ -176,6 +176,11 @@ fn apply(
         while let Some((id, change)) = changes.next_if(|(id, _)| id.type_url == type_url && id.name == name) {
             of_name.push((id.constraints, change));
         }
+        for (_, change) in &mut of_name {
+            let Change::Put(resource) = change else { continue };
+            // Of many routes to one cluster none needs a string of its own.
+            resource.references.share(|target, name| types.get(target.type_url())?.known_name(name));
+        }
         let resources = match types.get_mut(&type_url) {
             Some(resources) => resources,
             None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,

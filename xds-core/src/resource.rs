@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_proto::type_url::VIRTUAL_HOST;
 
-use crate::cache::refs;
+use crate::cache::refs::{self, References};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
-use crate::xdstp::{XdstpError, XdstpName, XdstpUrl};
+use crate::xdstp::{XdstpError, XdstpName};
 
 mod collection;
 #[cfg(test)]
@@ -43,7 +43,7 @@ pub struct Resource {
     pub(crate) id: VariantId,
     pub(crate) payload: Bytes,
     pub(crate) version: Version,
-    pub(crate) endpoints: Option<ResourceName>,
+    pub(crate) references: References,
     /// `None` when there is nothing to tell.
     pub(crate) extras: Option<Box<Extras>>,
 }
@@ -51,7 +51,7 @@ pub struct Resource {
 impl Resource {
     /// An unconstrained resource under the given name, a new-style one under its canonical text (X4).
     ///
-    /// Costs one digest of the payload.
+    /// Costs one digest of the payload, and one pass for what it names.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -69,14 +69,13 @@ impl Resource {
         if new_style.is_some() {
             collection::check(&type_url, &name, &payload)?;
         }
-        let endpoints = refs::endpoints_of(&type_url, &name, &payload);
+        let references = References::read(&type_url, &name, &payload);
         // X16: the name of a cluster cannot be that of its endpoints too, as it holds the type (X2).
-        if new_style.is_some() && endpoints.as_ref() == Some(&name) {
+        if new_style.is_some() && references.endpoints(&name) == Some(&name) {
             return Err(ResourceError::MissingServiceName { name });
         }
-        let endpoints = endpoints.map(canonical);
         let version = Version::of_payload(&payload);
-        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, endpoints, extras: None })
+        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras: None })
     }
 
     /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator` that says where (X14).
@@ -92,7 +91,7 @@ impl Resource {
         }
         let version = Version::of_payload(&locator);
         let id = VariantId::unconstrained(type_url, name);
-        let resource = Self { id, payload: locator, version, endpoints: None, extras: None };
+        let resource = Self { id, payload: locator, version, references: References::None, extras: None };
         Ok(resource.with_extras(|extras| extras.is_redirect = true))
     }
 
@@ -195,6 +194,11 @@ impl Resource {
     pub fn version(&self) -> Version {
         self.version
     }
+
+    /// The resources that it names, as far as make before break knows them (S33): type URL and name, each once.
+    pub fn references(&self) -> impl Iterator<Item = (&'static str, &ResourceName)> {
+        self.references.iter(&self.id.name).map(|(target, name)| (target.type_url(), name))
+    }
 }
 
 /// What is asked of every resource, and its name: in canonical text and taken apart if it is a new-style one.
@@ -247,11 +251,6 @@ fn names_payload(
     // D25: to its resource a virtual host is `<route configuration>/<host>`, to itself only the latter.
     type_url.as_str() == VIRTUAL_HOST
         && name.as_str().rsplit_once('/').is_some_and(|(_, host)| host == payload_name)
-}
-
-/// X4: the one spelling that names are compared in. X3: clients ask without the directives.
-fn canonical(name: ResourceName) -> ResourceName {
-    name.as_str().parse::<XdstpUrl>().map_or(name, |url| url.name.canonical())
 }
 
 /// Why a resource cannot be served. Whoever made it has to change it.

@@ -38,5 +38,6 @@ mod switch_tests;
 #[cfg(test)]
 mod ttl_tests;
 mod types;
+mod unsettled;
 #[cfg(test)]
 mod variants_tests;

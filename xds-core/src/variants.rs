@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::cache::refs::References;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::matching::normal::Normal;
@@ -26,8 +27,8 @@ pub struct Variant {
     history: Box<[(Revision, Option<Version>)]>,
     /// The commit since which the name is there, its remembered removals not counted.
     pub(crate) born_at: Revision,
-    /// The assignment that holds the endpoints of this cluster (S34).
-    pub(crate) endpoints: Option<Box<ResourceName>>,
+    /// What the payload names (S33).
+    pub(crate) references: References,
     /// What goes with the payload; `None` when that is nothing.
     extras: Option<Box<Extras>>,
 }
@@ -45,10 +46,9 @@ pub(crate) enum Form {
 impl Variant {
     pub(crate) fn new(resource: Resource, changed_at: Revision, born_at: Revision) -> Self {
         let history = Box::default();
-        let Resource { id, payload, version, endpoints, extras } = resource;
-        let endpoints = endpoints.map(Box::new);
+        let Resource { id, payload, version, references, extras } = resource;
         let VariantId { name, constraints, .. } = id;
-        Self { name, constraints, payload, version, changed_at, history, born_at, endpoints, extras }
+        Self { name, constraints, payload, version, changed_at, history, born_at, references, extras }
     }
 
     /// The same in the place of another, which was removed meanwhile or not.
@@ -117,6 +117,11 @@ impl Variant {
     #[must_use]
     pub fn payload(&self) -> &Bytes {
         &self.payload
+    }
+
+    /// The assignment that holds the endpoints of this cluster (S34).
+    pub(crate) fn endpoints(&self) -> Option<&ResourceName> {
+        self.references.endpoints(&self.name)
     }
 
     /// After which time clients remove it unless they hear of it again (S38).

@@ -173,6 +173,13 @@ pub(crate) fn glob_of(name: &ResourceName) -> Option<ResourceName> {
     XdstpName::of(name.as_str()).ok()??.glob()
 }
 
+/// X4: the one spelling that names are compared in, of a name that a payload refers to. X3: it is asked for without the
+/// directives. What cannot be read stays as it is, and nothing has that name.
+pub(crate) fn canonical(name: &str) -> ResourceName {
+    let url = XdstpName::is_new_style(name).then(|| name.parse::<XdstpUrl>().ok()).flatten();
+    url.map_or_else(|| ResourceName::new(name), |url| url.name.canonical())
+}
+
 /// A name, as [`XdstpName::of`] reads it, where old-style names are not expected.
 impl FromStr for XdstpName {
     type Err = XdstpError;

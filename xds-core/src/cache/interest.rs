@@ -148,8 +148,7 @@ impl Membership {
 
     /// The variants of a name that this subscription gets, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
-        let resources = snapshot.of_type(&self.position.class.type_url);
-        resources.map(|resources| self.position.class.wanted.chosen(name, resources)).unwrap_or_default()
+        self.position.chosen(name, snapshot)
     }
 
     /// The revision up to which the stream was sent what it selects; zero before the first answer.
@@ -208,6 +207,12 @@ impl Position {
     pub(crate) fn is_behind(&self, snapshot: &Snapshot) -> bool {
         let cursor = Revision(self.cursor.load(Ordering::Relaxed));
         cursor < snapshot.revision() && cursor < Revision(self.class.touched_at.load(Ordering::Acquire))
+    }
+
+    /// The variants of a name that the class gets, each once.
+    pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
+        let resources = snapshot.of_type(&self.class.type_url);
+        resources.map(|resources| self.class.wanted.chosen(name, resources)).unwrap_or_default()
     }
 
     /// Whether the class follows a name.

@@ -1,31 +1,239 @@
 //! What the cache reads out of payloads at commit: the resource's own name and the resources it names.
+//!
+//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a [table](table) of
+//! fields, in one pass that decodes no message. What the table cannot tell is noted as such, so that whoever asks errs
+//! on the side of what is used: an extension that it does not know may name anything, and a listener or a set of routes
+//! in which nothing at all was found counts as not understood.
+
+use std::sync::Arc;
 
 use prost::Message;
 use xds_proto::type_url;
 
+pub(crate) use dropped::Dropped;
+
+use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
+use crate::xdstp;
+use walk::Walk;
+
+mod dropped;
+mod table;
+mod walk;
+
+/// The resources that one resource names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum References {
+    #[default]
+    None,
+    /// The endpoints under its own name, as most clusters do: there are many, so it costs nothing.
+    OwnEndpoints,
+    /// Whatever there is.
+    Unknown,
+    Some(Arc<Named>),
+}
+
+/// The resources that one resource names, when there is more to say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// The assignment of a cluster (S34); among the names, too.
+    endpoints: Option<ResourceName>,
+    /// In order, each once.
+    names: Box<[(Target, ResourceName)]>,
+    /// The types of which any resource may be named.
+    unknown: Targets,
+}
+
+/// A type that resources of others name; the number is its rank in the table of known types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    Cluster,
+    Assignment,
+    Endpoint,
+    Secret,
+    Listener,
+    Routes,
+    Scope,
+    VirtualHost,
+    Runtime,
+    Extension,
+}
+
+/// A set of types.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Targets(u16);
+
+/// Whether a resource of a name is among what was named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming<'a> {
+    /// This one.
+    Name(&'a ResourceName),
+    /// Any of the type.
+    Any,
+}
+
+impl References {
+    /// What a payload of a type names.
+    pub(crate) fn read(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Self {
+        let Some(target) = Target::of(type_url.as_str()) else { return Self::None };
+        let Some(shape) = table::resource(target) else { return Self::None };
+        let endpoints = if target == Target::Cluster { endpoints_of(name, payload) } else { None };
+        let mut walk = Walk::default();
+        walk.message(shape, payload);
+        if walk.unknown.is_all() {
+            walk.found.clear();
+        }
+        if walk.found.is_empty() && walk.unknown == Targets::NONE {
+            return match endpoints {
+                // Clusters and assignments commonly name nothing.
+                None if matches!(target, Target::Listener | Target::Routes | Target::VirtualHost) => {
+                    Self::Unknown
+                }
+                None => Self::None,
+                Some(endpoints) if endpoints == *name => Self::OwnEndpoints,
+                Some(_) => Self::named(endpoints, walk),
+            };
+        }
+        if walk.unknown.is_all() && endpoints.is_none() {
+            return Self::Unknown;
+        }
+        Self::named(endpoints, walk)
+    }
+
+    fn named(endpoints: Option<ResourceName>, walk: Walk<'_>) -> Self {
+        let Walk { mut found, unknown, .. } = walk;
+        found.extend(endpoints.iter().map(|name| (Target::Assignment, name.as_str())));
+        let names = found.into_iter().map(|(target, name)| (target, xdstp::canonical(name)));
+        let mut names: Vec<_> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        Self::Some(Arc::new(Named { endpoints, names: names.into(), unknown }))
+    }
+
+    /// The assignment that holds the endpoints of the cluster of this name, for clusters that get them by EDS (S34).
+    pub(crate) fn endpoints<'a>(&'a self, own: &'a ResourceName) -> Option<&'a ResourceName> {
+        match self {
+            Self::None | Self::Unknown => None,
+            Self::OwnEndpoints => Some(own),
+            Self::Some(named) => named.endpoints.as_ref(),
+        }
+    }
+
+    /// What the resource of this name names, in order.
+    pub(crate) fn iter<'a>(
+        &'a self,
+        own: &'a ResourceName,
+    ) -> impl Iterator<Item = (Target, &'a ResourceName)> {
+        let own = matches!(self, Self::OwnEndpoints).then_some((Target::Assignment, own));
+        let named = match self {
+            Self::Some(named) => &named.names[..],
+            Self::None | Self::OwnEndpoints | Self::Unknown => &[],
+        };
+        own.into_iter().chain(named.iter().map(|(target, name)| (*target, name)))
+    }
+
+    /// The types of which it may name any resource.
+    pub(crate) fn unknown(&self) -> Targets {
+        match self {
+            Self::None | Self::OwnEndpoints => Targets::NONE,
+            Self::Unknown => Targets::ALL,
+            Self::Some(named) => named.unknown,
+        }
+    }
+
+    /// What the resource of this name names of one type.
+    pub(crate) fn of_type<'a>(
+        &'a self,
+        target: Target,
+        own: &'a ResourceName,
+    ) -> impl Iterator<Item = Naming<'a>> {
+        let any = self.unknown().has(target).then_some(Naming::Any);
+        let names = self.iter(own).filter(move |(of, _)| *of == target);
+        any.into_iter().chain(names.map(|(_, name)| Naming::Name(name)))
+    }
+
+    /// How many names it names.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::None | Self::Unknown => 0,
+            Self::OwnEndpoints => 1,
+            Self::Some(named) => named.names.len(),
+        }
+    }
+
+    /// Whether the resource of this name names that one.
+    pub(crate) fn has(&self, own: &ResourceName, target: Target, name: &ResourceName) -> bool {
+        match self {
+            Self::None | Self::Unknown => false,
+            Self::OwnEndpoints => target == Target::Assignment && own == name,
+            Self::Some(named) => {
+                named.names.binary_search_by(|(of, named)| (of, named).cmp(&(&target, name))).is_ok()
+            }
+        }
+    }
+
+    /// Takes strings that are there already, for those that nobody else has yet.
+    pub(crate) fn share(&mut self, known: impl Fn(Target, &ResourceName) -> Option<ResourceName>) {
+        let Self::Some(named) = self else { return };
+        let Some(named) = Arc::get_mut(named) else { return };
+        for (target, name) in &mut named.names {
+            if let Some(shared) = known(*target, name) {
+                *name = shared;
+            }
+        }
+    }
+}
+
+impl Target {
+    /// The type; `None` when nothing names its resources and they name nothing.
+    pub(crate) fn of(type_url: &str) -> Option<Self> {
+        ALL.get(usize::from(KnownType::of(type_url).rank)).copied()
+    }
+
+    /// The URL of the type.
+    pub(crate) fn type_url(self) -> &'static str {
+        TYPE_URLS[self as usize]
+    }
+}
+
+impl Targets {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self(u16::MAX);
+
+    pub(crate) fn has(self, target: Target) -> bool {
+        self.0 & 1 << target as u16 != 0
+    }
+
+    pub(crate) fn add(&mut self, target: Target) {
+        self.0 |= 1 << target as u16;
+    }
+
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.0 |= others.0;
+    }
+
+    fn is_all(self) -> bool {
+        self == Self::ALL
+    }
+}
 
 /// The name in field 1 of a payload; empty when it has none.
 pub(crate) fn payload_name(payload: &[u8]) -> Result<String, ()> {
-    Named::decode(payload).map(|message| message.name).map_err(|_| ())
+    PayloadName::decode(payload).map(|message| message.name).map_err(|_| ())
 }
 
-/// The assignment that holds the endpoints of a cluster, for clusters that get them by EDS (S34).
-pub(crate) fn endpoints_of(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Option<ResourceName> {
-    if type_url.as_str() != type_url::CLUSTER {
-        return None;
-    }
+fn endpoints_of(name: &ResourceName, payload: &[u8]) -> Option<ResourceName> {
     let cluster = Cluster::decode(payload).ok()?;
     if cluster.discovery_type != Some(DISCOVERY_TYPE_EDS) {
         return None;
     }
     let service_name = cluster.eds_cluster_config.map(|config| config.service_name).unwrap_or_default();
-    if service_name.is_empty() { Some(name.clone()) } else { Some(ResourceName::new(service_name)) }
+    if service_name.is_empty() { Some(name.clone()) } else { Some(xdstp::canonical(&service_name)) }
 }
 
 /// The one field that the named types of the table have in common.
 #[derive(Clone, PartialEq, Message)]
-struct Named {
+struct PayloadName {
     #[prost(string, tag = "1")]
     name: String,
 }
@@ -49,24 +257,33 @@ struct EdsClusterConfig {
 /// `EDS` in `envoy.config.cluster.v3.Cluster.DiscoveryType`.
 const DISCOVERY_TYPE_EDS: i32 = 3;
 
+/// By rank.
+const ALL: [Target; 10] = [
+    Target::Cluster,
+    Target::Assignment,
+    Target::Endpoint,
+    Target::Secret,
+    Target::Listener,
+    Target::Routes,
+    Target::Scope,
+    Target::VirtualHost,
+    Target::Runtime,
+    Target::Extension,
+];
+
+/// By rank.
+const TYPE_URLS: [&str; 10] = [
+    type_url::CLUSTER,
+    type_url::CLUSTER_LOAD_ASSIGNMENT,
+    type_url::LB_ENDPOINT,
+    type_url::SECRET,
+    type_url::LISTENER,
+    type_url::ROUTE_CONFIGURATION,
+    type_url::SCOPED_ROUTE_CONFIGURATION,
+    type_url::VIRTUAL_HOST,
+    type_url::RUNTIME,
+    type_url::TYPED_EXTENSION_CONFIG,
+];
+
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cluster(discovery_type: i32, service_name: &str) -> Vec<u8> {
-        let eds_cluster_config = Some(EdsClusterConfig { service_name: service_name.into() });
-        Cluster { discovery_type: Some(discovery_type), eds_cluster_config }.encode_to_vec()
-    }
-
-    fn endpoints(payload: &[u8]) -> Option<String> {
-        let found = endpoints_of(&type_url::CLUSTER.into(), &"c".into(), payload);
-        found.map(|name| name.as_str().to_owned())
-    }
-
-    #[test]
-    fn s34_an_eds_cluster_names_its_assignment_by_service_name_or_its_own() {
-        assert_eq!(endpoints(&cluster(DISCOVERY_TYPE_EDS, "service")).as_deref(), Some("service"));
-        assert_eq!(endpoints(&cluster(DISCOVERY_TYPE_EDS, "")).as_deref(), Some("c"));
-        assert_eq!(endpoints(&cluster(0, "service")), None);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
 use super::other_names::OtherNames;
+use super::refs::{Dropped, Naming, Target};
 use super::transaction::Change;
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
@@ -76,6 +77,10 @@ pub struct TypeSnapshot {
     /// The TTLs of all variants, each with the number of variants that have it.
     ttls: Arc<BTreeMap<Duration, usize>>,
     other_names: OtherNames,
+    /// What names stopped naming, of those that are there or remembered (S33).
+    dropped: NameMap<Arc<Dropped>>,
+    /// Up to here that is forgotten of names that are neither.
+    drops_since: Revision,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -132,6 +137,32 @@ impl TypeSnapshot {
     /// Whether everything that was removed after a revision is still known.
     pub(crate) fn remembers(&self, revision: Revision) -> bool {
         revision >= self.remembers_since
+    }
+
+    /// The same name in the string that stands here; `None` when nothing has it.
+    pub(super) fn known_name(&self, name: &ResourceName) -> Option<ResourceName> {
+        self.present.get_key_value(name).map(|(known, _)| known.clone())
+    }
+
+    /// What the resource of a name named of a type until a commit after a revision (S33).
+    pub(crate) fn dropped_after<'s>(
+        &'s self,
+        name: &ResourceName,
+        revision: Revision,
+        target: Target,
+    ) -> impl Iterator<Item = Naming<'s>> {
+        let dropped = self.dropped.get(name);
+        let is_forgotten =
+            dropped.is_none() && self.drops_since > revision && !self.present.contains_key(name);
+        let forgotten = is_forgotten.then_some(Naming::Any);
+        forgotten
+            .into_iter()
+            .chain(dropped.into_iter().flat_map(move |dropped| dropped.since(revision, target)))
+    }
+
+    /// Names of which that is known, in no particular order.
+    pub(crate) fn dropping_names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.dropped.keys()
     }
 
     /// Names that are gone and not forgotten, in no particular order.
@@ -196,6 +227,11 @@ impl TypeSnapshot {
         };
         self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
         self.count_ttls(name, &removed, &inserted);
+        if let Some(dropped) =
+            Dropped::after(self.dropped.get(name).map(Arc::as_ref), &removed, &inserted, revision)
+        {
+            self.dropped.insert_mut(name.clone(), Arc::new(dropped));
+        }
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
         self.name_others(name);
@@ -338,6 +374,15 @@ impl TypeSnapshot {
                 removed.insert_mut(name.clone(), kept);
             }
         }
+        for name in self.removed.keys() {
+            if !removed.contains_key(name)
+                && !self.present.contains_key(name)
+                && let Some(dropped) = self.dropped.get(name)
+            {
+                self.drops_since = self.drops_since.max(dropped.last());
+                self.dropped.remove_mut(name);
+            }
+        }
         self.removed = removed;
         self.remembers_since = self.remembers_since.max(until);
         self.count_keys(&forgotten, &[], commit);
@@ -375,6 +420,8 @@ impl Default for TypeSnapshot {
             timed: empty_map(),
             ttls: Arc::default(),
             other_names: OtherNames::default(),
+            dropped: empty_map(),
+            drops_since: Revision::ZERO,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::progress::Progress;
+use super::unsettled::{Referrer, Unsettled};
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -51,21 +52,15 @@ struct Standing {
     cursor: Revision,
     /// A response was neither ACKed nor NACKed.
     is_in_flight: bool,
-    /// Something was rejected and not put right since.
-    is_rejected: bool,
-    /// It still uses what is gone.
-    uses_gone: bool,
+    /// What it may use that is not the newest.
+    unsettled: Unsettled,
 }
 
 /// What the order of S33 asks of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Status {
-    /// The client asks for anything of the type.
-    pub(super) is_subscribed: bool,
     /// It said something of all that there is.
     pub(super) is_answered: bool,
-    /// It uses all that there is, and nothing else.
-    pub(super) is_settled: bool,
 }
 
 /// A stream's place in its group; dropping it leaves.
@@ -128,13 +123,14 @@ impl Seat {
     /// Tells the others how far this stream is. Those that wait for it look again.
     pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a Progress>) {
         let mut streams = lock(&self.group.0.streams);
+        let is_alone = streams.streams.len() == 1;
         let Some(stream) = streams.streams.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for progress in types {
             is_changed |= match stream.standings.get_mut(&progress.type_url) {
-                Some(standing) => standing.follow(progress),
+                Some(standing) => standing.follow(progress, is_alone),
                 None => {
-                    let standing = Standing::of(progress);
+                    let standing = Standing::of(progress, is_alone);
                     stream.standings.insert(progress.type_url.clone(), standing);
                     true
                 }
@@ -159,13 +155,16 @@ impl Seat {
     /// How far the client is with these types on its other streams.
     pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<Status> {
         let streams = lock(&self.group.0.streams);
-        if streams.streams.len() == 1 || streams.is_ambiguous() {
-            return Vec::new();
-        }
-        let others = streams.streams.iter().filter(|(id, _)| **id != self.id);
-        let standings = others.flat_map(|(_, stream)| &stream.standings);
-        let wanted = standings.filter(|(type_url, _)| types.contains(&type_url.as_str()));
-        wanted.map(|(_, standing)| standing.status(snapshot)).collect()
+        streams.of_others(self.id, types).map(|(_, standing)| standing.status(snapshot)).collect()
+    }
+
+    /// Those of these types that the client asks for on its other streams.
+    pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
+        let streams = lock(&self.group.0.streams);
+        let referrer = |(type_url, standing): (&TypeUrl, &Standing)| {
+            Referrer::new(type_url, standing.position.as_ref(), || standing.unsettled.clone())
+        };
+        streams.of_others(self.id, types).filter_map(referrer).collect()
     }
 
     /// S34: the streams that follow these assignments have to send them again. Those that nobody follows yet are waited
@@ -239,6 +238,14 @@ impl Streams {
         full_state.any(|type_url| !seen.insert(type_url))
     }
 
+    /// These types on all streams but one; nothing when nobody can say whose they are.
+    fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &Standing)> {
+        let is_known = self.streams.len() > 1 && !self.is_ambiguous();
+        let others = self.streams.iter().filter(move |(other, _)| is_known && **other != id);
+        let standings = others.flat_map(|(_, stream)| &stream.standings);
+        standings.filter(move |(type_url, _)| types.contains(&type_url.as_str()))
+    }
+
     fn wake_waiting(&self, except: u64) {
         for (id, stream) in &self.streams {
             if stream.is_waiting && *id != except {
@@ -249,50 +256,49 @@ impl Streams {
 }
 
 impl Standing {
-    fn of(progress: &Progress) -> Self {
+    fn of(progress: &Progress, is_alone: bool) -> Self {
         let mut standing = Self {
             position: None,
             cursor: Revision::ZERO,
             is_in_flight: false,
-            is_rejected: false,
-            uses_gone: false,
+            unsettled: Unsettled::Nothing,
         };
-        standing.follow(progress);
+        standing.follow(progress, is_alone);
         standing
     }
 
     /// Whether it is another one than before.
-    fn follow(&mut self, progress: &Progress) -> bool {
+    fn follow(&mut self, progress: &Progress, is_alone: bool) -> bool {
         let position = progress.membership.as_ref().map(Membership::position);
         let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let responses = &progress.responses;
-        let now = (cursor, responses.are_in_flight(), responses.are_rejected(), !progress.gone.is_empty());
-        let before = (self.cursor, self.is_in_flight, self.is_rejected, self.uses_gone);
+        let is_in_flight = progress.responses.are_in_flight();
+        // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
+        let unsettled = if is_alone { Unsettled::unread(progress) } else { Unsettled::of(progress) };
+        let is_changed =
+            (cursor, is_in_flight) != (self.cursor, self.is_in_flight) || unsettled != self.unsettled;
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
         }
-        (self.cursor, self.is_in_flight, self.is_rejected, self.uses_gone) = now;
-        has_moved || now != before
+        (self.cursor, self.is_in_flight, self.unsettled) = (cursor, is_in_flight, unsettled);
+        has_moved || is_changed
     }
 
     fn status(&self, snapshot: &Snapshot) -> Status {
-        let is_clean = !self.is_rejected && !self.uses_gone;
-        Status::new(self.position.as_ref(), self.is_in_flight, is_clean, snapshot)
+        Status::new(self.position.as_ref(), self.is_in_flight, snapshot)
     }
 }
 
 impl Status {
     pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
         let position = progress.membership.as_ref().map(Membership::position);
-        let is_clean = !progress.responses.are_rejected() && progress.gone.is_empty();
-        Self::new(position, progress.responses.are_in_flight(), is_clean, snapshot)
+        Self::new(position, progress.responses.are_in_flight(), snapshot)
     }
 
-    fn new(position: Option<&Position>, is_in_flight: bool, is_clean: bool, snapshot: &Snapshot) -> Self {
+    fn new(position: Option<&Position>, is_in_flight: bool, snapshot: &Snapshot) -> Self {
         let is_answered = !is_in_flight && !position.is_some_and(|position| position.is_behind(snapshot));
-        Self { is_subscribed: position.is_some(), is_answered, is_settled: is_answered && is_clean }
+        Self { is_answered }
     }
 }
 

@@ -116,6 +116,7 @@ impl DeltaStream {
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
         let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, mut uncertain)| {
+            progress.is_retelling |= !uncertain.is_empty();
             owed.uncertain.append(&mut uncertain);
             verdict
         });
@@ -219,6 +220,7 @@ fn respond(
     if content.is_empty() && !is_answer {
         content.retell(progress, &std::mem::take(&mut uncertain), snapshot);
     }
+    progress.is_retelling = false;
     if content.is_empty() && !is_answer {
         types.state(at).owed.left_later = left_later;
         return Ok(None);
@@ -235,14 +237,14 @@ fn respond(
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(DELTA_ERRORS, owed.refused.iter())));
     }
-    let endpoints: Vec<_> =
-        content.changed().filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
+    let endpoints: Vec<_> = content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect();
     let held = content.held(progress);
     // D8: what changed goes alone, the rest after it.
     uncertain.retain(|handle| !held.has(handle));
     let nonce = types.next_nonce();
     let TypeState { progress, owed: rest } = types.state(at);
     progress.sent(now, nonce, held, snapshot);
+    progress.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
     rest.left_later = left_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.

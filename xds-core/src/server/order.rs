@@ -1,13 +1,17 @@
 //! Make before break for one client (S33): what a client is about to use goes first, what it used goes last.
 //!
 //! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once, listeners and
-//! routes when the client has ACKed those, removals when it has ACKed the listeners and routes.
+//! routes when the client has ACKed those, removals when it has ACKed the listeners and routes that named what is gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::client_group::Status;
 use super::config::StreamConfig;
 use super::progress::Progress;
+use super::unsettled::{self, Referrer};
+use crate::cache::Snapshot;
+use crate::name::ResourceName;
 
 /// Whether something may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,33 +56,43 @@ pub(super) fn additions(
 }
 
 /// When what a type holds may be let go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Release {
     /// Not before something else has happened to this client.
     Later,
-    /// Each when it was held for the grace time.
-    AfterGrace,
-    /// Now. What the client brought from another stream still waits for the grace time: its first ACKs of referrers may
-    /// be of those that did not change.
-    Now,
+    /// Each when it was held for the grace time, but not these names.
+    AfterGrace(BTreeSet<ResourceName>),
+    /// Now, but not these names. What the client brought from another stream still waits for the grace time: its first
+    /// ACKs of referrers may be of those that did not change.
+    Now(BTreeSet<ResourceName>),
 }
 
-/// Decides over the removals that a type holds, given the types that refer to it.
-pub(super) fn removals(progress: &Progress, referrers: impl Iterator<Item = Status>) -> Release {
+impl Release {
+    /// Whatever it is.
+    pub(super) fn now() -> Self {
+        Self::Now(BTreeSet::new())
+    }
+}
+
+/// Decides over the removals that a type holds, given the types that refer to it and that the client asks for.
+///
+/// A client that did not accept the newest version of a referrer may use the one before, and what that names. So may one
+/// that still asks for a referrer that is gone: Envoy keeps a route configuration, and the clusters it names, for the
+/// connections of a listener that drains. What no such referrer names need not wait for it.
+pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &Snapshot) -> Release {
     if progress.gone.len() > HELD_LIMIT {
-        return Release::Now;
+        return Release::now();
     }
-    let mut referrers = referrers.filter(|other| other.is_subscribed).peekable();
-    if referrers.peek().is_none() {
-        return Release::AfterGrace;
+    if referrers.is_empty() {
+        return Release::AfterGrace(BTreeSet::new());
     }
-    // A referrer that is gone and still asked for is still used: Envoy keeps a route configuration, and the clusters it
-    // names, for the connections of a listener that drains.
-    if !referrers.all(|other| other.is_settled) {
-        return Release::Later;
+    match unsettled::used(progress, referrers, snapshot) {
+        None => Release::Later,
+        // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot
+        // say.
+        Some(used) if progress.selects_all() => Release::Now(used),
+        Some(used) => Release::AfterGrace(used),
     }
-    // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot say.
-    if progress.selects_all() { Release::Now } else { Release::AfterGrace }
 }
 
 /// Removals of one type that a stream holds at most; past it they are told, used or not. Whole resources are held, and

@@ -9,6 +9,7 @@ use super::failure::{Code, Failure};
 use super::order::Release;
 use super::response::{StreamError, Verdict};
 use super::responses::{Held, Responses};
+use crate::cache::refs::References;
 use crate::cache::{Membership, Removed, Snapshot, TypeSnapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
@@ -51,6 +52,10 @@ pub(super) struct Progress {
     ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
+    /// The newest revision at which the client was known to use just what it had been sent (S33).
+    pub(super) settled_at: Revision,
+    /// Something that was rejected is to be told again (D8).
+    pub(super) is_retelling: bool,
 }
 
 /// What a client knows a resource by.
@@ -89,15 +94,20 @@ pub(super) enum Gone {
     /// The client was not told yet. Its last content is unknown when the client brought the name from another stream.
     Held { variant: Option<Arc<Variant>>, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
-    Told,
+    Told {
+        /// What that names.
+        references: References,
+    },
 }
 
 impl Gone {
-    fn release_at(&self, release: Release, grace: Duration) -> Option<Duration> {
-        match (self, release) {
-            (Self::Told, _) | (_, Release::Later) => None,
-            (Self::Held { since, variant: Some(_) }, Release::Now) => Some(*since),
-            (Self::Held { since, .. }, Release::Now | Release::AfterGrace) => Some(*since + grace),
+    fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
+        let Self::Held { since, variant } = self else { return None };
+        match release {
+            Release::Later => None,
+            Release::Now(used) | Release::AfterGrace(used) if used.contains(name) => None,
+            Release::Now(_) if variant.is_some() => Some(*since),
+            Release::Now(_) | Release::AfterGrace(_) => Some(*since + grace),
         }
     }
 }
@@ -121,6 +131,8 @@ impl Progress {
             unknown: BTreeMap::new(),
             ahead: BTreeMap::new(),
             waiting_since: None,
+            settled_at: Revision::ZERO,
+            is_retelling: false,
         }
     }
 
@@ -133,6 +145,7 @@ impl Progress {
             self.former = None;
             self.gone.clear();
             self.responses.forget_rejected();
+            (self.settled_at, self.is_retelling) = (Revision::ZERO, false);
             return Vec::new();
         };
         match &mut self.membership {
@@ -155,12 +168,12 @@ impl Progress {
                 Gone::Held { variant: Some(variant), .. } if handle.constraints.is_none() => {
                     Handle::of(variant, Form::Located).is_asked_for(subscription, resources)
                 }
-                Gone::Held { .. } | Gone::Told => handle.is_asked_for(subscription, resources),
+                Gone::Held { .. } | Gone::Told { .. } => handle.is_asked_for(subscription, resources),
             };
             match gone {
                 Gone::Held { .. } if !is_covered => left.push(handle.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
-                Gone::Told if subscription.is_wildcard() => return false,
+                Gone::Told { .. } if subscription.is_wildcard() => return false,
                 _ => {}
             }
             is_covered
@@ -175,6 +188,20 @@ impl Progress {
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
             self.responses.retain_rejected(|handle| handle.is_asked_for(subscription, resources));
+        }
+    }
+
+    /// Whether the client accepted all that it was sent, and uses nothing else (S33).
+    pub(super) fn is_clean(&self) -> bool {
+        let responses = &self.responses;
+        let is_open = responses.are_in_flight() || responses.are_rejected() || self.is_retelling;
+        !is_open && self.gone.is_empty()
+    }
+
+    /// Notes up to where it did.
+    pub(super) fn settle(&mut self) {
+        if self.is_clean() {
+            self.settled_at = self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
         }
     }
 
@@ -316,22 +343,24 @@ impl Progress {
     pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.gone.values().filter_map(|gone| match gone {
             Gone::Held { variant, .. } => variant.as_ref(),
-            Gone::Told => None,
+            Gone::Told { .. } => None,
         })
     }
 
     /// When the first of what is held may be let go.
-    pub(super) fn release_at(&self, release: Release, grace: Duration) -> Option<Duration> {
-        self.gone.values().filter_map(|gone| gone.release_at(release, grace)).min()
+    pub(super) fn release_at(&self, release: &Release, grace: Duration) -> Option<Duration> {
+        self.gone.iter().filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
     }
 
     /// Lets go what may be.
     ///
     /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
     /// for them (D29).
-    pub(super) fn release(&mut self, release: Release, grace: Duration, now: Duration) -> Vec<Handle> {
-        let is_due = |gone: &Gone| gone.release_at(release, grace).is_some_and(|time| time <= now);
-        let due = self.gone.iter().filter(|(_, gone)| is_due(gone));
+    pub(super) fn release(&mut self, release: &Release, grace: Duration, now: Duration) -> Vec<Handle> {
+        let is_due = |(handle, gone): &(&Handle, &Gone)| {
+            gone.release_at(&handle.name, release, grace).is_some_and(|time| time <= now)
+        };
+        let due = self.gone.iter().filter(is_due);
         let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();
         released.iter().for_each(|handle| self.told(handle));
         released
@@ -342,7 +371,8 @@ impl Progress {
         if self.known.full_state || self.selects_all() {
             self.gone.remove(handle);
         } else if let Some(gone) = self.gone.get_mut(handle) {
-            *gone = Gone::Told;
+            let references = gone.references();
+            *gone = Gone::Told { references };
         }
     }
 

@@ -18,6 +18,16 @@ pub(super) struct Responses {
     rejected: Vec<BTreeSet<Handle>>,
     /// A full state was rejected, and none was accepted since.
     is_state_rejected: bool,
+    /// Not all that is in flight is remembered.
+    is_overfull: bool,
+}
+
+/// What stands in responses that the client did not accept, or not yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Open {
+    /// Everything there is.
+    State,
+    Names(BTreeSet<ResourceName>),
 }
 
 #[derive(Debug)]
@@ -41,9 +51,11 @@ pub(super) enum Held {
 
 impl Responses {
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held) {
+        self.is_overfull &= self.are_in_flight();
         self.in_flight.insert(nonce, Sent { at: now, content });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED {
             self.in_flight.pop_first();
+            self.is_overfull = true;
         }
         self.last = Some(nonce);
     }
@@ -61,6 +73,24 @@ impl Responses {
     /// Whether the client rejected something that was not put right since.
     pub(super) fn are_rejected(&self) -> bool {
         self.is_state_rejected || !self.rejected.is_empty()
+    }
+
+    /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
+    /// than the limit.
+    pub(super) fn open(&self, limit: usize) -> Option<Open> {
+        if self.is_overfull && self.are_in_flight() {
+            return None;
+        }
+        let sent = || self.in_flight.values().map(|sent| &sent.content);
+        if self.is_state_rejected || sent().any(|content| matches!(content, Held::State)) {
+            return Some(Open::State);
+        }
+        let rejected = self.rejected.iter().map(BTreeSet::len);
+        if sent().map(Held::len).chain(rejected).sum::<usize>() > limit {
+            return None;
+        }
+        let handles = sent().flat_map(Held::handles).chain(self.rejected.iter().flatten());
+        Some(Open::Names(handles.map(|handle| handle.name.clone()).collect()))
     }
 
     /// Whether this is among what was rejected.
@@ -184,6 +214,11 @@ impl Held {
             set.range(Handle::of_name(name)..).take_while(move |handle| handle.name == *name)
         };
         shared.into_iter().chain(own).flat_map(of_set)
+    }
+
+    fn len(&self) -> usize {
+        let (shared, own) = self.sets();
+        shared.into_iter().chain(own).map(BTreeSet::len).sum()
     }
 
     fn handles(&self) -> impl Iterator<Item = &Handle> {

@@ -214,7 +214,7 @@ fn respond(
         owed.refused.extend(progress.missing(released, &owed.locators, &update, snapshot));
     } else if !progress.known.full_state {
         // S26: without resource errors no response can say that such a resource is gone.
-        progress.release(Release::Now, Duration::ZERO, now);
+        progress.release(&Release::now(), Duration::ZERO, now);
     }
     let since = update.from;
     // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent again.
@@ -255,7 +255,7 @@ fn respond(
     };
     let fresh = everything.changed.iter().filter(is_fresh);
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
-    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints.as_deref().cloned()).collect();
+    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect();
     let nonce = types.next_nonce();
     types.state(at).progress.sent(now, nonce, held, snapshot);
     types.owe_endpoints(&endpoints);

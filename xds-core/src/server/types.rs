@@ -11,6 +11,7 @@ use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
 use super::response::{Next, Response, Service, StreamError};
 use super::responses::Held;
+use super::unsettled::Referrer;
 use crate::cache::{Snapshot, Watch};
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::parameters::Parameters;
@@ -134,6 +135,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
+        self.states.iter_mut().for_each(|state| state.progress.settle());
         let group = self.seat.as_ref().map(|seat| seat.group().clone());
         let _turn = group.as_ref().map(ClientGroup::turn);
         if let Some(seat) = &self.seat {
@@ -257,7 +259,7 @@ impl<O: Owed> Types<O> {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
-        self.states[at].progress.release(release, self.config.removal_grace, now)
+        self.states[at].progress.release(&release, self.config.removal_grace, now)
     }
 
     /// Whether an answer must leave out what else is new, because that waits for other types (S33).
@@ -332,7 +334,7 @@ impl<O: Owed> Types<O> {
         } else if progress.gone.is_empty() {
             Gate::Shut
         } else {
-            let release_at = progress.release_at(self.removals(at, snapshot), self.config.removal_grace);
+            let release_at = progress.release_at(&self.removals(at, snapshot), self.config.removal_grace);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
         };
         let progress = &mut self.states[at].progress;
@@ -370,7 +372,14 @@ impl<O: Owed> Types<O> {
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
         let progress = &self.states[at].progress;
-        order::removals(progress, self.others(progress.known.referrers, snapshot))
+        let types = progress.known.referrers;
+        let own = self.states.iter().map(|state| &state.progress);
+        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
+        let mut referrers: Vec<_> = own.filter_map(Referrer::of).collect();
+        if let Some(seat) = &self.seat {
+            referrers.extend(seat.referrers(types));
+        }
+        order::removals(progress, &referrers, snapshot)
     }
 
     /// How far the client is with these types, on this stream and its others.

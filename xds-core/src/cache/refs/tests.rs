@@ -1,0 +1,245 @@
+use prost::encoding::{WireType, encode_key, encode_varint};
+use quickcheck::quickcheck;
+
+use super::*;
+use crate::name::Revision;
+use crate::resource::Resource;
+use crate::variants::Variant;
+
+/// A field with a length.
+fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(number, WireType::LengthDelimited, &mut bytes);
+    encode_varint(value.as_ref().len() as u64, &mut bytes);
+    bytes.extend_from_slice(value.as_ref());
+    bytes
+}
+
+/// A field at the end of a path of messages.
+fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
+    numbers.iter().rev().fold(value.as_ref().to_vec(), |value, number| field(*number, value))
+}
+
+fn any(message_name: &str, value: impl AsRef<[u8]>) -> Vec<u8> {
+    [field(1, format!("type.googleapis.com/{message_name}")), field(2, value)].concat()
+}
+
+fn read(type_url: &str, payload: &[u8]) -> References {
+    References::read(&type_url.into(), &"own".into(), payload)
+}
+
+/// What is named, as `type:name`, and `type:*` where it may be any.
+fn shown(references: &References) -> String {
+    let own = "own".into();
+    let known = references.iter(&own).map(|(target, name)| format!("{target:?}:{}", name.as_str()));
+    let unknown = ALL.iter().filter(|target| references.unknown().has(**target));
+    let unknown = unknown.map(|target| format!("{target:?}:*"));
+    if *references == References::Unknown {
+        return "?".to_owned();
+    }
+    known.chain(unknown).collect::<Vec<_>>().join(" ")
+}
+
+/// What a listener with this network filter names.
+fn of_filter(message_name: &str, config: impl AsRef<[u8]>) -> String {
+    let config = any(&format!("envoy.extensions.filters.network.{message_name}"), config);
+    shown(&read(type_url::LISTENER, &path(&[3, 3, 4], config)))
+}
+
+const HCM: &str = "http_connection_manager.v3.HttpConnectionManager";
+
+#[test]
+fn ranks_and_urls_of_targets_are_those_of_the_known_types() {
+    for target in ALL {
+        assert_eq!(KnownType::of(target.type_url()).rank, target as u8);
+        assert_eq!(Target::of(target.type_url()), Some(target));
+    }
+    assert_eq!(Target::of("type.googleapis.com/acme.Thing"), None);
+}
+
+#[test]
+fn s34_an_eds_cluster_names_its_assignment_by_service_name_or_its_own() {
+    let cluster = |discovery_type, service_name: &str| {
+        let eds_cluster_config = Some(EdsClusterConfig { service_name: service_name.into() });
+        Cluster { discovery_type: Some(discovery_type), eds_cluster_config }.encode_to_vec()
+    };
+    let own: ResourceName = "own".into();
+    let endpoints = |payload: &[u8]| read(type_url::CLUSTER, payload).endpoints(&own).cloned();
+    assert_eq!(endpoints(&cluster(DISCOVERY_TYPE_EDS, "service")), Some("service".into()));
+    assert_eq!(endpoints(&cluster(DISCOVERY_TYPE_EDS, "")), Some("own".into()));
+    assert_eq!(endpoints(&cluster(0, "service")), None);
+    assert_eq!(read(type_url::CLUSTER, &cluster(DISCOVERY_TYPE_EDS, "own")), References::OwnEndpoints);
+    assert_eq!(shown(&read(type_url::CLUSTER, &cluster(DISCOVERY_TYPE_EDS, "s"))), "Assignment:s");
+}
+
+#[test]
+fn s33_routes_name_clusters_each_once() {
+    let routes = [
+        field(1, "own"),
+        path(&[2, 3, 2, 1], "c1"),
+        path(&[2, 3, 2, 3, 1, 1], "c2"),
+        path(&[2, 3, 2, 3, 1, 1], "c1"),
+        path(&[2, 3, 2, 30, 1], "mirror"),
+        path(&[2, 22, 1], "mirror-of-host"),
+        path(&[13, 1], "mirror-of-all"),
+    ]
+    .concat();
+    let named = "Cluster:c1 Cluster:c2 Cluster:mirror Cluster:mirror-of-all Cluster:mirror-of-host";
+    assert_eq!(shown(&read(type_url::ROUTE_CONFIGURATION, &routes)), named);
+    let host = [path(&[3, 2, 1], "c"), path(&[3, 2, 2], "x-header")].concat();
+    assert_eq!(shown(&read(type_url::VIRTUAL_HOST, &host)), "Cluster:c Cluster:*");
+    let vhds = [path(&[2, 3, 2, 1], "c"), path(&[9, 1], "")].concat();
+    assert_eq!(shown(&read(type_url::ROUTE_CONFIGURATION, &vhds)), "Cluster:c VirtualHost:*");
+}
+
+#[test]
+fn s33_listeners_name_routes_clusters_secrets_and_extensions() {
+    assert_eq!(of_filter(HCM, path(&[3, 2], "r")), "Routes:r");
+    assert_eq!(of_filter(HCM, path(&[4, 2, 3, 2, 1], "c")), "Cluster:c");
+    assert_eq!(of_filter(HCM, path(&[31, 5], "")), "Scope:*");
+    assert_eq!(of_filter(HCM, path(&[31, 4, 1, 2], "r")), "Routes:r");
+    assert_eq!(of_filter(HCM, field(5, [field(5, ""), field(1, "ext")].concat())), "Extension:ext");
+    assert_eq!(of_filter("tcp_proxy.v3.TcpProxy", field(2, "c")), "Cluster:c");
+    assert_eq!(of_filter("tcp_proxy.v3.TcpProxy", path(&[10, 1, 1], "c")), "Cluster:c");
+    let tls = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
+    let context = [path(&[1, 6, 1], "cert"), path(&[1, 7, 1], "ca"), path(&[1, 8, 2, 1], "ca2")].concat();
+    let listener = path(&[3, 6, 3], any(tls, [context, path(&[5, 1], "keys")].concat()));
+    let named = "Secret:ca Secret:ca2 Secret:cert Secret:keys";
+    assert_eq!(shown(&read(type_url::LISTENER, &listener)), named);
+    let api = path(&[19, 1], any(&format!("envoy.extensions.filters.network.{HCM}"), path(&[3, 2], "r")));
+    assert_eq!(shown(&read(type_url::LISTENER, &api)), "Routes:r");
+}
+
+#[test]
+fn s33_an_extension_that_is_not_known_may_name_anything() {
+    assert_eq!(of_filter("acme.v3.Proxy", "x"), "?");
+    let filter = |name: &str, config: &[u8]| path(&[5, 4], any(name, config));
+    let routes = path(&[3, 2], "r");
+    let router = filter("envoy.extensions.filters.http.router.v3.Router", b"");
+    let lua = filter("envoy.extensions.filters.http.lua.v3.Lua", b"");
+    let authz = path(&[1, 1, 1], "authz");
+    let authz = filter("envoy.extensions.filters.http.ext_authz.v3.ExtAuthz", &authz);
+    assert_eq!(of_filter(HCM, [routes.clone(), router, authz].concat()), "Cluster:authz Routes:r");
+    assert_eq!(of_filter(HCM, [routes, lua].concat()), "?");
+}
+
+#[test]
+fn s33_where_nothing_is_found_a_listener_or_routes_were_not_understood() {
+    for type_url in [type_url::LISTENER, type_url::ROUTE_CONFIGURATION, type_url::VIRTUAL_HOST] {
+        assert_eq!(read(type_url, &field(1, "own")), References::Unknown);
+    }
+    for type_url in [type_url::CLUSTER, type_url::CLUSTER_LOAD_ASSIGNMENT, type_url::SECRET, "acme.Thing"] {
+        assert_eq!(read(type_url, &field(1, "own")), References::None);
+    }
+    assert_eq!(read(type_url::CLUSTER, &[0x0a, 0x7f]), References::Unknown);
+}
+
+#[test]
+fn s33_clusters_name_secrets_and_other_clusters() {
+    let tls = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+    let socket = |secret: &str| field(3, any(tls, path(&[1, 6, 1], secret)));
+    let aggregate = any("envoy.extensions.clusters.aggregate.v3.ClusterConfig", field(1, "c"));
+    let cluster =
+        [vec![0x10, 3], field(24, socket("s1")), path(&[43, 3], socket("s2")), path(&[38, 2], aggregate)]
+            .concat();
+    let references = read(type_url::CLUSTER, &cluster);
+    assert_eq!(shown(&references), "Cluster:c Assignment:own Secret:s1 Secret:s2");
+    assert_eq!(references.endpoints(&"own".into()), Some(&"own".into()));
+    let leds = path(&[2, 8, 2], "collection");
+    assert_eq!(shown(&read(type_url::CLUSTER_LOAD_ASSIGNMENT, &leds)), "Endpoint:*");
+    let scope = [field(1, "own"), field(2, "r")].concat();
+    assert_eq!(shown(&read(type_url::SCOPED_ROUTE_CONFIGURATION, &scope)), "Routes:r");
+}
+
+#[test]
+fn s33_filters_within_filters_are_read() {
+    let matcher = |action: Vec<u8>| path(&[2, 2, 1, 2, 2, 2], action);
+    let authz = any("envoy.extensions.filters.http.ext_authz.v3.ExtAuthz", path(&[3, 1, 2], "authz"));
+    let execute = "envoy.extensions.filters.http.composite.v3.ExecuteFilterAction";
+    let composite = field(2, any("envoy.extensions.filters.http.composite.v3.Composite", ""));
+    let with_matcher = [field(3, matcher(any(execute, path(&[1, 2], authz)))), field(2, composite)];
+    let filter = any("envoy.extensions.common.matching.v3.ExtensionWithMatcher", with_matcher.concat());
+    assert_eq!(of_filter(HCM, path(&[5, 4], filter)), "Cluster:authz");
+}
+
+#[test]
+fn messages_too_deep_may_name_anything() {
+    let name = "envoy.config.route.v3.FilterConfig";
+    let deep = (0..1000).fold(any(name, ""), |config, _| any(name, field(1, config)));
+    let routes = [path(&[2, 3, 2, 1], "c"), path(&[16, 2], deep)].concat();
+    assert_eq!(read(type_url::ROUTE_CONFIGURATION, &routes), References::Unknown);
+}
+
+#[test]
+fn names_that_many_resources_have_are_stored_once() {
+    let mut references = read(type_url::ROUTE_CONFIGURATION, &path(&[2, 3, 2, 1], "c"));
+    let known = ResourceName::from("c");
+    references.share(|_, name| (*name == known).then(|| known.clone()));
+    let own = "own".into();
+    let (_, shared) = references.iter(&own).next().unwrap();
+    assert!(std::ptr::eq(shared.as_str(), known.as_str()));
+}
+
+#[test]
+fn a_cluster_pays_little_for_what_it_names() {
+    assert!(size_of::<References>() <= 16);
+    assert!(size_of::<Variant>() <= 168, "{}", size_of::<Variant>());
+}
+
+#[test]
+fn s33_what_was_dropped_is_known_by_when_it_was() {
+    let routes = |clusters: &[String], revision| {
+        let payload: Vec<_> = clusters.iter().flat_map(|name| path(&[2, 3, 2, 1], name)).collect();
+        let resource = Resource::new(
+            type_url::ROUTE_CONFIGURATION.into(),
+            "r".into(),
+            [field(1, "r"), payload].concat().into(),
+        );
+        vec![Arc::new(Variant::new(resource.unwrap(), Revision(revision), Revision(1)))]
+    };
+    let names = |numbers: std::ops::Range<u32>| numbers.map(|at| format!("c{at:02}")).collect::<Vec<_>>();
+    let first = routes(&names(0..4), 1);
+    let second = routes(&names(2..4), 2);
+    let third = routes(&names(4..74), 3);
+    let fourth = routes(&[], 4);
+    let since = |dropped: &Dropped, revision| {
+        let shown = |naming: Naming<'_>| match naming {
+            Naming::Any => "*".to_owned(),
+            Naming::Name(name) => name.as_str().to_owned(),
+        };
+        dropped.since(Revision(revision), Target::Cluster).map(shown).collect::<Vec<_>>()
+    };
+    let dropped = Dropped::after(None, &first, &second, Revision(2)).unwrap();
+    let dropped = Dropped::after(Some(&dropped), &second, &third, Revision(3)).unwrap();
+    assert_eq!(since(&dropped, 1), ["c03", "c02", "c01", "c00"]);
+    assert_eq!(since(&dropped, 2), ["c03", "c02"]);
+    assert_eq!(since(&dropped, 3), [""; 0]);
+    assert_eq!(dropped.since(Revision(1), Target::Secret).count(), 0);
+    assert!(Dropped::after(Some(&dropped), &third, &third, Revision(4)).is_none());
+    // More than are remembered: what was dropped before may be anything.
+    let dropped = Dropped::after(Some(&dropped), &third, &fourth, Revision(4)).unwrap();
+    assert_eq!(since(&dropped, 3).len(), 65);
+    assert_eq!(since(&dropped, 3)[0], "*");
+    assert_eq!(since(&dropped, 4), [""; 0]);
+}
+
+quickcheck! {
+    fn no_bytes_make_the_reader_panic(bytes: Vec<u8>, target: usize) -> bool {
+        let type_url = TYPE_URLS[target % TYPE_URLS.len()];
+        _ = read(type_url, &bytes);
+        true
+    }
+
+    fn no_damage_to_a_message_makes_the_reader_panic(damage: Vec<(usize, u8)>, length: usize) -> bool {
+        let tls = any("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", path(&[1, 6, 1], "s"));
+        let hcm = any(&format!("envoy.extensions.filters.network.{HCM}"), path(&[4, 2, 3, 2, 3, 1, 1], "c"));
+        let mut payload = [path(&[3, 3, 4], hcm), path(&[3, 6, 3], tls)].concat();
+        for (at, byte) in damage {
+            let at = at % payload.len();
+            payload[at] = byte;
+        }
+        payload.truncate(length % (payload.len() + 1));
+        _ = read(type_url::LISTENER, &payload);
+        true
+    }
+}

@@ -1,0 +1,197 @@
+//! What a client may still use of a type besides what it was sent last, and what that names (S33).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::progress::{Gone, Progress};
+use super::responses::Open;
+use crate::cache::refs::{Naming, References, Target};
+use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
+use crate::name::{ResourceName, Revision, TypeUrl};
+
+/// Of which resources of a type a client may use another version than the newest, or one that is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unsettled {
+    /// Of none.
+    Nothing,
+    /// Of these.
+    Some(Arc<Which>),
+    /// Nobody can say of which.
+    Unknown,
+}
+
+/// Some resources of a type.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Which {
+    /// Those that stand in a response that was rejected, or not answered yet.
+    open: Open,
+    /// What is gone and may be in use, with what it named last.
+    gone: Vec<(ResourceName, References)>,
+    /// What the client used at this revision, or came after it.
+    since: Revision,
+}
+
+/// A type whose resources name those of another one, as a client uses it.
+#[derive(Debug)]
+pub(super) struct Referrer {
+    type_url: TypeUrl,
+    position: Position,
+    unsettled: Unsettled,
+}
+
+impl Unsettled {
+    pub(super) fn of(progress: &Progress) -> Self {
+        if progress.is_clean() {
+            return Self::Nothing;
+        }
+        // What a client had before it accepted anything here comes from elsewhere.
+        let is_known =
+            progress.settled_at > Revision::ZERO && !progress.is_switching() && !progress.is_retelling;
+        if !is_known || progress.gone.len() > UNSETTLED_LIMIT {
+            return Self::Unknown;
+        }
+        let Some(open) = progress.responses.open(UNSETTLED_LIMIT) else { return Self::Unknown };
+        let gone = progress.gone.iter().map(|(handle, gone)| (handle.name.clone(), gone.references()));
+        Self::Some(Arc::new(Which { open, gone: gone.collect(), since: progress.settled_at }))
+    }
+
+    /// The same for others who do not look at it now.
+    pub(super) fn unread(progress: &Progress) -> Self {
+        if progress.is_clean() { Self::Nothing } else { Self::Unknown }
+    }
+}
+
+impl Referrer {
+    /// `None` when nothing of the type is asked for.
+    pub(super) fn of(progress: &Progress) -> Option<Self> {
+        let position = progress.membership.as_ref().map(Membership::position);
+        Self::new(&progress.type_url, position, || Unsettled::of(progress))
+    }
+
+    pub(super) fn new(
+        type_url: &TypeUrl,
+        position: Option<&Position>,
+        unsettled: impl FnOnce() -> Unsettled,
+    ) -> Option<Self> {
+        let position = position?.clone();
+        Some(Self { type_url: type_url.clone(), position, unsettled: unsettled() })
+    }
+
+    /// Adds what of the held removals of a type it may still use; whether that is all that can be.
+    fn find(&self, search: &mut Search<'_>, snapshot: &Snapshot) -> Found {
+        if self.position.is_behind(snapshot) {
+            return Found::Anything;
+        }
+        let which = match &self.unsettled {
+            Unsettled::Nothing => return Found::These,
+            Unsettled::Unknown => return Found::Anything,
+            Unsettled::Some(which) => which,
+        };
+        let resources = snapshot.of_type(&self.type_url);
+        let dropped = |search: &mut Search<'_>, name: &ResourceName| {
+            let dropped = |of: &TypeSnapshot| search.add(of.dropped_after(name, which.since, search.target));
+            resources.map_or(Found::These, dropped)
+        };
+        for (name, references) in &which.gone {
+            if search.add_all(name, references) == Found::Anything || dropped(search, name) == Found::Anything
+            {
+                return Found::Anything;
+            }
+        }
+        let names: Box<dyn Iterator<Item = &ResourceName>> = match (&which.open, resources) {
+            (Open::Names(names), _) => Box::new(names.iter()),
+            (Open::State, Some(resources)) if resources.len() > UNSETTLED_LIMIT => return Found::Anything,
+            (Open::State, Some(of)) => Box::new(of.iter().map(|(name, _)| name).chain(of.dropping_names())),
+            (Open::State, None) => Box::new(std::iter::empty()),
+        };
+        for name in names {
+            let chosen = self.position.chosen(name, snapshot);
+            let is_any = chosen.iter().any(|of| search.add_all(name, &of.references) == Found::Anything);
+            if is_any || dropped(search, name) == Found::Anything {
+                return Found::Anything;
+            }
+            if search.held.is_empty() {
+                break;
+            }
+        }
+        Found::These
+    }
+}
+
+/// Of what a type holds, the names that a client may still use because of these; `None` when that may be any.
+pub(super) fn used(
+    progress: &Progress,
+    referrers: &[Referrer],
+    snapshot: &Snapshot,
+) -> Option<BTreeSet<ResourceName>> {
+    let mut used = BTreeSet::new();
+    let is_settled = |referrer: &Referrer| {
+        referrer.unsettled == Unsettled::Nothing && !referrer.position.is_behind(snapshot)
+    };
+    if referrers.iter().all(is_settled) {
+        return Some(used);
+    }
+    let target = Target::of(progress.type_url.as_str())?;
+    let held: BTreeSet<_> = progress.gone.keys().map(|handle| &handle.name).collect();
+    let mut search = Search { target, held, used: &mut used };
+    let is_known = referrers.iter().all(|referrer| referrer.find(&mut search, snapshot) == Found::These);
+    is_known.then_some(used)
+}
+
+/// What is looked for, and what was found.
+#[derive(Debug)]
+struct Search<'a> {
+    target: Target,
+    /// The names that are held and not found yet.
+    held: BTreeSet<&'a ResourceName>,
+    used: &'a mut BTreeSet<ResourceName>,
+}
+
+/// What a referrer may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// What was added.
+    These,
+    Anything,
+}
+
+impl Search<'_> {
+    fn add<'n>(&mut self, named: impl Iterator<Item = Naming<'n>>) -> Found {
+        for naming in named {
+            match naming {
+                Naming::Any => return Found::Anything,
+                Naming::Name(name) if self.held.remove(name) => _ = self.used.insert(name.clone()),
+                Naming::Name(_) => {}
+            }
+        }
+        Found::These
+    }
+
+    fn add_all(&mut self, own: &ResourceName, references: &References) -> Found {
+        if references.unknown().has(self.target) {
+            return Found::Anything;
+        }
+        // A route configuration may name thousands of clusters, of which a few are held, or the other way round.
+        if references.len() <= self.held.len() {
+            return self.add(references.of_type(self.target, own));
+        }
+        let found: Vec<_> =
+            self.held.extract_if(.., |name| references.has(own, self.target, name)).cloned().collect();
+        self.used.extend(found);
+        Found::These
+    }
+}
+
+impl Gone {
+    /// What it named last.
+    pub(super) fn references(&self) -> References {
+        match self {
+            Self::Held { variant: Some(variant), .. } => variant.references.clone(),
+            Self::Held { variant: None, .. } => References::Unknown,
+            Self::Told { references } => references.clone(),
+        }
+    }
+}
+
+/// Resources of a type that are looked at one by one; past it anything may be in use.
+const UNSETTLED_LIMIT: usize = 1000;
