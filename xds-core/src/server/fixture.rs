@@ -43,10 +43,41 @@ fn short(type_url: &str) -> &str {
     known.map_or_else(|| type_url.rsplit_once('/').unwrap().1, |(name, _)| name)
 }
 
+/// A content `1>a,b` names `a` and `b`: clusters in routes, routes in a listener.
 pub(crate) fn payload(type_name: &str, name: &str, content: &str) -> Bytes {
     // A cluster with content "static" has no EDS.
     let discovery_type = if type_name == "CDS" && content != "static" { 3 } else { 0 };
-    Payload { name: name.into(), discovery_type, content: content.into() }.encode_to_vec().into()
+    let mut bytes = Payload { name: name.into(), discovery_type, content: content.into() }.encode_to_vec();
+    let named = content.split_once('>').map(|(_, names)| names.split(',')).into_iter().flatten();
+    for name in named {
+        let reference = match type_name {
+            // The cluster of a route action of a route of a virtual host.
+            "RDS" => nested(&[2, 3, 2, 1], name.as_bytes()),
+            // The only cluster of a TCP proxy, or the routes of a connection manager.
+            "LDS" => {
+                let (filter, config) = match name.strip_prefix("tcp:") {
+                    Some(cluster) => ("tcp_proxy.v3.TcpProxy", nested(&[2], cluster.as_bytes())),
+                    None => {
+                        ("http_connection_manager.v3.HttpConnectionManager", nested(&[3, 2], name.as_bytes()))
+                    }
+                };
+                let type_url = format!("type.googleapis.com/envoy.extensions.filters.network.{filter}");
+                nested(&[3, 3, 4], &[nested(&[1], type_url.as_bytes()), nested(&[2], &config)].concat())
+            }
+            other => panic!("{other} names nothing here"),
+        };
+        bytes.extend(reference);
+    }
+    bytes.into()
+}
+
+/// A field at the end of a path of messages.
+fn nested(path: &[u32], value: &[u8]) -> Vec<u8> {
+    path.iter().rev().fold(value.to_vec(), |value, number| {
+        let mut field = Vec::new();
+        prost::encoding::bytes::encode(*number, &value, &mut field);
+        field
+    })
 }
 
 pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
@@ -143,8 +174,17 @@ fn encoded(response: &Response) -> Vec<u8> {
     chunks.fold(response.head().to_vec(), |bytes, chunk| [&bytes, chunk.as_ref()].concat())
 }
 
+/// The fields of all types.
+#[derive(Clone, PartialEq, Message)]
+struct Content {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "100")]
+    content: String,
+}
+
 fn describe(type_url: &str, value: &[u8]) -> String {
-    let payload = Payload::decode(value).unwrap();
+    let payload = Content::decode(value).unwrap();
     assert!(!type_url.is_empty());
     format!(" {}={}", payload.name, payload.content)
 }
@@ -164,7 +204,7 @@ fn describe_resource(resource: &WireResource, type_url: &str) -> String {
     if resource.resource_name.as_ref().is_some_and(|name| name.dynamic_parameter_constraints.is_some()) {
         assert_ne!(resource.version, Version::of_payload(&any.value).to_string());
     }
-    let payload = Payload::decode(any.value.clone()).unwrap();
+    let payload = Content::decode(any.value.clone()).unwrap();
     format!(" {name}{braces}={}", payload.content)
 }
 

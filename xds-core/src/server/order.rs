@@ -100,4 +100,7 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
 const HELD_LIMIT: usize = 1000;
 
 #[cfg(test)]
+mod references_tests;
+
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,336 @@
+//! Removals wait for who named what is gone, and for nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Cache;
+use crate::server::ClientGroup;
+use crate::server::fixture::{Delta, Sotw, commit, is_woken};
+
+const FIRST: &str = "CDS a=static b=static c=static; LDS l=1>r m=1>tcp:c; RDS r=1>a,c r2=1>b";
+
+fn cache() -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    cache
+}
+
+/// A client of everything, which accepted it.
+fn delta(cache: &Arc<Cache>) -> Delta {
+    let mut client = Delta::new(cache);
+    for (type_name, list, nonce) in [("CDS", "", "1"), ("LDS", "", "2"), ("RDS", "r r2", "3")] {
+        client.ask(type_name, list);
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    client.sent();
+    client
+}
+
+fn sotw(cache: &Arc<Cache>) -> Sotw {
+    let mut client = Sotw::new(cache);
+    for (type_name, list, nonce) in [("CDS", "", "1"), ("LDS", "", "2"), ("RDS", "r r2", "3")] {
+        client.ask(type_name, list, "");
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    client.sent();
+    client
+}
+
+#[test]
+fn s33_a_rejected_route_holds_only_what_it_named_in_delta() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(client.sent(), "n4 RDS r=2>c");
+    client.nack("RDS", "4");
+    commit(&cache, "CDS -a -b; RDS r2=2>c");
+    assert_eq!(client.sent(), "n5 RDS r2=2>c");
+    client.ack("RDS", "5");
+    // Nobody uses b; a is what the client routes to as long as it rejects the other route.
+    assert_eq!(client.sent(), "n6 CDS -b");
+    client.ack("CDS", "6");
+    client.pass(Duration::from_secs(60));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    commit(&cache, "RDS r=3>c");
+    assert_eq!(client.sent(), "n7 RDS r=3>c");
+    client.ack("RDS", "7");
+    assert_eq!(client.sent(), "n8 CDS -a");
+}
+
+#[test]
+fn s33_a_rejected_route_holds_only_what_it_named_in_sotw() {
+    let cache = cache();
+    let mut client = sotw(&cache);
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(client.sent(), "n4 RDS r=2>c");
+    client.nack("RDS", "4");
+    commit(&cache, "CDS -a -b; RDS r2=2>c");
+    assert_eq!(client.sent(), "n5 RDS r2=2>c");
+    client.ack("RDS", "5");
+    assert_eq!(client.sent(), "n6 CDS c=static a=static");
+    client.ack("CDS", "6");
+    commit(&cache, "RDS r=3>c");
+    assert_eq!(client.sent(), "n7 RDS r=3>c");
+    client.ack("RDS", "7");
+    assert_eq!(client.sent(), "n8 CDS c=static");
+}
+
+#[test]
+fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type() {
+    let cache = cache();
+    let group = ClientGroup::new();
+    let [mut clusters, mut listeners, mut routes] =
+        [("CDS", ""), ("LDS", ""), ("RDS", "r r2")].map(|(type_name, list)| {
+            let mut stream = Delta::new(&cache);
+            stream.stream.join(&group);
+            stream.ask(type_name, list);
+            stream.sent();
+            stream.ack(type_name, "1");
+            stream.sent();
+            stream
+        });
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(routes.sent(), "n2 RDS r=2>c");
+    routes.nack("RDS", "2");
+    assert_eq!([routes.sent(), clusters.sent(), listeners.sent()], ["", "", ""]);
+    commit(&cache, "CDS -a -b; RDS r2=2>c");
+    assert_eq!([clusters.sent(), routes.sent()], ["", "n3 RDS r2=2>c"]);
+    routes.ack("RDS", "3");
+    assert_eq!(routes.sent(), "");
+    assert!(is_woken(&clusters.watch));
+    assert_eq!(clusters.sent(), "n2 CDS -b");
+    clusters.ack("CDS", "2");
+    assert_eq!(clusters.sent(), "");
+    commit(&cache, "RDS r=3>c");
+    assert_eq!(routes.sent(), "n4 RDS r=3>c");
+    routes.ack("RDS", "4");
+    assert_eq!([routes.sent(), clusters.sent()], ["", "n3 CDS -a"]);
+}
+
+#[test]
+fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type_in_sotw() {
+    let cache = cache();
+    let group = ClientGroup::new();
+    let [mut clusters, mut routes] = [("CDS", ""), ("RDS", "r r2")].map(|(type_name, list)| {
+        let mut stream = Sotw::new(&cache);
+        stream.stream.join(&group);
+        stream.ask(type_name, list, "");
+        stream.sent();
+        stream.ack(type_name, "1");
+        stream.sent();
+        stream
+    });
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(routes.sent(), "n2 RDS r=2>c");
+    routes.nack("RDS", "2");
+    assert_eq!([routes.sent(), clusters.sent()], ["", ""]);
+    commit(&cache, "CDS -a -b; RDS r2=2>c");
+    assert_eq!([clusters.sent(), routes.sent()], ["", "n3 RDS r2=2>c"]);
+    routes.ack("RDS", "3");
+    assert_eq!([routes.sent(), clusters.sent()], ["", "n2 CDS c=static a=static"]);
+    // A stream that ends holds nothing.
+    drop(routes);
+    clusters.pass(Duration::from_secs(5));
+    assert_eq!(clusters.sent(), "n3 CDS c=static");
+}
+
+#[test]
+fn s33_a_route_that_is_not_acked_yet_holds_only_what_it_named() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(client.sent(), "n4 RDS r=2>c");
+    commit(&cache, "CDS -a -b");
+    // b is named by r2, which the client has long accepted: whoever removes it does not ask for more.
+    assert_eq!(client.sent(), "n5 CDS -b");
+    client.ack("RDS", "4");
+    assert_eq!(client.sent(), "");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n6 CDS -a");
+}
+
+#[test]
+fn s33_all_versions_since_the_last_accepted_one_hold_what_they_named() {
+    let cache = cache();
+    commit(&cache, "CDS d=static");
+    for is_delta in [false, true] {
+        commit(&cache, "CDS a=static b=static d=static; RDS r=1>a,c r2=1>b");
+        let (mut sotw, mut delta) = (sotw(&cache), delta(&cache));
+        for text in ["RDS r=2>b,c", "RDS r=3>d,c", "RDS r=4>c"] {
+            commit(&cache, text);
+            let nonce = if is_delta { delta.sent() } else { sotw.sent() };
+            let nonce = nonce.split(' ').next().unwrap()[1..].to_owned();
+            if is_delta {
+                delta.nack("RDS", &nonce)
+            } else {
+                sotw.nack("RDS", &nonce)
+            };
+        }
+        commit(&cache, "CDS -a -b -d");
+        let sent = if is_delta { delta.sent() } else { sotw.sent() };
+        assert_eq!(sent, "");
+        let until = if is_delta { delta.waits_until() } else { sotw.waits_until() };
+        assert_eq!(until, None);
+    }
+}
+
+#[test]
+fn s33_what_an_accepted_version_dropped_is_not_held_by_a_later_rejection() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c");
+    client.sent();
+    client.ack("RDS", "4");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "RDS r=3>b,c");
+    client.sent();
+    client.nack("RDS", "5");
+    commit(&cache, "CDS -a");
+    assert_eq!(client.sent(), "n6 CDS -a");
+}
+
+#[test]
+fn s33_routes_that_are_gone_hold_only_the_clusters_they_named() {
+    let cache = cache();
+    for is_delta in [false, true] {
+        commit(&cache, FIRST);
+        let (mut sotw, mut delta) = (sotw(&cache), delta(&cache));
+        commit(&cache, "CDS -a -b; LDS l=2>r2; RDS -r r2=2>c");
+        if is_delta {
+            assert_eq!(delta.sent(), "n4 LDS l=2>r2; n5 RDS r2=2>c");
+            delta.ack("LDS", "4");
+            delta.ack("RDS", "5");
+            assert_eq!(delta.sent(), "n6 CDS -b");
+            delta.ack("CDS", "6");
+            // D29: told, and still in use.
+            delta.pass(Duration::from_secs(5));
+            assert_eq!(delta.sent(), "n7 RDS -r");
+            delta.ack("RDS", "7");
+            delta.pass(Duration::from_secs(600));
+            assert_eq!((delta.sent().as_str(), delta.waits_until()), ("", None));
+            delta.ask("RDS", "-r");
+            assert_eq!(delta.sent(), "n8 CDS -a");
+        } else {
+            assert_eq!(sotw.sent(), "n4 LDS l=2>r2 m=1>tcp:c; n5 RDS r2=2>c");
+            sotw.ack("LDS", "4");
+            sotw.ack("RDS", "5");
+            assert_eq!(sotw.sent(), "n6 CDS c=static a=static");
+            sotw.ack("CDS", "6");
+            sotw.pass(Duration::from_secs(600));
+            assert_eq!((sotw.sent().as_str(), sotw.waits_until()), ("", None));
+            sotw.ask("RDS", "r2", "5");
+            assert_eq!(sotw.sent(), "n7 CDS c=static");
+        }
+    }
+}
+
+#[test]
+fn s33_a_rejected_listener_holds_its_routes_and_these_their_clusters() {
+    for is_delta in [false, true] {
+        let cache = cache();
+        let (mut sotw, mut delta) = (sotw(&cache), delta(&cache));
+        commit(&cache, "CDS -a -b; LDS l=2>r3; RDS -r r2=2>c r3=1>c");
+        if is_delta {
+            assert_eq!(delta.sent(), "n4 LDS l=2>r3; n5 RDS r2=2>c");
+            delta.nack("LDS", "4");
+            delta.ack("RDS", "5");
+            // The listener in use names r, and r names a.
+            assert_eq!(delta.sent(), "n6 CDS -b");
+            delta.ack("CDS", "6");
+            delta.pass(Duration::from_secs(600));
+            assert_eq!((delta.sent().as_str(), delta.waits_until()), ("", None));
+            commit(&cache, "LDS l=3>r2");
+            assert_eq!(delta.sent(), "n7 LDS l=3>r2");
+            delta.ack("LDS", "7");
+            assert_eq!(delta.sent(), "n8 RDS -r");
+            delta.ask_with("RDS", "-r", "8", &[]);
+            assert_eq!(delta.sent(), "n9 CDS -a");
+        } else {
+            assert_eq!(sotw.sent(), "n4 LDS l=2>r3 m=1>tcp:c; n5 RDS r2=2>c");
+            sotw.nack("LDS", "4");
+            sotw.ack("RDS", "5");
+            assert_eq!(sotw.sent(), "n6 CDS c=static a=static");
+            sotw.ack("CDS", "6");
+            sotw.pass(Duration::from_secs(600));
+            assert_eq!((sotw.sent().as_str(), sotw.waits_until()), ("", None));
+        }
+    }
+}
+
+#[test]
+fn s33_a_rejected_full_state_holds_what_any_of_it_dropped() {
+    let cache = cache();
+    let mut client = sotw(&cache);
+    commit(&cache, "LDS l=2>r m=2>tcp:b");
+    assert_eq!(client.sent(), "n4 LDS l=2>r m=2>tcp:b");
+    client.nack("LDS", "4");
+    commit(&cache, "CDS -b -c; RDS r=2>a r2=2>a");
+    client.sent();
+    client.ack("RDS", "5");
+    // Not c, which the listener in use names, nor b, which the other one does.
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    commit(&cache, "CDS -a");
+    assert_eq!(client.sent(), "n6 CDS b=static c=static");
+}
+
+#[test]
+fn s33_routes_in_which_nothing_was_found_hold_everything() {
+    let cache = cache();
+    for text in ["RDS r=opaque", "RDS r=2>c"] {
+        commit(&cache, FIRST);
+        commit(&cache, "RDS r=opaque");
+        let mut client = delta(&cache);
+        commit(&cache, "RDS r=3>c");
+        commit(&cache, text);
+        client.sent();
+        client.nack("RDS", "4");
+        commit(&cache, "CDS -b");
+        assert_eq!((client.sent().as_str(), client.waits_until()), ("", None), "{text}");
+    }
+}
+
+#[test]
+fn s33_more_than_is_remembered_of_a_route_holds_everything() {
+    let cache = cache();
+    let many: Vec<_> = (0..70).map(|at| format!("x{at}")).collect();
+    commit(&cache, &format!("RDS r=1>{}", many.join(",")));
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c");
+    client.sent();
+    client.nack("RDS", "4");
+    commit(&cache, "CDS -b; RDS r2=2>c");
+    client.sent();
+    client.ack("RDS", "5");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s33_a_client_that_accepted_nothing_yet_may_use_anything() {
+    let cache = cache();
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n1 CDS a=static b=static c=static; n2 RDS r=1>a,c");
+    client.ack("CDS", "1");
+    client.nack("RDS", "2");
+    commit(&cache, "CDS -b");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s33_d8_what_is_to_be_told_again_holds_removals_meanwhile() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c r2=2>c");
+    assert_eq!(client.sent(), "n4 RDS r=2>c r2=2>c");
+    client.nack("RDS", "4");
+    commit(&cache, "CDS -b; RDS r=3>c");
+    assert_eq!(client.sent(), "n5 RDS r=3>c");
+    client.ack("RDS", "5");
+    // Whether r2 was taken is not known, so b waits until it is.
+    assert_eq!(client.sent(), "n6 RDS r2=2>c");
+    client.ack("RDS", "6");
+    assert_eq!(client.sent(), "n7 CDS -b");
+}
