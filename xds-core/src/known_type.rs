@@ -26,8 +26,8 @@ pub struct KnownType {
     pub rank: u8,
     /// Additions and changes wait until the client has ACKed these types (S33: make before break).
     pub waits_for: &'static [&'static str],
-    /// The types whose resources name resources of this one. A removal waits until the client has ACKed these, and in
-    /// the meantime the resource is held (S33: removals last).
+    /// The types whose resources name resources of this one. A removal waits until the client has ACKed those that named
+    /// the resource, which is held in the meantime (S33: removals last).
     pub referrers: &'static [&'static str],
 }
 
@@ -65,7 +65,13 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 0,
         waits_for: &[],
-        referrers: &[url::LISTENER, url::ROUTE_CONFIGURATION, url::VIRTUAL_HOST],
+        referrers: &[
+            url::LISTENER,
+            url::ROUTE_CONFIGURATION,
+            url::SCOPED_ROUTE_CONFIGURATION,
+            url::VIRTUAL_HOST,
+            url::TYPED_EXTENSION_CONFIG,
+        ],
     },
     KnownType {
         type_url: url::CLUSTER_LOAD_ASSIGNMENT,
@@ -101,7 +107,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 3,
         waits_for: &[],
-        referrers: &[url::CLUSTER, url::LISTENER],
+        referrers: &[url::CLUSTER, url::LISTENER, url::TYPED_EXTENSION_CONFIG],
     },
     KnownType {
         type_url: url::LISTENER,
@@ -149,7 +155,7 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 7,
         waits_for: &[url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT],
-        referrers: &[url::ROUTE_CONFIGURATION],
+        referrers: &[url::LISTENER, url::ROUTE_CONFIGURATION, url::SCOPED_ROUTE_CONFIGURATION],
     },
     KnownType {
         type_url: url::RUNTIME,
@@ -173,6 +179,6 @@ static KNOWN_TYPES: [KnownType; 10] = [
         payload_is_named: true,
         rank: 9,
         waits_for: &[],
-        referrers: &[url::LISTENER, url::ROUTE_CONFIGURATION],
+        referrers: &[url::CLUSTER, url::LISTENER, url::ROUTE_CONFIGURATION],
     },
 ];

@@ -78,19 +78,26 @@ impl Responses {
     /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
     /// than the limit.
     pub(super) fn open(&self, limit: usize) -> Option<Open> {
-        if self.is_overfull && self.are_in_flight() {
-            return None;
-        }
-        let sent = || self.in_flight.values().map(|sent| &sent.content);
-        if self.is_state_rejected || sent().any(|content| matches!(content, Held::State)) {
+        let is_state = self.in_flight.values().any(|sent| matches!(sent.content, Held::State));
+        if self.is_state_rejected || is_state {
             return Some(Open::State);
         }
-        let rejected = self.rejected.iter().map(BTreeSet::len);
-        if sent().map(Held::len).chain(rejected).sum::<usize>() > limit {
+        let mut names: BTreeSet<_> = self.in_flight_names(limit)?.into_iter().cloned().collect();
+        if names.len() + self.rejected.iter().map(BTreeSet::len).sum::<usize>() > limit {
             return None;
         }
-        let handles = sent().flat_map(Held::handles).chain(self.rejected.iter().flatten());
-        Some(Open::Names(handles.map(|handle| handle.name.clone()).collect()))
+        names.extend(self.rejected.iter().flatten().map(|handle| handle.name.clone()));
+        Some(Open::Names(names))
+    }
+
+    /// The names in responses without an answer; `None` when they are not known, or more than the limit.
+    pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
+        let sent = || self.in_flight.values().map(|sent| &sent.content);
+        let is_unknown = self.is_overfull || sent().any(|content| matches!(content, Held::State));
+        if is_unknown && self.are_in_flight() || sent().map(Held::len).sum::<usize>() > limit {
+            return None;
+        }
+        Some(sent().flat_map(Held::handles).map(|handle| &handle.name).collect())
     }
 
     /// Whether this is among what was rejected.

@@ -354,7 +354,10 @@ impl<O: Owed> Types<O> {
     fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let progress = &self.states[at].progress;
         let types = progress.known.waits_for;
-        let gate = order::additions(progress, now, &self.config, self.others(types, snapshot));
+        let gate = match order::additions(progress, now, &self.config, self.others(types, snapshot)) {
+            Gate::Until(_) if self.is_unrelated(progress, types, snapshot) => Gate::Open,
+            gate => gate,
+        };
         let Some(seat) = self.seat.as_ref().filter(|_| gate == Gate::Open && !types.is_empty()) else {
             return gate;
         };
@@ -368,6 +371,14 @@ impl<O: Owed> Types<O> {
             seat.forget_awaited();
         }
         gate
+    }
+
+    /// Whether what is new of a type names nothing of these that the client is still to take.
+    fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
+        let others = self.seat.as_ref().map(|seat| seat.others(types, snapshot)).unwrap_or_default();
+        let own = self.states.iter().map(|state| &state.progress);
+        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
+        others.is_empty() && order::is_unrelated(progress, own, snapshot)
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {

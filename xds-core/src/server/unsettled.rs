@@ -175,9 +175,11 @@ impl Search<'_> {
         if references.len() <= self.held.len() {
             return self.add(references.of_type(self.target, own));
         }
-        let found: Vec<_> =
-            self.held.extract_if(.., |name| references.has(own, self.target, name)).cloned().collect();
-        self.used.extend(found);
+        let is_named = |name: &&ResourceName| references.has(own, self.target, name);
+        let (found, rest): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.held).into_iter().partition(is_named);
+        self.held = rest;
+        self.used.extend(found.into_iter().cloned());
         Found::These
     }
 }

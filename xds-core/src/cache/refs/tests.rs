@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use prost::encoding::{WireType, encode_key, encode_varint};
 use quickcheck::quickcheck;
 
@@ -221,6 +223,34 @@ fn s33_what_was_dropped_is_known_by_when_it_was() {
     assert_eq!(since(&dropped, 3).len(), 65);
     assert_eq!(since(&dropped, 3)[0], "*");
     assert_eq!(since(&dropped, 4), [""; 0]);
+}
+
+/// What can be named by the fields of a message, those of connection managers included.
+fn reach(shape: &'static table::Shape, found: &mut BTreeSet<Target>, depth: usize) {
+    for (_, field) in shape {
+        match field {
+            table::Field::Name(target) | table::Field::AnyOf(target) => _ = found.insert(*target),
+            table::Field::Message(shape) if depth < 12 => reach(shape, found, depth + 1),
+            table::Field::Own(target, _) => _ = found.insert(*target),
+            table::Field::Message(_) | table::Field::Any => {}
+        }
+    }
+}
+
+#[test]
+fn s33_removals_wait_for_all_types_that_can_name_what_is_gone() {
+    for target in ALL {
+        let mut found = BTreeSet::new();
+        reach(table::resource(target).unwrap_or(&[]), &mut found, 0);
+        if target == Target::Listener {
+            let manager = format!("envoy.extensions.filters.network.{HCM}");
+            reach(table::extension(&manager).unwrap(), &mut found, 0);
+        }
+        for named in found {
+            let referrers = KnownType::of(named.type_url()).referrers;
+            assert!(referrers.contains(&target.type_url()), "{target:?} names {named:?}");
+        }
+    }
 }
 
 quickcheck! {

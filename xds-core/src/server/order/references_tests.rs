@@ -334,3 +334,60 @@ fn s33_d8_what_is_to_be_told_again_holds_removals_meanwhile() {
     client.ack("RDS", "6");
     assert_eq!(client.sent(), "n7 CDS -b");
 }
+
+#[test]
+fn s33_a_route_to_other_clusters_does_not_wait_for_one_that_warms() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1>r; RDS r=1>a r2=1>b");
+    let mut client = Delta::new(&cache);
+    for (type_name, list, nonce) in
+        [("CDS", "", "1"), ("EDS", "a b", "2"), ("LDS", "", "3"), ("RDS", "r r2", "4")]
+    {
+        client.ask(type_name, list);
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    commit(&cache, "CDS new=1; EDS new=1");
+    assert_eq!(client.sent(), "n5 CDS new=1");
+    client.ask("EDS", "new");
+    assert_eq!(client.sent(), "n6 EDS new=1");
+    // The new cluster warms, and its ACK does not come.
+    commit(&cache, "RDS r=2>b");
+    assert_eq!(client.sent(), "n7 RDS r=2>b");
+    client.ack("RDS", "7");
+    commit(&cache, "RDS r=3>b,new");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(16_000)));
+    // Listeners may bring any clusters by their routes; one that names its cluster itself is as good as a route.
+    commit(&cache, "LDS l=2>r2");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS l=1>r m=1>tcp:a");
+    assert_eq!(client.sent(), "");
+    client.ack("EDS", "6");
+    client.ack("CDS", "5");
+    assert_eq!(client.sent(), "n8 LDS l=1>r m=1>tcp:a; n9 RDS r=3>b,new");
+    client.ack("LDS", "8");
+    client.ack("RDS", "9");
+    // A change of a cluster, of its endpoints, or of what is not sent yet counts alike.
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n10 CDS a=2; n11 EDS a=1");
+    commit(&cache, "LDS m=2>tcp:b");
+    assert_eq!(client.sent(), "n12 LDS m=2>tcp:b");
+    commit(&cache, "LDS m=3>tcp:a");
+    assert_eq!(client.sent(), "");
+    client.ack("CDS", "10");
+    assert_eq!(client.sent(), "");
+    client.ack("EDS", "11");
+    client.ack("LDS", "12");
+    assert_eq!(client.sent(), "n13 LDS m=3>tcp:a");
+}
+
+#[test]
+fn s33_a_route_to_a_cluster_that_is_not_there_waits_for_those_that_are() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "CDS d=static; RDS r=2>none");
+    assert_eq!(client.sent(), "n4 CDS d=static");
+    assert_eq!(client.waits_until(), Some(16_000));
+    client.ack("CDS", "4");
+    assert_eq!(client.sent(), "n5 RDS r=2>none");
+}
