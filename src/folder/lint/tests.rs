@@ -398,3 +398,200 @@ quickcheck! {
                 .all(|gap| is_gap(&gap.witness) && world.has(&gap.witness, &gap.free))
     }
 }
+
+/// The cache reads field numbers where this reads descriptors; what both look for, both must find.
+#[test]
+fn s33_the_cache_finds_the_same_references() {
+    const LISTENER: &str = r#"
+name: l
+listener_filters:
+- { name: found, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+access_log:
+- name: log
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig
+    common_config: { log_name: l, grpc_service: { envoy_grpc: { cluster_name: log } } }
+default_filter_chain:
+  filters:
+  - { name: network, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+filter_chains:
+- transport_socket:
+    name: tls
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+      session_ticket_keys_sds_secret_config: { name: keys, sds_config: { ads: {} } }
+      common_tls_context:
+        tls_certificate_sds_secret_configs: [{ name: certificate, sds_config: { ads: {} } }]
+        combined_validation_context:
+          default_validation_context: {}
+          validation_context_sds_secret_config: { name: ca, sds_config: { ads: {} } }
+  filters:
+  - name: redis
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy
+      stat_prefix: s
+      settings: { op_timeout: 1s }
+      prefix_routes: { routes: [{ prefix: p, cluster: redis }], catch_all_route: { cluster: all } }
+  - name: tcp
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+      stat_prefix: s
+      weighted_clusters: { clusters: [{ name: tcp, weight: 1 }] }
+  - name: udp
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+      stat_prefix: s
+      cluster: tcp2
+  - name: hcm
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: s
+      tracing:
+        provider:
+          name: zipkin
+          typed_config:
+            "@type": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig
+            grpc_service: { envoy_grpc: { cluster_name: traces } }
+      rds: { route_config_name: routes, config_source: { ads: {} } }
+      upgrade_configs:
+      - upgrade_type: websocket
+        filters:
+        - { name: upgrade, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+      http_filters:
+      - { name: filter, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+      - name: authz
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+          http_service: { server_uri: { uri: u, cluster: authz, timeout: 1s } }
+      - name: jwt
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+          providers: { p: { remote_jwks: { http_uri: { uri: u, cluster: jwks, timeout: 1s } } } }
+      - name: oauth
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.oauth2.v3.OAuth2
+          config:
+            token_endpoint: { uri: u, cluster: oauth, timeout: 1s }
+            authorization_endpoint: e
+            credentials:
+              client_id: c
+              token_secret: { name: token, sds_config: { ads: {} } }
+              hmac_secret: { name: hmac, sds_config: { ads: {} } }
+            redirect_uri: u
+            redirect_path_matcher: { path: { exact: / } }
+            signout_path: { path: { exact: / } }
+      - name: limit
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
+          domain: d
+          rate_limit_service: { grpc_service: { envoy_grpc: { cluster_name: limit } } }
+      - name: processor
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+          grpc_service: { envoy_grpc: { cluster_name: processor } }
+      - name: composite
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.common.matching.v3.ExtensionWithMatcher
+          extension_config:
+            name: composite
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.composite.v3.Composite
+          xds_matcher:
+            on_no_match:
+              action:
+                name: run
+                typed_config:
+                  "@type": type.googleapis.com/envoy.extensions.filters.http.composite.v3.ExecuteFilterAction
+                  typed_config:
+                    name: authz
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+                      grpc_service: { envoy_grpc: { cluster_name: inner } }
+      - name: router
+        typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
+"#;
+    const ROUTES: &str = r#"
+name: r
+request_mirror_policies: [{ cluster: mirror }]
+typed_per_filter_config:
+  authz:
+    "@type": type.googleapis.com/envoy.config.route.v3.FilterConfig
+    config:
+      "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute
+      check_settings: { grpc_service: { envoy_grpc: { cluster_name: per-route } } }
+virtual_hosts:
+- name: v
+  domains: ['*']
+  request_mirror_policies: [{ cluster: mirror-of-host }]
+  routes:
+  - match: { prefix: /a }
+    route: { cluster: a, request_mirror_policies: [{ cluster: mirror-of-route }] }
+  - match: { prefix: / }
+    route: { weighted_clusters: { clusters: [{ name: b, weight: 1 }, { name: c, weight: 1 }] } }
+- name: matched
+  domains: [m]
+  matcher:
+    on_no_match:
+      action:
+        name: route
+        typed_config:
+          "@type": type.googleapis.com/envoy.config.route.v3.Route
+          match: { prefix: / }
+          route: { cluster: matched }
+"#;
+    const CLUSTER: &str = r#"
+name: c
+type: EDS
+eds_cluster_config: { eds_config: { ads: {} }, service_name: service }
+transport_socket_matches:
+- name: match
+  transport_socket:
+    name: tls
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+      common_tls_context: { validation_context_sds_secret_config: { name: ca, sds_config: { ads: {} } } }
+filters:
+- { name: network, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+typed_extension_protocol_options:
+  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+    "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+    explicit_http_config: { http2_protocol_options: {} }
+    http_filters:
+    - { name: upstream, config_discovery: { config_source: { ads: {} }, type_urls: [a/b] } }
+"#;
+    const AGGREGATE: &str = r#"
+name: aggregate
+lb_policy: CLUSTER_PROVIDED
+cluster_type:
+  name: envoy.clusters.aggregate
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig
+    clusters: [c, d]
+"#;
+    let scope = "name: s\nroute_configuration_name: scoped\nkey: {fragments: [{string_key: k}]}";
+    let documents = [
+        resource("envoy.config.listener.v3.Listener", "", LISTENER),
+        resource("envoy.config.route.v3.RouteConfiguration", "", ROUTES),
+        resource("envoy.config.route.v3.ScopedRouteConfiguration", "", scope),
+        resource("envoy.config.cluster.v3.Cluster", "", CLUSTER),
+        resource("envoy.config.cluster.v3.Cluster", "", AGGREGATE),
+    ];
+    let contents = contents("{}", &documents);
+    assert_eq!(contents.errors(), None);
+    let mut compared = 0;
+    for type_url in contents.types() {
+        for (name, set) in contents.names(type_url.as_str()) {
+            for (_, located) in set.iter() {
+                let expected = references::of(&located.resource, &contents.descriptors);
+                let found: Vec<_> =
+                    located.resource.references().map(|(of, name)| (of, name.as_str())).collect();
+                let expected: Vec<_> = expected.iter().map(|of| (of.type_url, of.name.as_str())).collect();
+                let mut sorted = found;
+                sorted.sort_unstable();
+                assert_eq!(sorted, expected, "{name:?}");
+                compared += expected.len();
+            }
+        }
+    }
+    assert_eq!(compared, 45);
+}
