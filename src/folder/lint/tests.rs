@@ -593,5 +593,5 @@ cluster_type:
             }
         }
     }
-    assert_eq!(compared, 45);
+    assert_eq!(compared, 37);
 }

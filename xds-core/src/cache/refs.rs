@@ -1,6 +1,6 @@
 //! What the cache reads out of payloads at commit: the resource's own name and the resources it names.
 //!
-//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a [table](table) of
+//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a table of
 //! fields, in one pass that decodes no message. What the table cannot tell is noted as such, so that whoever asks errs
 //! on the side of what is used: an extension that it does not know may name anything, and a listener or a set of routes
 //! in which nothing at all was found counts as not understood.
@@ -44,7 +44,7 @@ pub(crate) struct Named {
     unknown: Targets,
 }
 
-/// A type that resources of others name; the number is its rank in the table of known types.
+/// A type whose resources name others or are named; the number is its rank in the table of known types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Cluster,
@@ -63,12 +63,11 @@ pub(crate) enum Target {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Targets(u16);
 
-/// Whether a resource of a name is among what was named.
+/// One thing that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming<'a> {
-    /// This one.
     Name(&'a ResourceName),
-    /// Any of the type.
+    /// Whatever there is of the type.
     Any,
 }
 
@@ -185,7 +184,7 @@ impl References {
 }
 
 impl Target {
-    /// The type; `None` when nothing names its resources and they name nothing.
+    /// The type; `None` when the table does not have it.
     pub(crate) fn of(type_url: &str) -> Option<Self> {
         ALL.get(usize::from(KnownType::of(type_url).rank)).copied()
     }

@@ -391,3 +391,61 @@ fn s33_a_route_to_a_cluster_that_is_not_there_waits_for_those_that_are() {
     client.ack("CDS", "4");
     assert_eq!(client.sent(), "n5 RDS r=2>none");
 }
+
+#[test]
+fn s33_a_route_waits_for_the_clusters_and_the_endpoints_that_it_names() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; RDS r=1>a r2=1>b");
+    let mut client = Delta::new(&cache);
+    for (type_name, list, nonce) in [("CDS", "", "1"), ("EDS", "a b", "2"), ("RDS", "r r2", "3")] {
+        client.ask(type_name, list);
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    commit(&cache, "CDS s=static; EDS a=2");
+    assert_eq!(client.sent(), "n4 CDS s=static; n5 EDS a=2");
+    for (content, is_sent) in [("2>s", false), ("3>a", false), ("4>b", true)] {
+        commit(&cache, &format!("RDS r2={content}"));
+        assert_eq!(!client.sent().is_empty(), is_sent, "{content}");
+    }
+    // Nor is a cluster taken whose endpoints the client has yet to ask for.
+    client.ack("RDS", "6");
+    client.ack("EDS", "5");
+    commit(&cache, "CDS d=1");
+    client.ack("CDS", "4");
+    assert_eq!(client.sent(), "n7 CDS d=1");
+    client.ack("CDS", "7");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "CDS s=1; RDS r2=5>d");
+    assert_eq!(client.sent(), "n8 CDS s=1");
+}
+
+#[test]
+fn s33_who_joins_later_knows_what_was_rejected_before() {
+    let cache = cache();
+    let group = ClientGroup::new();
+    let [mut routes, mut clusters] = [(); 2].map(|()| Delta::new(&cache));
+    routes.stream.join(&group);
+    routes.ask("RDS", "r r2");
+    routes.sent();
+    routes.ack("RDS", "1");
+    routes.sent();
+    commit(&cache, "RDS r=2>c r2=2>c");
+    routes.sent();
+    routes.nack("RDS", "2");
+    commit(&cache, "RDS r2=3>c");
+    routes.sent();
+    routes.nack("RDS", "3");
+    routes.sent();
+    clusters.stream.join(&group);
+    clusters.ask("CDS", "");
+    assert_eq!(clusters.sent(), "n1 CDS a=static b=static c=static");
+    clusters.ack("CDS", "1");
+    commit(&cache, "CDS d=static");
+    assert_eq!(clusters.sent(), "n2 CDS d=static");
+    clusters.ack("CDS", "2");
+    commit(&cache, "CDS -a -d");
+    assert_eq!((clusters.sent().as_str(), clusters.waits_until()), ("", None));
+    // As soon as the other stream looks round it says what that was.
+    assert_eq!([routes.sent(), clusters.sent()], ["", "n3 CDS -d"]);
+}
