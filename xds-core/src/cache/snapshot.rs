@@ -79,7 +79,7 @@ pub struct TypeSnapshot {
     other_names: OtherNames,
     /// What names stopped naming, of those that are there or remembered (S33).
     dropped: NameMap<Arc<Dropped>>,
-    /// Up to here that is forgotten of names that are neither.
+    /// Up to here that is forgotten of names that were neither.
     drops_since: Revision,
 }
 
@@ -150,14 +150,11 @@ impl TypeSnapshot {
         name: &ResourceName,
         revision: Revision,
         target: Target,
-    ) -> impl Iterator<Item = Naming<'s>> {
-        let dropped = self.dropped.get(name);
-        let is_forgotten =
-            dropped.is_none() && self.drops_since > revision && !self.present.contains_key(name);
-        let forgotten = is_forgotten.then_some(Naming::Any);
-        forgotten
-            .into_iter()
-            .chain(dropped.into_iter().flat_map(move |dropped| dropped.since(revision, target)))
+    ) -> impl Iterator<Item = Naming<'s>> + use<'s> {
+        // Also of a name that is there: it may have gone and come back.
+        let forgotten = (self.drops_since > revision).then_some(Naming::Any);
+        let dropped = self.dropped.get(name).into_iter();
+        forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
     }
 
     /// Names of which that is known, in no particular order.

@@ -4,6 +4,10 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use quickcheck::quickcheck;
 
 use super::*;
+use crate::cache::TypeSnapshot;
+use crate::cache::transaction::Change;
+use crate::constraint::Constraints;
+use crate::matching::KeySetRule;
 use crate::name::Revision;
 use crate::resource::Resource;
 use crate::variants::Variant;
@@ -223,6 +227,38 @@ fn s33_what_was_dropped_is_known_by_when_it_was() {
     assert_eq!(since(&dropped, 3).len(), 65);
     assert_eq!(since(&dropped, 3)[0], "*");
     assert_eq!(since(&dropped, 4), [""; 0]);
+}
+
+#[test]
+fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
+    let mut resources = TypeSnapshot::default();
+    let edit = |resources: &mut TypeSnapshot, cluster: Option<&str>, revision| {
+        let change = match cluster {
+            Some(cluster) => {
+                let payload = [field(1, "r"), path(&[2, 3, 2, 1], cluster)].concat();
+                let resource =
+                    Resource::new(type_url::ROUTE_CONFIGURATION.into(), "r".into(), payload.into());
+                Change::Put(resource.unwrap())
+            }
+            None => Change::Remove,
+        };
+        let changes = vec![(Constraints::NONE, change)];
+        resources.edit(&"r".into(), changes, Revision(revision), KeySetRule::default()).unwrap();
+    };
+    let dropped = |resources: &TypeSnapshot, revision| {
+        let dropped = resources.dropped_after(&"r".into(), Revision(revision), Target::Cluster);
+        dropped.map(|naming| if naming == Naming::Any { "any" } else { "name" }).collect::<Vec<_>>()
+    };
+    edit(&mut resources, Some("c"), 1);
+    edit(&mut resources, None, 2);
+    assert_eq!(dropped(&resources, 1), ["name"]);
+    resources.forget_removals(Revision(2), Revision(3));
+    assert_eq!(dropped(&resources, 1), ["any"]);
+    assert_eq!(dropped(&resources, 2), [""; 0]);
+    assert_eq!(resources.dropping_names().count(), 0);
+    // That it is back does not say what a client has that did not hear of it.
+    edit(&mut resources, Some("d"), 4);
+    assert_eq!(dropped(&resources, 1), ["any"]);
 }
 
 /// What can be named by the fields of a message, those of connection managers included.

@@ -51,7 +51,7 @@ impl Arbitrary for Step {
 
 enum Streams {
     Delta(Delta),
-    PerType { clusters: Delta, routes: Delta },
+    PerType { clusters: Box<Delta>, routes: Box<Delta> },
     Sotw(Sotw),
 }
 
@@ -62,7 +62,7 @@ impl Streams {
             1 => {
                 let group = ClientGroup::new();
                 let [clusters, routes] = [(); 2].map(|()| {
-                    let mut stream = Delta::new(cache);
+                    let mut stream = Box::new(Delta::new(cache));
                     stream.stream.join(&group);
                     stream
                 });
@@ -112,9 +112,7 @@ impl Streams {
         match self {
             Self::Delta(delta) => delta.pass(time),
             Self::Sotw(sotw) => sotw.pass(time),
-            Self::PerType { clusters, routes } => {
-                [clusters, routes].map(|stream| stream.pass(time)).into_iter().collect()
-            }
+            Self::PerType { clusters, routes } => [clusters, routes].iter_mut().for_each(|of| of.pass(time)),
         }
     }
 }

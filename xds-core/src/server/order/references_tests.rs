@@ -449,3 +449,18 @@ fn s33_who_joins_later_knows_what_was_rejected_before() {
     // As soon as the other stream looks round it says what that was.
     assert_eq!([routes.sent(), clusters.sent()], ["", "n3 CDS -d"]);
 }
+
+#[test]
+fn s33_more_responses_in_flight_than_are_remembered_hold_everything() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(client.sent(), "n4 RDS r=2>c");
+    for at in 0..65 {
+        commit(&cache, &format!("RDS r2=x{at}>b"));
+        client.pass(Duration::from_secs(1));
+        assert_eq!(client.sent(), format!("n{} RDS r2=x{at}>b", at + 5));
+    }
+    commit(&cache, "CDS -a");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
