@@ -17,8 +17,6 @@ pub(super) struct Subscribed {
     is_new: bool,
     is_legacy: bool,
     /// Of a known defect: nothing can be said any more.
-    /// Names that the client brought from another stream.
-    brought: BTreeSet<String>,
     asked: BTreeSet<Wanted>,
     /// What was asked for and cannot be (G8).
     refused: BTreeSet<String>,
@@ -46,9 +44,7 @@ impl Subscribed {
         held.retain(|key, received| {
             received.version.is_empty() || names.iter().filter(|name| **name == key.name).count() == 1
         });
-        let brought = held.keys().map(|key| key.name.clone()).collect();
         Self {
-            brought,
             known: KnownType::of(type_url),
             derived: derived.clone(),
             is_new: true,

@@ -45,7 +45,7 @@ pub(crate) struct Named {
 }
 
 /// A type whose resources name others or are named; the number is its rank in the table of known types.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     Cluster,
     Assignment,

@@ -1,6 +1,7 @@
 //! Everything the cache holds, at one revision.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub struct TypeSnapshot {
     dropped: NameMap<Arc<Dropped>>,
     /// Up to here that is forgotten of names that were neither.
     drops_since: Revision,
+    /// Which resources name a cluster, a secret and so on, but for assignments, which clusters name like themselves.
+    naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -157,6 +160,42 @@ impl TypeSnapshot {
         forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
     }
 
+    /// The resources, in whatever variant, that name this one.
+    pub(crate) fn naming(
+        &self,
+        target: Target,
+        name: &ResourceName,
+    ) -> impl Iterator<Item = &ResourceName> + use<'_> {
+        self.naming.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
+    }
+
+    fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
+        let named = |variants: &[Arc<Variant>]| -> BTreeSet<_> {
+            let references = variants.iter().flat_map(|variant| variant.references.iter(name));
+            let others = references.filter(|(target, _)| *target != Target::Assignment);
+            others.map(|(target, named)| (target, named.clone())).collect()
+        };
+        let present: Vec<_> = self.present.get(name).into_iter().flat_map(Variants::iter).cloned().collect();
+        let (gone, came) = (named(gone), named(came));
+        let still = if gone.is_empty() { BTreeSet::new() } else { named(&present) };
+        for key in gone.difference(&still) {
+            let mut names = self.naming.get(key).map(|names| BTreeSet::clone(names)).unwrap_or_default();
+            names.remove(name);
+            match names.is_empty() {
+                true => _ = self.naming.remove_mut(key),
+                false => self.naming.insert_mut(key.clone(), Arc::new(names)),
+            }
+        }
+        for key in came {
+            let names = self.naming.get(&key);
+            if names.is_none_or(|names| !names.contains(name)) {
+                let mut names = names.map(|names| BTreeSet::clone(names)).unwrap_or_default();
+                names.insert(name.clone());
+                self.naming.insert_mut(key, Arc::new(names));
+            }
+        }
+    }
+
     /// Names of which that is known, in no particular order.
     pub(crate) fn dropping_names(&self) -> impl Iterator<Item = &ResourceName> {
         self.dropped.keys()
@@ -224,6 +263,7 @@ impl TypeSnapshot {
         };
         self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
         self.count_ttls(name, &removed, &inserted);
+        self.note_naming(name, &removed, &inserted);
         if let Some(dropped) =
             Dropped::after(self.dropped.get(name).map(Arc::as_ref), &removed, &inserted, revision)
         {
@@ -419,6 +459,7 @@ impl Default for TypeSnapshot {
             other_names: OtherNames::default(),
             dropped: empty_map(),
             drops_since: Revision::ZERO,
+            naming: empty_map(),
         }
     }
 }
@@ -433,6 +474,6 @@ pub(super) type VariantChange = (Constraints, Change);
 pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 
 /// The keys of these maps come from the operator, not from peers, so a fixed seed does no harm and needs no entropy.
-pub(super) fn empty_map<V>() -> NameMap<V> {
+pub(super) fn empty_map<K: Eq + Hash, V>() -> HashTrieMapSync<K, V, RandomState> {
     HashTrieMapSync::new_with_hasher_and_ptr_kind(RandomState::with_seeds(1, 2, 3, 4))
 }

@@ -128,14 +128,32 @@ pub(super) fn used(
     let is_settled = |referrer: &Referrer| {
         referrer.unsettled == Unsettled::Nothing && !referrer.position.is_behind(snapshot)
     };
+    let target = Target::of(progress.type_url.as_str())?;
+    let mut held: BTreeSet<_> = progress.gone.keys().map(|handle| &handle.name).collect();
+    if progress.selects_all() {
+        // Who asks by name is told after the grace time that what it uses is gone; nobody can tell that to Envoy.
+        let live = held.iter().filter(|name| is_named(target, name, referrers, snapshot));
+        used.extend(live.map(|name| (*name).clone()));
+        held.retain(|name| !used.contains(*name));
+    }
     if referrers.iter().all(is_settled) {
         return Some(used);
     }
-    let target = Target::of(progress.type_url.as_str())?;
-    let held: BTreeSet<_> = progress.gone.keys().map(|handle| &handle.name).collect();
     let mut search = Search { target, held, used: &mut used };
     let is_known = referrers.iter().all(|referrer| referrer.find(&mut search, snapshot) == Found::These);
     is_known.then_some(used)
+}
+
+/// Whether what a client gets of the referrers names a resource, which is gone nevertheless.
+fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
+    referrers.iter().any(|referrer| {
+        let resources = snapshot.of_type(&referrer.type_url);
+        let mut naming = resources.into_iter().flat_map(|resources| resources.naming(target, name));
+        naming.any(|own| {
+            let chosen = referrer.position.chosen(own, snapshot);
+            chosen.iter().any(|variant| variant.references.has(own, target, name))
+        })
+    })
 }
 
 /// What is looked for, and what was found.

@@ -140,15 +140,18 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type_in_sotw()
 fn s33_a_route_that_is_not_acked_yet_holds_only_what_it_named() {
     let cache = cache();
     let mut client = delta(&cache);
-    commit(&cache, "RDS r=2>c");
-    assert_eq!(client.sent(), "n4 RDS r=2>c");
-    commit(&cache, "CDS -a -b");
-    // b is named by r2, which the client has long accepted: whoever removes it does not ask for more.
-    assert_eq!(client.sent(), "n5 CDS -b");
+    commit(&cache, "RDS r2=2>c");
+    assert_eq!(client.sent(), "n4 RDS r2=2>c");
     client.ack("RDS", "4");
+    commit(&cache, "RDS r=2>c");
+    assert_eq!(client.sent(), "n5 RDS r=2>c");
+    commit(&cache, "CDS -a -b");
+    // The client has accepted long ago that r2 no longer names b.
+    assert_eq!(client.sent(), "n6 CDS -b");
+    client.ack("RDS", "5");
     assert_eq!(client.sent(), "");
-    client.ack("CDS", "5");
-    assert_eq!(client.sent(), "n6 CDS -a");
+    client.ack("CDS", "6");
+    assert_eq!(client.sent(), "n7 CDS -a");
 }
 
 #[test]
@@ -262,6 +265,7 @@ fn s33_a_rejected_listener_holds_its_routes_and_these_their_clusters() {
 #[test]
 fn s33_a_rejected_full_state_holds_what_any_of_it_dropped() {
     let cache = cache();
+    commit(&cache, "CDS d=static");
     let mut client = sotw(&cache);
     commit(&cache, "LDS l=2>r m=2>tcp:b");
     assert_eq!(client.sent(), "n4 LDS l=2>r m=2>tcp:b");
@@ -271,14 +275,14 @@ fn s33_a_rejected_full_state_holds_what_any_of_it_dropped() {
     client.ack("RDS", "5");
     // Not c, which the listener in use names, nor b, which the other one does.
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
-    commit(&cache, "CDS -a");
-    assert_eq!(client.sent(), "n6 CDS b=static c=static");
+    commit(&cache, "CDS -d");
+    assert_eq!(client.sent(), "n6 CDS a=static b=static c=static");
 }
 
 #[test]
 fn s33_routes_in_which_nothing_was_found_hold_everything() {
     let cache = cache();
-    for text in ["RDS r=opaque", "RDS r=2>c"] {
+    for text in ["RDS r=opaque2", "RDS r=2>c"] {
         commit(&cache, FIRST);
         commit(&cache, "RDS r=opaque");
         let mut client = delta(&cache);
@@ -360,11 +364,11 @@ fn s33_a_route_to_other_clusters_does_not_wait_for_one_that_warms() {
     // Listeners may bring any clusters by their routes; one that names its cluster itself is as good as a route.
     commit(&cache, "LDS l=2>r2");
     assert_eq!(client.sent(), "");
-    commit(&cache, "LDS l=1>r m=1>tcp:a");
+    commit(&cache, "LDS l=3>r m=1>tcp:a");
     assert_eq!(client.sent(), "");
     client.ack("EDS", "6");
     client.ack("CDS", "5");
-    assert_eq!(client.sent(), "n8 LDS l=1>r m=1>tcp:a; n9 RDS r=3>b,new");
+    assert_eq!(client.sent(), "n8 LDS l=3>r m=1>tcp:a; n9 RDS r=3>b,new");
     client.ack("LDS", "8");
     client.ack("RDS", "9");
     // A change of a cluster, of its endpoints, or of what is not sent yet counts alike.
@@ -463,4 +467,33 @@ fn s33_more_responses_in_flight_than_are_remembered_hold_everything() {
     }
     commit(&cache, "CDS -a");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+}
+
+#[test]
+fn s33_a_cluster_that_a_live_route_names_stays_until_the_route_follows() {
+    let cache = cache();
+    commit(&cache, "LDS m=1>tcp:a");
+    let mut client = delta(&cache);
+    commit(&cache, "CDS -c");
+    client.pass(Duration::from_secs(60));
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", None));
+    commit(&cache, "RDS r=2>a");
+    assert_eq!(client.sent(), "n4 RDS r=2>a");
+    client.ack("RDS", "4");
+    assert_eq!(client.sent(), "n5 CDS -c");
+}
+
+#[test]
+fn s33_who_asks_for_a_cluster_by_name_is_told_after_the_grace_time_that_it_is_gone() {
+    let cache = cache();
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "a c");
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n1 CDS a=static c=static; n2 RDS r=1>a,c");
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    commit(&cache, "CDS -c");
+    assert_eq!(client.sent(), "");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 CDS -c");
 }
