@@ -21,6 +21,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// S33: the clusters that its routes name stay with a client that follows all of them, gone or not. So do endpoints, as
+    /// of a cluster that it brought from elsewhere nobody can tell whose it needs.
+    pub(crate) fn is_used(&self, kind: Kind, name: &str) -> bool {
+        let routes = self.types.get(&Kind::Route).into_iter().flat_map(|known| known.held.values());
+        let mut named = routes.flat_map(|held| &held.content.clusters);
+        match kind {
+            Kind::Cluster => named.any(|named| named == name),
+            Kind::Endpoints => named.next().is_some(),
+            _ => false,
+        }
+    }
+
     pub(crate) fn new(profile: Profile) -> Self {
         Self { profile, types: BTreeMap::new(), connections: BTreeMap::new(), rejected: BTreeSet::new() }
     }

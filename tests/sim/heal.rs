@@ -115,15 +115,24 @@ fn mend() -> Vec<Change> {
 }
 
 /// Some of it goes, some gets variants, some stays.
+///
+/// Routes name what is there for everybody alone: other clusters would stay with whom they are gone for (S33).
 fn vary(random: &mut Random) -> Vec<Change> {
-    changes(|kind, name| Change {
-        kind,
-        name,
-        scheme: random.below(SCHEMES.len()),
-        number: 8_000 + random.below(2) as i32,
-        is_bad: false,
-        is_varied: random.chance(70),
-        clusters: random.below(1 << NAMES),
+    let mut everywhere = 0;
+    changes(|kind, name| {
+        let scheme = random.below(SCHEMES.len());
+        if kind == Kind::Cluster && scheme == 1 {
+            everywhere |= 1 << name;
+        }
+        Change {
+            kind,
+            name,
+            scheme,
+            number: 8_000 + random.below(2) as i32,
+            is_bad: false,
+            is_varied: random.chance(70),
+            clusters: random.below(1 << NAMES) & everywhere,
+        }
     })
 }
 

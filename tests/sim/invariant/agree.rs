@@ -1,6 +1,7 @@
 //! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the same.
 
 use super::Violation;
+use crate::client::Client;
 use crate::known::Known;
 use crate::world::World;
 
@@ -9,7 +10,7 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
         for other in &world.clients[at + 1..] {
             for (kind, known) in &client.types {
                 if let Some(theirs) = other.types.get(kind).filter(|theirs| is_alike(known, theirs)) {
-                    compare(known, theirs)?;
+                    compare([client, other], known, theirs)?;
                 }
             }
         }
@@ -22,7 +23,7 @@ fn is_alike(known: &Known, other: &Known) -> bool {
     mine == theirs && known.knows_locators == other.knows_locators
 }
 
-fn compare(known: &Known, other: &Known) -> Result<(), Violation> {
+fn compare(clients: [&Client; 2], known: &Known, other: &Known) -> Result<(), Violation> {
     let has = |known: &Known, other: &Known| {
         let mut held = known.held.iter();
         // S26: one of them may hold what is gone, or both, each as it was when it was sent.
@@ -30,7 +31,7 @@ fn compare(known: &Known, other: &Known) -> Result<(), Violation> {
             Some(theirs) => {
                 theirs.content == held.content || !(known.hears_removals() || other.hears_removals())
             }
-            None => !known.hears_removals(),
+            None => !known.hears_removals() || clients.iter().any(|one| one.is_used(known.kind, &key.0)),
         })
     };
     if has(known, other) && has(other, known) {

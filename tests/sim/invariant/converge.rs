@@ -25,19 +25,20 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
             return Err("it has no stream".into());
         };
         let snapshot = world.replicas[connection.replica].cache.snapshot();
-        compare(known, &snapshot)?;
+        compare(client, known, &snapshot)?;
         hears_of_absence(known, &snapshot)?;
     }
     Ok(())
 }
 
-fn compare(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
+fn compare(client: &Client, known: &Known, snapshot: &Snapshot) -> Result<(), String> {
     let expected = expected(known, snapshot)?;
     let is_told = |key: &Key, held: &Held| {
         let locators = known.locators(&key.0);
         let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
         known.hears_removals() || users.all(|params| selected(snapshot, known.kind, &key.0, params).is_some())
     };
+    let is_told = |key: &Key, held: &Held| is_told(key, held) && !client.is_used(known.kind, &key.0);
     let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
     let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
     if held == expected {
