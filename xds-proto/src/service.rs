@@ -1,4 +1,4 @@
-//! Discovery services: which service serves which type, and by which methods.
+//! Discovery services: which service serves which type, and by which methods; and the service that tells of clients.
 
 use crate::type_url;
 
@@ -100,6 +100,13 @@ pub const ADS_SOTW: &str = "StreamAggregatedResources";
 /// Method of [`ADS`] for streams in delta form.
 pub const ADS_DELTA: &str = "DeltaAggregatedResources";
 
+/// Full name of the service that tells what clients have and what they said about it (CSDS).
+pub const CSDS: &str = "envoy.service.status.v3.ClientStatusDiscoveryService";
+/// Method of [`CSDS`] that answers each request of a stream.
+pub const CSDS_STREAM: &str = "StreamClientStatus";
+/// Method of [`CSDS`] that answers once.
+pub const CSDS_FETCH: &str = "FetchClientStatus";
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -115,6 +122,7 @@ mod tests {
 
     const SOTW: &str = ".envoy.service.discovery.v3.DiscoveryRequest";
     const DELTA: &str = ".envoy.service.discovery.v3.DeltaDiscoveryRequest";
+    const STATUS: &str = ".envoy.service.status.v3.ClientStatusRequest";
 
     fn declared() -> BTreeSet<Method> {
         let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap();
@@ -140,6 +148,7 @@ mod tests {
     fn the_tables_name_every_declared_method() {
         let mut tabled =
             BTreeSet::from([method(ADS, ADS_SOTW, SOTW, true), method(ADS, ADS_DELTA, DELTA, true)]);
+        tabled.extend([method(CSDS, CSDS_STREAM, STATUS, true), method(CSDS, CSDS_FETCH, STATUS, false)]);
         for row in SERVICES {
             tabled.extend(row.sotw.map(|name| method(row.service, name, SOTW, true)));
             tabled.extend(row.delta.map(|name| method(row.service, name, DELTA, true)));

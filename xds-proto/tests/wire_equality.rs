@@ -19,12 +19,16 @@ use prost_reflect::{
 use quickcheck::{Arbitrary, Gen};
 use xds_proto::{
     envoy::{
+        admin::v3 as admin,
         config::core::v3 as core,
-        service::discovery::v3::{self as discovery, dynamic_parameter_constraints, resource},
-        r#type::v3 as semantic_version,
+        service::{
+            discovery::v3::{self as discovery, dynamic_parameter_constraints, resource},
+            status::v3::{self as status, client_config},
+        },
+        r#type::{matcher::v3 as matcher, v3 as semantic_version},
     },
     google::rpc,
-    service::SERVICES,
+    service::{CSDS, SERVICES},
     xds::core::v3 as xds,
 };
 
@@ -35,8 +39,14 @@ fn every_declared_message_has_the_fields_of_envoys() {
     assert!(messages.len() > 30, "only {} messages", messages.len());
     for ours in messages.iter().filter(|message| !PINNED.iter().any(|pin| pin.0 == message.full_name())) {
         let theirs = envoy.get_message_by_name(ours.full_name()).expect("Envoy declares the message");
-        assert_eq!(fields(ours), fields(&theirs), "{}", ours.full_name());
-        assert_eq!(oneofs(ours), oneofs(&theirs), "{}", ours.full_name());
+        let (mut expected, mut choices) = (fields(&theirs), oneofs(&theirs));
+        for number in omitted(ours.full_name()) {
+            assert!(expected.remove(number).is_some(), "{}: Envoy has no field {number}", ours.full_name());
+            choices.values_mut().for_each(|members| _ = members.remove(number));
+        }
+        choices.retain(|_, members| !members.is_empty());
+        assert_eq!(fields(ours), expected, "{}", ours.full_name());
+        assert_eq!(oneofs(ours), choices, "{}", ours.full_name());
     }
 }
 
@@ -84,6 +94,12 @@ fn every_discovery_service_of_envoys_is_declared_with_its_methods() {
 }
 
 #[test]
+fn the_status_service_has_the_methods_of_envoys() {
+    let methods_in = |pool: &DescriptorPool| methods(&pool.get_service_by_name(CSDS).unwrap());
+    assert_eq!(methods_in(&ours()), methods_in(&envoy()));
+}
+
+#[test]
 fn the_service_table_has_the_types_and_rest_paths_of_envoys_annotations() {
     let envoy = envoy();
     let resource = envoy.get_extension_by_name("envoy.annotations.resource").unwrap();
@@ -115,6 +131,9 @@ fn what_envoy_encodes_survives_our_structs() {
     let envoy = envoy();
     for codec in codecs() {
         let Some(descriptor) = envoy.get_message_by_name(&codec.name) else { continue };
+        if is_partial(&descriptor) {
+            continue;
+        }
         let mut random = Random::new();
         for round in 0..ROUNDS {
             let sent = random.message(&descriptor, DEPTH).encode_to_vec();
@@ -162,6 +181,29 @@ const PINNED: [(&str, &[&str]); 2] = [
         ],
     ),
 ];
+
+/// Fields of Envoy's messages that are not declared here, on purpose: the superseded form of CSDS, which would bring
+/// all of Envoy's configuration dumps, and matchers that are refused rather than evaluated.
+const OMITTED: [(&str, &[u32]); 4] = [
+    ("envoy.service.status.v3.ClientConfig", &[2]),
+    ("envoy.type.matcher.v3.RegexMatcher", &[1, 2]),
+    ("envoy.type.matcher.v3.StringMatcher", &[8]),
+    ("envoy.type.matcher.v3.StructMatcher", &[2, 3]),
+];
+
+fn omitted(message: &str) -> &'static [u32] {
+    OMITTED.iter().find(|(name, _)| *name == message).map_or(&[], |(_, fields)| fields)
+}
+
+/// Whether a message has omitted fields, at any depth. Only messages of two packages have, and none of those holds itself.
+fn is_partial(message: &MessageDescriptor) -> bool {
+    let holds_partial =
+        |field: FieldDescriptor| matches!(field.kind(), Kind::Message(inner) if is_partial(&inner));
+    let name = message.full_name();
+    let may_hold =
+        ["envoy.service.status.", "envoy.type.matcher."].iter().any(|package| name.starts_with(package));
+    !omitted(name).is_empty() || (may_hold && message.fields().any(holds_partial))
+}
 
 fn ours() -> DescriptorPool {
     DescriptorPool::decode(xds_proto::FILE_DESCRIPTOR_SET).expect("the set is self-contained")
@@ -271,6 +313,8 @@ fn codec<M: Message + Name + Default + PartialEq>() -> Codec {
 
 fn codecs() -> Vec<Codec> {
     vec![
+        codec::<admin::UpdateFailureState>(),
+        codec::<client_config::GenericXdsConfig>(),
         codec::<core::Address>(),
         codec::<core::BuildVersion>(),
         codec::<core::ControlPlane>(),
@@ -293,9 +337,16 @@ fn codecs() -> Vec<Codec> {
         codec::<dynamic_parameter_constraints::ConstraintList>(),
         codec::<dynamic_parameter_constraints::SingleConstraint>(),
         codec::<dynamic_parameter_constraints::single_constraint::Exists>(),
+        codec::<matcher::NodeMatcher>(),
+        codec::<matcher::RegexMatcher>(),
+        codec::<matcher::StringMatcher>(),
+        codec::<matcher::StructMatcher>(),
         codec::<resource::CacheControl>(),
         codec::<rpc::Status>(),
         codec::<semantic_version::SemanticVersion>(),
+        codec::<status::ClientConfig>(),
+        codec::<status::ClientStatusRequest>(),
+        codec::<status::ClientStatusResponse>(),
         codec::<xds::Authority>(),
         codec::<xds::CollectionEntry>(),
         codec::<xds::ContextParams>(),
