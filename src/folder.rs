@@ -271,7 +271,7 @@ pub struct Progress {
 }
 
 /// What a load did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// Files of the folder.
     pub files: usize,

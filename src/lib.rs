@@ -4,12 +4,12 @@
 pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig};
 pub use xds_core::{
-    Cache, Commit, CommitError, Constraints, MetadataKeys, NamedPath, ParameterMapping, Parameters, Resource,
-    ResourceError, ResourceName, Revision, Snapshot, Transaction, TypeUrl, Variant, VariantId, VariantSet,
-    Variants, Version,
+    Cache, ClientName, Commit, CommitError, Constraints, Delivered, MetadataKeys, NamedPath, Outcome,
+    ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot, Transaction,
+    TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
 };
 pub use xds_proto::type_url;
-pub use xds_server::{ServeError, Server, ServerConfig, Stopping};
+pub use xds_server::{ServeError, Server, ServerConfig, Stopping, applied};
 
 #[cfg(feature = "folder")]
 pub mod folder;

@@ -10,9 +10,13 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::resource::VariantId;
 use crate::variants::Variants;
 
+use events::Hub;
 use interest::Interest;
 use transaction::Change;
 
+pub use delivery::{ClientName, Delivered, Delivery, Outcome};
+pub(crate) use delivery::{Ledger, Spans, Standing};
+pub use events::{Deliveries, DeliveryEvent};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
 pub(crate) use snapshot::Removed;
@@ -22,6 +26,8 @@ pub(crate) use update::Update;
 pub(crate) use wanted::Wanted;
 
 mod class;
+mod delivery;
+mod events;
 mod interest;
 mod other_names;
 pub(crate) mod refs;
@@ -39,6 +45,8 @@ pub struct Cache {
     writer: Mutex<Writer>,
     interest: Mutex<Interest>,
     key_sets: KeySetRule,
+    /// Who wants to hear what becomes of commits.
+    hub: Arc<Hub>,
 }
 
 /// What only commits need; its lock makes them one at a time.
@@ -90,12 +98,12 @@ impl Cache {
         let mut next = Snapshot::clone(&current);
         let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
         if changed.is_empty() && current.is_synced() {
-            return Ok(Commit { revision: current.revision(), changed: 0 });
+            return Ok(Commit { revision: current.revision(), changed: 0, concerned: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
-        let commit = Commit { revision: next.revision(), changed: changed.values().map(BTreeSet::len).sum() };
-        self.publish(&current, next, &changed);
-        Ok(commit)
+        let revision = next.revision();
+        let concerned = self.publish(&current, next, &changed).into();
+        Ok(Commit { revision, changed: changed.values().map(BTreeSet::len).sum(), concerned })
     }
 
     /// Registers a stream: what it wants, and how it is woken.
@@ -116,17 +124,19 @@ impl Cache {
         lock(&self.interest).classes()
     }
 
-    /// Marks, swaps and wakes. A stream that registers meanwhile does so wholly before or wholly after.
-    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &ChangedNames) {
-        let woken = {
+    /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile does so wholly before or
+    /// wholly after.
+    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &ChangedNames) -> Vec<Arc<Ledger>> {
+        let (woken, concerned) = {
             let mut interest = lock(&self.interest);
-            let woken = interest.mark(current, &next, changed);
+            let marked = interest.mark(current, &next, changed);
             self.snapshot.store(Arc::new(next));
-            woken
+            marked
         };
         for stream in woken {
             stream.wake();
         }
+        concerned
     }
 }
 

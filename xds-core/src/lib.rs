@@ -43,7 +43,10 @@
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
-pub use cache::{Cache, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched};
+pub use cache::{
+    Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
+};
+pub use cache::{Delivered, Deliveries, Delivery, DeliveryEvent, Outcome};
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
 pub use mapping::{MetadataKeys, NamedPath, NamedPathError, ParameterMapping};

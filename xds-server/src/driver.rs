@@ -155,6 +155,7 @@ impl Driver {
             Machine::Sotw(stream) => {
                 let request = self.skimmer.sotw(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
+                    self.watch.name_client(client.name());
                     stream.on_node(client.parameters.clone());
                     if self.config.honours_ttl(client) {
                         stream.on_ttl_support();
@@ -166,6 +167,7 @@ impl Driver {
             Machine::Delta(stream) => {
                 let request = self.skimmer.delta(frame).map_err(malformed)?;
                 if is_new && let Some(client) = self.skimmer.client() {
+                    self.watch.name_client(client.name());
                     stream.on_node(client.parameters.clone());
                     if self.config.honours_ttl(client) {
                         stream.on_ttl_support();

@@ -12,7 +12,7 @@ use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
 use xds_core::subscription::{Asked, Locator};
-use xds_core::{Nonce, ParameterMapping, Parameters, ResourceName};
+use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName};
 
 /// Who is at the other end of a stream, in its own words.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -27,6 +27,13 @@ pub struct Client {
     pub user_agent: String,
     /// It says that it removes resources when their TTL ends (S38).
     pub supports_ttl: bool,
+}
+
+impl Client {
+    /// What its streams go by.
+    pub(crate) fn name(&self) -> ClientName {
+        ClientName { id: self.id.as_str().into(), cluster: self.cluster.as_str().into() }
+    }
 }
 
 /// Reads the requests of one stream, for the machines of [`xds_core::server`].

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::delivery::Ledger;
 use super::interest::Stream;
 use super::lock;
 use super::snapshot::{Snapshot, TypeSnapshot};
@@ -32,6 +33,7 @@ pub(super) type ClassId = u64;
 pub(super) struct Member {
     pub(super) stream: Arc<Stream>,
     pub(super) cursor: Arc<AtomicU64>,
+    pub(super) ledger: Arc<Ledger>,
 }
 
 /// The changes that concerned a class, oldest first.

@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
 
 use super::class::{Class, ClassId, Member};
+use super::delivery::{ClientName, Ledger};
 use super::snapshot::{Keys, Snapshot, TypeSnapshot};
 use super::update::Update;
 use super::wanted::Wanted;
@@ -27,15 +28,22 @@ use crate::variants::Variant;
 pub struct Watch {
     cache: Arc<Cache>,
     stream: Arc<Stream>,
+    /// What it answered, of each type it ever asked for.
+    ledgers: Mutex<Vec<Arc<Ledger>>>,
 }
 
 impl Watch {
     pub(super) fn new(cache: Arc<Cache>) -> Arc<Self> {
         let id = lock(&cache.interest).next_stream_id();
-        Arc::new(Self {
-            cache,
-            stream: Arc::new(Stream { id, woken: AtomicBool::new(false), waker: AtomicWaker::new() }),
-        })
+        let (client, woken, waker) = (OnceLock::new(), AtomicBool::new(false), AtomicWaker::new());
+        let stream = Arc::new(Stream { id, client, woken, waker });
+        Arc::new(Self { cache, stream, ledgers: Mutex::default() })
+    }
+
+    /// Says whose stream it is, for [`Commit::applied`](super::Commit::applied), before the first request is handed
+    /// over. The node of a stream does not change (G7), so only the first call counts.
+    pub fn name_client(&self, name: ClientName) {
+        _ = self.stream.client.set(name);
     }
 
     /// The cache it watches.
@@ -63,7 +71,8 @@ impl Watch {
     /// Joins the class of those who want the same. What was missed while not in it is found by comparing in full.
     pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
-        let member = Member { stream: Arc::clone(&self.stream), cursor: Arc::clone(&cursor) };
+        let ledger = self.ledger(type_url);
+        let member = Member { stream: Arc::clone(&self.stream), cursor: Arc::clone(&cursor), ledger };
         let mut interest = lock(&self.cache.interest);
         let (wanted, keys_at) = self.project(type_url, &asked);
         let class = interest.join(type_url, wanted, member);
@@ -74,6 +83,18 @@ impl Watch {
         membership
     }
 
+    /// Where it stands what this stream answered of a type.
+    pub(crate) fn ledger(&self, type_url: &TypeUrl) -> Arc<Ledger> {
+        let mut ledgers = lock(&self.ledgers);
+        if let Some(known) = ledgers.iter().find(|known| known.type_url() == type_url) {
+            return Arc::clone(known);
+        }
+        let (stream, hub) = (Arc::clone(&self.stream), Arc::clone(&self.cache.hub));
+        let ledger = Arc::new(Ledger::new(stream, type_url.clone(), hub));
+        ledgers.push(Arc::clone(&ledger));
+        ledger
+    }
+
     /// What is asked for as far as it matters now, and since when that is so. Asked with the index locked, so that no
     /// commit comes in between.
     fn project(&self, type_url: &TypeUrl, asked: &Wanted) -> (Wanted, Revision) {
@@ -81,6 +102,14 @@ impl Watch {
         match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
             Some(keys) => (asked.project(keys), keys.changed_at()),
             None => (asked.project(&Keys::default()), Revision::ZERO),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for ledger in lock(&self.ledgers).iter() {
+            ledger.end();
         }
     }
 }
@@ -249,12 +278,19 @@ pub struct Watched {
 /// A stream that can be woken.
 #[derive(Debug)]
 pub(super) struct Stream {
-    id: u64,
+    pub(super) id: u64,
+    /// Whose it is, once its first request came.
+    client: OnceLock<ClientName>,
     woken: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl Stream {
+    /// Whose it is; nobody's in particular before its first request.
+    pub(super) fn client(&self) -> ClientName {
+        self.client.get().cloned().unwrap_or_default()
+    }
+
     /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and sleep again.
     pub(super) fn wake(&self) {
         self.woken.store(true, Ordering::Release);
@@ -289,13 +325,14 @@ impl Interest {
         self.last_stream
     }
 
-    /// Writes a commit into the logs of the classes it concerns; the streams to wake, in the order of their start.
+    /// Writes a commit into the logs of the classes it concerns; the streams to wake, in the order of their start, and what
+    /// they answer of the types concerned.
     pub(super) fn mark(
         &mut self,
         current: &Snapshot,
         next: &Snapshot,
         changed: &ChangedNames,
-    ) -> Vec<Arc<Stream>> {
+    ) -> (Vec<Arc<Stream>>, Vec<Arc<Ledger>>) {
         self.revision = next.revision();
         let nothing = TypeSnapshot::default();
         let mut concerned = Vec::<&Arc<Class>>::new();
@@ -326,7 +363,7 @@ impl Interest {
             }
             concerned.extend(touched.into_iter().map(|id| &interest.classes[id]));
         }
-        let mut woken = BTreeMap::new();
+        let (mut woken, mut ledgers) = (BTreeMap::new(), Vec::new());
         for class in concerned {
             let members = lock(&class.members);
             for member in members.values() {
@@ -336,10 +373,11 @@ impl Interest {
                     member.cursor.fetch_max(self.revision.0 - 1, Ordering::Relaxed);
                 }
                 woken.insert(member.stream.id, Arc::clone(&member.stream));
+                ledgers.push(Arc::clone(&member.ledger));
             }
             class.touched_at.store(self.revision.0, Ordering::Release);
         }
-        woken.into_values().collect()
+        (woken.into_values().collect(), ledgers)
     }
 
     pub(super) fn watched(&self) -> Watched {

@@ -43,11 +43,11 @@ fn a_transaction_on_an_older_revision_is_refused() {
 fn g13_the_first_commit_counts_though_it_brings_nothing_and_later_ones_do_not() {
     let cache = Cache::new();
     assert!(!cache.snapshot().is_synced());
-    assert_eq!(commit(&cache, ""), Commit { revision: Revision(1), changed: 0 });
+    assert_eq!(commit(&cache, ""), did(1, 0));
     assert!(cache.snapshot().is_synced());
-    assert_eq!(commit(&cache, "EDS -never"), Commit { revision: Revision(1), changed: 0 });
-    assert_eq!(commit(&cache, "EDS a=1"), Commit { revision: Revision(2), changed: 1 });
-    assert_eq!(commit(&cache, "EDS a=1"), Commit { revision: Revision(2), changed: 0 });
+    assert_eq!(commit(&cache, "EDS -never"), did(1, 0));
+    assert_eq!(commit(&cache, "EDS a=1"), did(2, 1));
+    assert_eq!(commit(&cache, "EDS a=1"), did(2, 0));
 }
 
 #[test]
@@ -236,4 +236,8 @@ fn t15_the_rule_of_equal_keys_can_be_relaxed_and_that_against_overlaps_cannot() 
     let mut client = Delta::new(&cache);
     client.ask("X", "r?env=prod r?env=test");
     assert_eq!(client.sent(), "n1 X r[env=prod]=A -r[env=test,!version]");
+}
+
+fn did(revision: u64, changed: usize) -> Commit {
+    Commit { revision: Revision(revision), changed, concerned: Arc::default() }
 }

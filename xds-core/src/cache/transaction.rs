@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::Arc;
 
+use super::delivery::Ledger;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
@@ -151,11 +153,31 @@ fn shown(id: &VariantId) -> String {
     }
 }
 
-/// What a commit did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a commit did. [`applied`](Self::applied) tells who uses it.
+#[derive(Clone)]
 pub struct Commit {
     /// The revision of the cache after it.
     pub revision: Revision,
     /// How many names had a variant added, replaced or removed; putting what is there already does not count.
     pub changed: usize,
+    /// What those whom it concerned answer of the types concerned.
+    pub(super) concerned: Arc<[Arc<Ledger>]>,
 }
+
+impl fmt::Debug for Commit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Commit")
+            .field("revision", &self.revision)
+            .field("changed", &self.changed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whom they concerned says nothing about what they did.
+impl PartialEq for Commit {
+    fn eq(&self, other: &Self) -> bool {
+        (self.revision, self.changed) == (other.revision, other.changed)
+    }
+}
+
+impl Eq for Commit {}

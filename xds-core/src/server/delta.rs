@@ -222,6 +222,7 @@ fn respond(
     }
     progress.is_retelling = false;
     if content.is_empty() && !is_answer {
+        progress.responses.tell_uncertain();
         types.state(at).owed.left_later = left_later;
         return Ok(None);
     }
@@ -243,6 +244,9 @@ fn respond(
     uncertain.retain(|handle| !held.has(handle));
     let nonce = types.next_nonce();
     let TypeState { progress, owed: rest } = types.state(at);
+    if uncertain.is_empty() {
+        progress.responses.tell_uncertain();
+    }
     progress.sent(now, nonce, held, snapshot);
     progress.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
@@ -328,7 +332,8 @@ impl Content {
                 if progress.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
                     self.removed.remove(&handle);
-                    progress.gone.insert(handle, Gone::Held { variant: None, since: now });
+                    let removed_at = Revision::ZERO;
+                    progress.gone.insert(handle, Gone::Held { variant: None, removed_at, since: now });
                 } else {
                     self.removed.insert(handle);
                 }

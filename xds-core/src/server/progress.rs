@@ -10,7 +10,7 @@ use super::order::Release;
 use super::response::{StreamError, Verdict};
 use super::responses::{Held, Responses};
 use crate::cache::refs::References;
-use crate::cache::{Membership, Removed, Snapshot, TypeSnapshot, Update, Wanted, Watch};
+use crate::cache::{Ledger, Membership, Removed, Snapshot, Standing, TypeSnapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
@@ -38,6 +38,8 @@ pub(super) struct Progress {
     pub(super) membership: Option<Membership>,
     /// What the client said about what it was sent.
     pub(super) responses: Responses,
+    /// Where those who commit read that; `None` as long as nothing was asked for.
+    ledger: Option<Arc<Ledger>>,
     /// What the client was sent, still asks for, and the cache no longer has.
     pub(super) gone: BTreeMap<Handle, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
@@ -91,8 +93,9 @@ pub(super) enum Answer {
 /// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]
 pub(super) enum Gone {
-    /// The client was not told yet. Its last content is unknown when the client brought the name from another stream.
-    Held { variant: Option<Arc<Variant>>, since: Duration },
+    /// The client was not told yet. Its last content, and the commit that removed it, are unknown when the client brought
+    /// the name from another stream.
+    Held { variant: Option<Arc<Variant>>, removed_at: Revision, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
     Told {
         /// What that names.
@@ -102,7 +105,7 @@ pub(super) enum Gone {
 
 impl Gone {
     fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
-        let Self::Held { since, variant } = self else { return None };
+        let Self::Held { since, variant, .. } = self else { return None };
         match release {
             Release::Later => None,
             Release::Now(used) | Release::AfterGrace(used) if used.contains(name) => None,
@@ -124,6 +127,7 @@ impl Progress {
             subscription: Subscription::new(derived),
             membership: None,
             responses: Responses::default(),
+            ledger: None,
             gone: BTreeMap::new(),
             former: None,
             refused: BTreeSet::new(),
@@ -151,7 +155,10 @@ impl Progress {
         match &mut self.membership {
             Some(membership) if membership.asked().form == asked.form => membership.select(asked),
             // T25b: all that was sent by name is sent once more, with its constraints.
-            _ => self.former = self.membership.replace(watch.join(&self.type_url, asked)),
+            _ => {
+                self.former = self.membership.replace(watch.join(&self.type_url, asked));
+                self.ledger = Some(watch.ledger(&self.type_url));
+            }
         }
         if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
             self.subscription.share(names);
@@ -289,7 +296,7 @@ impl Progress {
             .removed
             .iter()
             .filter(|gone| !is_unknown(&self.subscription, &step.update, &gone.variant));
-        let removed = removed.map(|gone| (self.handle(&gone.variant), Arc::clone(&gone.variant)));
+        let removed = removed.map(|gone| (self.handle(&gone.variant), gone.clone()));
         // S24: only what is still asked for.
         let subscription = &self.subscription;
         let is_wanted = |gone: &&Removed| {
@@ -297,10 +304,11 @@ impl Progress {
             holders.any(|params| gone.variant.constraints().matches(params))
         };
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
-        let former = former.map(|gone| (Handle::of_name(gone.variant.name()), Arc::clone(&gone.variant)));
+        let former = former.map(|gone| (Handle::of_name(gone.variant.name()), gone.clone()));
         if self.holds_removals() {
-            for (handle, variant) in removed.chain(former).collect::<Vec<_>>() {
-                self.gone.insert(handle, Gone::Held { variant: Some(variant), since: now });
+            for (handle, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
+                let held = Gone::Held { variant: Some(variant), removed_at: at, since: now };
+                self.gone.insert(handle, held);
             }
         } else {
             step.gone.extend(former.map(|(handle, _)| handle));
@@ -321,8 +329,9 @@ impl Progress {
         };
         self.gone.retain(|handle, gone| {
             let is_replaced = is_replaced(handle);
-            if is_replaced && matches!(gone, Gone::Held { .. }) {
+            if is_replaced && let Gone::Held { removed_at, .. } = gone {
                 told.push(handle.clone());
+                self.responses.tell(*removed_at);
             }
             !is_replaced
         });
@@ -368,6 +377,9 @@ impl Progress {
 
     /// The client is told that something is gone, if it had it.
     fn told(&mut self, handle: &Handle) {
+        if let Some(Gone::Held { removed_at, .. }) = self.gone.get(handle) {
+            self.responses.tell(*removed_at);
+        }
         if self.known.full_state || self.selects_all() {
             self.gone.remove(handle);
         } else if let Some(gone) = self.gone.get_mut(handle) {
@@ -561,8 +573,36 @@ impl Progress {
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
         let mut responses = std::mem::take(&mut self.responses);
         responses.supersede(&content, |handle| self.is_live(handle, snapshot));
-        responses.sent(now, nonce, content);
+        responses.sent(now, nonce, content, self.cursor());
         self.responses = responses;
+    }
+
+    /// Up to which revision it was sent what it selects, or found to lack nothing.
+    fn cursor(&self) -> Revision {
+        self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
+    }
+
+    /// Lets those who commit know how far the client is. To be called when there is nothing more to send now, or not before
+    /// the client has answered.
+    pub(super) fn publish(&mut self, snapshot: &Snapshot) {
+        let Some(ledger) = &self.ledger else { return };
+        self.responses.forget_told();
+        let standing = if self.membership.is_some() {
+            self.responses.reach(self.cursor());
+            let mut standing = self.responses.standing();
+            // S33: what is held was not told.
+            for gone in self.gone.values() {
+                if let Gone::Held { removed_at, .. } = gone {
+                    standing.open.add_one(*removed_at);
+                }
+            }
+            standing
+        } else {
+            // Nobody asks for it any more.
+            self.responses.reach(snapshot.revision());
+            Standing { sent: snapshot.revision(), ..Standing::default() }
+        };
+        ledger.follow(standing);
     }
 
     /// Whether the stream gets what it knows by this.
@@ -584,7 +624,7 @@ impl Progress {
                 Some((Verdict::Acked { type_url, nonce }, uncertain))
             }
             Some(detail) => {
-                let is_known = self.responses.on_nack(nonce);
+                let is_known = self.responses.on_nack(nonce, &detail);
                 self.forget_uncovered();
                 is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
             }

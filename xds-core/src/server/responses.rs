@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::config::StreamConfig;
 use super::progress::Handle;
-use crate::name::{Nonce, ResourceName};
+use crate::cache::{Spans, Standing};
+use crate::name::{Nonce, ResourceName, Revision};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]
@@ -15,9 +16,15 @@ pub(super) struct Responses {
     /// The newest one.
     last: Option<Nonce>,
     /// What rejected responses held, each response by itself (D8): the client may have taken all of it, some or none.
-    rejected: Vec<BTreeSet<Handle>>,
-    /// A full state was rejected, and none was accepted since.
-    is_state_rejected: bool,
+    rejected: Vec<Rejected>,
+    /// Of a full state that was rejected, when none was accepted since.
+    state_rejected: Option<Complaint>,
+    /// Of what is told again because a rejected response held it too (D8).
+    uncertain: Option<Complaint>,
+    /// Up to which revision everything was sent, or found needless.
+    reached: Revision,
+    /// Earlier revisions, of which the next response tells.
+    told: Spans,
     /// Not all that is in flight is remembered.
     is_overfull: bool,
 }
@@ -34,6 +41,22 @@ pub(super) enum Open {
 struct Sent {
     at: Duration,
     content: Held,
+    /// The revisions that it brings.
+    brings: Spans,
+}
+
+/// What a rejected response held.
+#[derive(Debug)]
+struct Rejected {
+    handles: BTreeSet<Handle>,
+    complaint: Complaint,
+}
+
+/// The client's own words, and the revisions they are about.
+#[derive(Debug, Clone)]
+struct Complaint {
+    about: Spans,
+    detail: Arc<str>,
 }
 
 /// What a response held.
@@ -50,14 +73,59 @@ pub(super) enum Held {
 }
 
 impl Responses {
-    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held) {
+    /// Notes a response that brings the client to a revision.
+    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, revision: Revision) {
         self.is_overfull &= self.are_in_flight();
-        self.in_flight.insert(nonce, Sent { at: now, content });
-        if self.in_flight.len() > IN_FLIGHT_REMEMBERED {
-            self.in_flight.pop_first();
+        let mut brings = std::mem::take(&mut self.told);
+        brings.add(self.reached, revision);
+        self.reach(revision);
+        self.in_flight.insert(nonce, Sent { at: now, content, brings });
+        if self.in_flight.len() > IN_FLIGHT_REMEMBERED
+            && let Some((_, forgotten)) = self.in_flight.pop_first()
+            && let Some(mut next) = self.in_flight.first_entry()
+        {
             self.is_overfull = true;
+            // Its answer may never be booked; what it brought is not taken as accepted for that.
+            next.get_mut().brings.extend(&forgotten.brings);
         }
         self.last = Some(nonce);
+    }
+
+    /// Nothing has to be sent up to a revision.
+    pub(super) fn reach(&mut self, revision: Revision) {
+        self.reached = self.reached.max(revision);
+    }
+
+    /// The next response tells of a removal that was held since an earlier revision.
+    pub(super) fn tell(&mut self, revision: Revision) {
+        self.told.add_one(revision);
+    }
+
+    /// What was to be told needed no response.
+    pub(super) fn forget_told(&mut self) {
+        self.told = Spans::default();
+    }
+
+    /// The next response tells the last of what is uncertain.
+    pub(super) fn tell_uncertain(&mut self) {
+        if let Some(Complaint { about, .. }) = self.uncertain.take() {
+            self.told.extend(&about);
+        }
+    }
+
+    /// Of which revisions an answer is still to come, and which were rejected, with the client's words.
+    pub(super) fn standing(&self) -> Standing {
+        let mut open = Spans::default();
+        for sent in self.in_flight.values() {
+            open.extend(&sent.brings);
+        }
+        if let Some(uncertain) = &self.uncertain {
+            open.extend(&uncertain.about);
+        }
+        let complaints = self.rejected.iter().map(|rejected| &rejected.complaint).chain(&self.state_rejected);
+        let complaints = complaints.filter(|complaint| !complaint.about.is_empty());
+        let rejected = complaints.map(|of| (of.about.clone(), Arc::clone(&of.detail))).collect();
+        Standing { sent: self.reached, open, rejected }
     }
 
     /// The newest response, answered or not.
@@ -72,21 +140,28 @@ impl Responses {
 
     /// Whether the client rejected something that was not put right since.
     pub(super) fn are_rejected(&self) -> bool {
-        self.is_state_rejected || !self.rejected.is_empty()
+        self.state_rejected.is_some() || !self.rejected.is_empty()
+    }
+
+    /// What the client said when it rejected this.
+    pub(super) fn complaint(&self, handle: &Handle) -> Option<&Arc<str>> {
+        let of_part = self.rejected.iter().rev().find(|group| group.handles.contains(handle));
+        of_part.map(|group| &group.complaint).or(self.state_rejected.as_ref()).map(|of| &of.detail)
     }
 
     /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
     /// than the limit.
     pub(super) fn open(&self, limit: usize) -> Option<Open> {
         let is_state = self.in_flight.values().any(|sent| matches!(sent.content, Held::State));
-        if self.is_state_rejected || is_state {
+        if self.state_rejected.is_some() || is_state {
             return Some(Open::State);
         }
         let mut names: BTreeSet<_> = self.in_flight_names(limit)?.into_iter().cloned().collect();
-        if names.len() + self.rejected.iter().map(BTreeSet::len).sum::<usize>() > limit {
+        if names.len() + self.rejected.iter().map(|group| group.handles.len()).sum::<usize>() > limit {
             return None;
         }
-        names.extend(self.rejected.iter().flatten().map(|handle| handle.name.clone()));
+        let rejected = self.rejected.iter().flat_map(|group| &group.handles);
+        names.extend(rejected.map(|handle| handle.name.clone()));
         Some(Open::Names(names))
     }
 
@@ -102,12 +177,20 @@ impl Responses {
 
     /// Whether this is among what was rejected.
     pub(super) fn are_rejected_with(&self, handle: &Handle) -> bool {
-        self.is_state_rejected || self.rejected.iter().any(|group| group.contains(handle))
+        self.complaint(handle).is_some()
     }
 
     /// S8c: whoever answers the newest response will not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
         self.in_flight.clear();
+    }
+
+    /// The client rejected the newest response and will not answer those before it: they count as rejected with it.
+    pub(super) fn reject_in_flight(&mut self) {
+        let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
+        if let Some(complaint) = self.state_rejected.as_mut().or(newest) {
+            self.in_flight.values().for_each(|sent| complaint.about.extend(&sent.brings));
+        }
     }
 
     /// Books an ACK; `None` when the nonce is not one that waits for its answer.
@@ -117,14 +200,17 @@ impl Responses {
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
         match self.in_flight.remove(&nonce)?.content {
             Held::State => {
-                self.is_state_rejected = false;
+                self.state_rejected = None;
                 Some(BTreeSet::new())
             }
             content => {
                 let mut uncertain = BTreeSet::new();
-                for mut group in self.take_touched(&content) {
-                    group.retain(|handle| !content.has(handle));
-                    uncertain.append(&mut group);
+                for Rejected { mut handles, complaint } in self.take_touched(&content) {
+                    handles.retain(|handle| !content.has(handle));
+                    if !handles.is_empty() {
+                        self.add_uncertain(complaint);
+                    }
+                    uncertain.append(&mut handles);
                 }
                 Some(uncertain)
             }
@@ -132,36 +218,56 @@ impl Responses {
     }
 
     /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits for its answer.
-    pub(super) fn on_nack(&mut self, nonce: Nonce) -> bool {
-        let Some(Sent { content, .. }) = self.in_flight.remove(&nonce) else { return false };
+    pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
+        let Some(Sent { content, brings, .. }) = self.in_flight.remove(&nonce) else { return false };
+        let mut complaint = Complaint { about: brings, detail: detail.into() };
         if matches!(content, Held::State) {
-            self.is_state_rejected = true;
+            if let Some(before) = self.state_rejected.take() {
+                complaint.about.extend(&before.about);
+            }
+            self.state_rejected = Some(complaint);
             return true;
         }
-        let mut group: BTreeSet<_> = content.handles().cloned().collect();
+        let mut handles: BTreeSet<_> = content.handles().cloned().collect();
         for mut touched in self.take_touched(&content) {
-            group.append(&mut touched);
+            handles.append(&mut touched.handles);
+            complaint.about.extend(&touched.complaint.about);
         }
-        self.keep_rejected(group);
+        self.reject(Rejected { handles, complaint });
         true
     }
 
-    /// Goes on to count these as rejected.
-    pub(super) fn keep_rejected(&mut self, group: BTreeSet<Handle>) {
-        if !group.is_empty() {
+    /// Goes on to count these as rejected, after the client took something that puts right what they were rejected with.
+    /// To who wrote it that is an answer.
+    pub(super) fn keep_rejected(&mut self, handles: BTreeSet<Handle>) {
+        if let Some(Complaint { detail, .. }) = self.uncertain.take() {
+            self.reject(Rejected { handles, complaint: Complaint { about: Spans::default(), detail } });
+        }
+    }
+
+    fn reject(&mut self, group: Rejected) {
+        if !group.handles.is_empty() {
             self.rejected.push(group);
         }
         if self.rejected.len() > REJECTED_REMEMBERED {
             // The oldest two become one: at worst more is told than need be.
             let mut oldest = self.rejected.remove(0);
-            self.rejected[0].append(&mut oldest);
+            self.rejected[0].handles.append(&mut oldest.handles);
+            self.rejected[0].complaint.about.extend(&oldest.complaint.about);
+        }
+    }
+
+    fn add_uncertain(&mut self, complaint: Complaint) {
+        match &mut self.uncertain {
+            Some(known) => known.about.extend(&complaint.about),
+            None => self.uncertain = Some(complaint),
         }
     }
 
     /// A response says of some names what there is now: what was rejected of them and is no longer so stands for that
     /// from here on.
     pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&Handle) -> bool) {
-        for group in &mut self.rejected {
+        for Rejected { handles: group, .. } in &mut self.rejected {
             let is_superseded = |handle: &Handle| {
                 content.of_name(&handle.name).next().is_some() && !content.has(handle) && !is_live(handle)
             };
@@ -175,14 +281,15 @@ impl Responses {
     /// Nothing is asked for any more.
     pub(super) fn forget_rejected(&mut self) {
         self.rejected.clear();
-        self.is_state_rejected = false;
+        self.state_rejected = None;
+        self.uncertain = None;
     }
 
     /// What is no longer asked for is no longer uncertain.
     pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&Handle) -> bool) {
         self.rejected.retain_mut(|group| {
-            group.retain(&mut is_covered);
-            !group.is_empty()
+            group.handles.retain(&mut is_covered);
+            !group.handles.is_empty()
         });
     }
 
@@ -193,8 +300,8 @@ impl Responses {
     }
 
     /// Takes out what was rejected together with something that this holds.
-    fn take_touched(&mut self, content: &Held) -> Vec<BTreeSet<Handle>> {
-        let touches = |group: &mut BTreeSet<Handle>| group.iter().any(|handle| content.has(handle));
+    fn take_touched(&mut self, content: &Held) -> Vec<Rejected> {
+        let touches = |group: &mut Rejected| group.handles.iter().any(|handle| content.has(handle));
         self.rejected.extract_if(.., touches).collect()
     }
 }

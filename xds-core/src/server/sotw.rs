@@ -109,6 +109,9 @@ impl SotwStream {
             verdict
         });
         if is_current {
+            if matches!(verdict, Some(Verdict::Nacked { .. })) {
+                progress.responses.reject_in_flight();
+            }
             // S8c: whoever answers the newest response will not answer those before it.
             progress.responses.forget_in_flight();
         }

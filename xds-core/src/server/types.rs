@@ -13,7 +13,7 @@ use super::response::{Next, Response, Service, StreamError};
 use super::responses::Held;
 use super::unsettled::Referrer;
 use crate::cache::{Snapshot, Watch};
-use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator};
 
@@ -149,6 +149,7 @@ impl<O: Owed> Types<O> {
             }
         }
         let next = self.turns(now, snapshot, respond);
+        self.states.iter_mut().for_each(|state| state.progress.publish(snapshot));
         if let Some(seat) = &self.seat {
             let states = || self.states.iter().map(|state| &state.progress);
             seat.tell(states());
@@ -249,7 +250,7 @@ impl<O: Owed> Types<O> {
         let type_url = progress.type_url.clone();
         let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, failures.iter()))];
         let nonce = self.next_nonce();
-        self.states[at].progress.responses.sent(now, nonce, Held::nothing());
+        self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0).to_string(), bodies })
     }
 

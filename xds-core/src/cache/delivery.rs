@@ -1,0 +1,394 @@
+//! How far clients are with a commit: which of them it concerned, and which of those ACKed it, rejected it or left.
+//!
+//! Each stream keeps a [`Ledger`] per type, which says what of the revisions it was sent is answered. A commit remembers
+//! the ledgers of those it concerned, and nothing else happens for it: who asks reads the ledgers, and who waits leaves
+//! a note in those that are not decided yet.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Poll;
+
+use atomic_waker::AtomicWaker;
+
+use super::events::{DeliveryEvent, Hub};
+use super::interest::Stream;
+use super::{Commit, lock};
+use crate::name::{Revision, TypeUrl};
+
+/// Who a client says it is. Its streams are those with the same name; one without an id is a client of its own (G6).
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientName {
+    /// `node.id`.
+    pub id: Arc<str>,
+    /// `node.cluster`.
+    pub cluster: Arc<str>,
+}
+
+/// How far one client is with one commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ACKed all that the commit changed for it, removals included, or was found to have it already.
+    Acked,
+    /// It rejected a response with something of the commit, and nothing that puts it right was ACKed since.
+    Nacked {
+        /// The type of that response.
+        type_url: TypeUrl,
+        /// The client's own words.
+        detail: Arc<str>,
+    },
+    /// The streams that still owed an answer have ended. A client that comes back is sent what it lacks, but counts
+    /// for later commits only.
+    Gone,
+    /// It was not sent everything yet, or did not answer.
+    Pending,
+    /// It was pending when the time of who waited was over.
+    Late,
+}
+
+/// What became of a commit at one client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// The client.
+    pub client: ClientName,
+    /// How far it is.
+    pub outcome: Outcome,
+}
+
+/// The clients that a commit concerned, or some of them. Made by [`Commit::applied`].
+pub struct Delivery {
+    revision: Revision,
+    clients: Vec<(ClientName, Vec<Arc<Ledger>>)>,
+}
+
+impl Commit {
+    /// Follows the clients that this commit concerned and whose name passes: those whose selection it may have changed,
+    /// fixed at the commit. Costs nothing before it is called.
+    ///
+    /// The first commit, and one that brings a key which no constraints named before, concern everyone who asks for
+    /// anything of the type; who is then found to lack nothing counts as [`Outcome::Acked`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, StreamConfig};
+    /// use xds_core::{Cache, ClientName, Outcome, Resource, Transaction};
+    ///
+    /// let cache = Cache::new();
+    /// # let watch = cache.watch();
+    /// # watch.name_client(ClientName { id: "envoy-1".into(), cluster: "edge".into() });
+    /// # let mut stream = DeltaStream::new(watch, Service::Aggregated, StreamConfig::default());
+    /// # let type_url = "example.com/acme.Thing".to_owned();
+    /// # let subscribe = vec!["a".into()].into();
+    /// # stream.on_request(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() })?;
+    /// let mut transaction = Transaction::new();
+    /// transaction.put(Resource::new("example.com/acme.Thing".into(), "a".into(), "payload".into())?);
+    /// let delivery = cache.commit(transaction)?.applied(|client| &*client.cluster == "edge");
+    /// // `delivery.settled().await` waits until no client is pending.
+    /// assert_eq!(delivery.results()[0].outcome, Outcome::Pending);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn applied(&self, who: impl Fn(&ClientName) -> bool) -> Delivery {
+        let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
+        for ledger in &*self.concerned {
+            let client = ledger.stream.client();
+            if who(&client) {
+                // G6: nameless streams have nothing in common.
+                let alone = client.id.is_empty().then_some(ledger.stream.id);
+                let (_, ledgers) =
+                    clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
+                ledgers.push(Arc::clone(ledger));
+            }
+        }
+        Delivery { revision: self.revision, clients: clients.into_values().collect() }
+    }
+}
+
+impl Delivery {
+    /// How far each client is now, in the order of their names.
+    #[must_use]
+    pub fn results(&self) -> Vec<Delivered> {
+        let result = |(client, ledgers): &(ClientName, Vec<Arc<Ledger>>)| {
+            let outcomes = ledgers.iter().map(|ledger| ledger.outcome(self.revision));
+            let outcome = outcomes.max_by_key(Outcome::weight).unwrap_or(Outcome::Acked);
+            Delivered { client: client.clone(), outcome }
+        };
+        self.clients.iter().map(result).collect()
+    }
+
+    /// Waits until every type of every client is ACKed, rejected or gone. Needs no runtime, and dropping the future
+    /// loses nothing. A deadline is the caller's: `xds_server::applied` sets one.
+    pub async fn settled(&self) -> Vec<Delivered> {
+        loop {
+            // One for this loop itself, until all ledgers know of it.
+            let waiter = Arc::new(Waiter { undecided: AtomicUsize::new(1), waker: AtomicWaker::new() });
+            for ledger in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
+                ledger.note(self.revision, &waiter);
+            }
+            waiter.decided();
+            poll_fn(|cx| {
+                waiter.waker.register(cx.waker());
+                if waiter.undecided.load(Ordering::Acquire) == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let results = self.results();
+            // D8: what was rejected may be told again meanwhile, and is then open once more.
+            if results.iter().all(|result| result.outcome != Outcome::Pending) {
+                return results;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("revision", &self.revision)
+            .field("results", &self.results())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Outcome {
+    /// Of the types of a client the heaviest says how far it is.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Acked => 0,
+            Self::Gone => 1,
+            Self::Pending | Self::Late => 2,
+            Self::Nacked { .. } => 3,
+        }
+    }
+}
+
+/// What one stream has answered of one type, for those who wrote it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    stream: Arc<Stream>,
+    type_url: TypeUrl,
+    hub: Arc<Hub>,
+    book: Mutex<Book>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    standing: Standing,
+    is_ended: bool,
+    /// Who waits until a revision is decided here.
+    waiters: Vec<(Revision, Weak<Waiter>)>,
+}
+
+/// Which revisions a stream still owes an answer to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Up to here everything was sent, held back, or found needless.
+    pub(crate) sent: Revision,
+    /// What of it was not answered, or not told.
+    pub(crate) open: Spans,
+    /// What of it was rejected, and in which words.
+    pub(crate) rejected: Vec<(Spans, Arc<str>)>,
+}
+
+impl Ledger {
+    pub(super) fn new(stream: Arc<Stream>, type_url: TypeUrl, hub: Arc<Hub>) -> Self {
+        Self { stream, type_url, hub, book: Mutex::default() }
+    }
+
+    pub(super) fn type_url(&self) -> &TypeUrl {
+        &self.type_url
+    }
+
+    /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very stream).
+    pub(crate) fn follow(&self, standing: Standing) {
+        let mut book = lock(&self.book);
+        if book.standing == standing {
+            return;
+        }
+        let before = std::mem::replace(&mut book.standing, standing);
+        let decided = book.take_decided();
+        let events = if self.hub.has_readers() { self.news(&before, &book.standing) } else { Vec::new() };
+        // Sent before another change of this stream can overtake them.
+        self.hub.send(events);
+        drop(book);
+        wake(decided);
+    }
+
+    /// The stream is no more.
+    pub(super) fn end(&self) {
+        let mut book = lock(&self.book);
+        book.is_ended = true;
+        let decided = book.take_decided();
+        if self.hub.has_readers() {
+            self.hub.send(vec![self.event(book.standing.applied(), Outcome::Gone)]);
+        }
+        drop(book);
+        wake(decided);
+    }
+
+    fn outcome(&self, revision: Revision) -> Outcome {
+        let book = lock(&self.book);
+        match book.verdict(revision) {
+            Decision::Acked => Outcome::Acked,
+            Decision::Open => Outcome::Pending,
+            Decision::Ended => Outcome::Gone,
+            Decision::Rejected(detail) => self.nacked(detail),
+        }
+    }
+
+    fn nacked(&self, detail: &Arc<str>) -> Outcome {
+        Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(detail) }
+    }
+
+    fn note(&self, revision: Revision, waiter: &Arc<Waiter>) {
+        let mut book = lock(&self.book);
+        // Of those who no longer wait.
+        book.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
+        if matches!(book.verdict(revision), Decision::Open) {
+            waiter.undecided.fetch_add(1, Ordering::AcqRel);
+            book.waiters.push((revision, Arc::downgrade(waiter)));
+        }
+    }
+
+    /// What there is to tell of a change.
+    fn news(&self, before: &Standing, now: &Standing) -> Vec<DeliveryEvent> {
+        let mut events = Vec::new();
+        for (spans, detail) in &now.rejected {
+            if !before.rejected.iter().any(|(_, known)| Arc::ptr_eq(known, detail)) {
+                events.push(self.event(spans.last(), self.nacked(detail)));
+            }
+        }
+        if now.applied() > before.applied() {
+            events.push(self.event(now.applied(), Outcome::Acked));
+        }
+        events
+    }
+
+    fn event(&self, revision: Revision, outcome: Outcome) -> DeliveryEvent {
+        let (client, type_url) = (self.stream.client(), self.type_url.clone());
+        DeliveryEvent { lost: 0, client, type_url, revision, outcome }
+    }
+}
+
+/// What a ledger says of one revision.
+enum Decision<'a> {
+    Acked,
+    Open,
+    Rejected(&'a Arc<str>),
+    Ended,
+}
+
+impl Book {
+    fn verdict(&self, revision: Revision) -> Decision<'_> {
+        let Standing { sent, open, rejected } = &self.standing;
+        let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
+        if let Some((_, detail)) = rejected {
+            return Decision::Rejected(detail);
+        }
+        match revision > *sent || open.cover(revision) {
+            true if self.is_ended => Decision::Ended,
+            true => Decision::Open,
+            false => Decision::Acked,
+        }
+    }
+
+    fn take_decided(&mut self) -> Vec<Weak<Waiter>> {
+        let mut waiters = std::mem::take(&mut self.waiters);
+        let is_decided =
+            |(revision, _): &mut (Revision, _)| !matches!(self.verdict(*revision), Decision::Open);
+        let decided = waiters.extract_if(.., is_decided).map(|(_, waiter)| waiter).collect();
+        self.waiters = waiters;
+        decided
+    }
+}
+
+impl Standing {
+    /// Up to here everything is in use.
+    fn applied(&self) -> Revision {
+        let spans = self.rejected.iter().map(|(spans, _)| spans).chain([&self.open]);
+        spans.filter_map(Spans::before).fold(self.sent, Revision::min)
+    }
+}
+
+fn wake(waiters: Vec<Weak<Waiter>>) {
+    for waiter in waiters.iter().filter_map(Weak::upgrade) {
+        waiter.decided();
+    }
+}
+
+/// Who waits until nothing is undecided.
+#[derive(Debug)]
+struct Waiter {
+    undecided: AtomicUsize,
+    waker: AtomicWaker,
+}
+
+impl Waiter {
+    fn decided(&self) {
+        if self.undecided.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.waker.wake();
+        }
+    }
+}
+
+/// Revisions, as some runs of them.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Spans(Vec<Span>);
+
+/// The revisions after one, up to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    after: Revision,
+    until: Revision,
+}
+
+impl Spans {
+    /// Adds the revisions after one, up to another.
+    pub(crate) fn add(&mut self, after: Revision, until: Revision) {
+        let span = Span { after, until };
+        if after >= until || self.0.contains(&span) {
+            return;
+        }
+        self.0.push(span);
+        if self.0.len() > SPANS_KEPT {
+            let Span { after, until } = self.0.remove(0);
+            let oldest = &mut self.0[0];
+            *oldest = Span { after: oldest.after.min(after), until: oldest.until.max(until) };
+        }
+    }
+
+    /// Adds one revision; the one before the first commit is none.
+    pub(crate) fn add_one(&mut self, revision: Revision) {
+        self.add(Revision(revision.0.saturating_sub(1)), revision);
+    }
+
+    pub(crate) fn extend(&mut self, other: &Self) {
+        other.0.iter().for_each(|span| self.add(span.after, span.until));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn cover(&self, revision: Revision) -> bool {
+        self.0.iter().any(|span| span.after < revision && revision <= span.until)
+    }
+
+    /// The revision before the first of them.
+    fn before(&self) -> Option<Revision> {
+        self.0.iter().map(|span| span.after).min()
+    }
+
+    /// The last of them.
+    fn last(&self) -> Revision {
+        self.0.iter().map(|span| span.until).max().unwrap_or_default()
+    }
+}
+
+/// Runs that are told apart; past it the oldest two become one with what is between them, so that at worst a commit waits
+/// for an answer that it needs no more.
+const SPANS_KEPT: usize = 32;
+
+#[cfg(test)]
+mod tests;

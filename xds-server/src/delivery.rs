@@ -1,0 +1,38 @@
+//! Waiting for clients with a deadline, which the cache has no clock for.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use xds_core::{ClientName, Commit, Delivered, Outcome};
+
+/// Waits until the clients that a commit concerned and whose name passes have ACKed or rejected it, or left, for
+/// `deadline` at most; who is pending then is [`Outcome::Late`].
+///
+/// ```no_run
+/// # async fn example(cache: &xds_core::Cache, transaction: xds_core::Transaction) -> Result<(), xds_core::CommitError> {
+/// use std::time::Duration;
+/// use xds_core::Outcome;
+///
+/// let commit = cache.commit(transaction)?;
+/// let results = xds_server::applied(&commit, |client| &*client.cluster == "edge", Duration::from_secs(10)).await;
+/// let is_everywhere = results.iter().all(|result| result.outcome == Outcome::Acked);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn applied(
+    commit: &Commit,
+    who: impl Fn(&ClientName) -> bool,
+    deadline: Duration,
+) -> Vec<Delivered> {
+    let delivery = commit.applied(who);
+    if let Ok(results) = timeout(deadline, delivery.settled()).await {
+        return results;
+    }
+    let mut results = delivery.results();
+    for result in &mut results {
+        if result.outcome == Outcome::Pending {
+            result.outcome = Outcome::Late;
+        }
+    }
+    results
+}
