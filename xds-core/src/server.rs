@@ -10,11 +10,14 @@ pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
 pub(crate) use progress::Handle;
+pub use report::{ReportStatus, ResourceReport, TypeReport};
 pub use response::{Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
+mod answers;
 mod body;
 mod client_group;
+mod clusters_sent;
 mod config;
 mod delta;
 #[cfg(test)]
@@ -30,6 +33,8 @@ mod order;
 mod progress;
 #[cfg(test)]
 mod redirect_tests;
+mod refresh;
+mod report;
 mod response;
 mod responses;
 mod sotw;

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamError, Verdict};
+use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamError, TypeReport, Verdict};
 use xds_core::{Cache, Watch};
 
 use crate::clients::{Clients, Place};
 use crate::frame::Outbound;
 use crate::observe::Event;
+use crate::roster::{Listed, Listing, Roster};
 use crate::service::ServerConfig;
 use crate::skim::{Client, Skimmer};
 
@@ -30,6 +31,14 @@ pub(crate) struct Driver {
     start: Instant,
     /// When it ends though nothing is wrong (G14).
     ends_at: Option<Instant>,
+    roster: Arc<Roster>,
+    label: Arc<str>,
+    /// Its place in the roster, once the first request came.
+    listing: Option<Listing>,
+    /// Who wants to know what the client has (C20).
+    reports: mpsc::Receiver<oneshot::Sender<Vec<TypeReport>>>,
+    /// What the roster sends on.
+    asks: mpsc::Sender<oneshot::Sender<Vec<TypeReport>>>,
 }
 
 /// Which protocol a stream speaks.
@@ -52,8 +61,10 @@ impl Driver {
         protocol: Protocol,
         config: &Arc<ServerConfig>,
         clients: &Arc<Clients>,
+        roster: &Arc<Roster>,
     ) -> Self {
         let watch = cache.watch();
+        let label = label(&service, protocol).into();
         let type_url = match &service {
             Service::Aggregated => String::new(),
             Service::Single(type_url) => type_url.as_str().to_owned(),
@@ -67,7 +78,23 @@ impl Driver {
         let clients = Arc::clone(clients);
         let (config, start) = (Arc::clone(config), Instant::now());
         let ends_at = config.stream_age.map(|age| start + jittered(age));
-        Self { machine, clients, place: None, skimmer, watch, config, start, ends_at }
+        let (asks, reports) = mpsc::channel(1);
+        let roster = Arc::clone(roster);
+        Self {
+            machine,
+            clients,
+            place: None,
+            skimmer,
+            watch,
+            config,
+            start,
+            ends_at,
+            roster,
+            label,
+            listing: None,
+            reports,
+            asks,
+        }
     }
 
     /// Runs until the client or the server ends the stream.
@@ -141,6 +168,8 @@ impl Driver {
                 () = sleep_until(self.ends_at.unwrap_or(self.start)), if self.ends_at.is_some() => {
                     return Status::ok("the stream reached its maximal age");
                 }
+                // G11: also while a client reads nothing, whose stream is kept.
+                Some(asker) = self.reports.recv() => self.report(asker),
                 () = tokio::task::yield_now(), if requests_in_a_row >= REQUESTS_IN_A_ROW => requests_in_a_row = 0,
                 () = outbound.closed() => return Status::cancelled("the client went away"),
             }
@@ -181,6 +210,9 @@ impl Driver {
             debug!(node = id, cluster, %parameters, user_agent, "stream opened");
             self.tell(Event::Opened);
         }
+        if is_new {
+            self.list();
+        }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
             self.tell(Event::NodeChanged);
@@ -208,6 +240,26 @@ impl Driver {
             Machine::Sotw(stream) => stream.next(now, &snapshot),
             Machine::Delta(stream) => stream.next(now, &snapshot),
         }
+    }
+
+    /// C20: from the first request on it is known whose stream it is, unless that does not say.
+    fn list(&mut self) {
+        let client = self.client();
+        if self.listing.is_none() || self.skimmer.client().is_some() {
+            let (label, reports) = (Arc::clone(&self.label), self.asks.clone());
+            let stream = Listed { client: client.name(), user_agent: client.user_agent, label, reports };
+            self.listing = Some(self.roster.list(stream));
+        }
+    }
+
+    fn report(&mut self, asker: oneshot::Sender<Vec<TypeReport>>) {
+        let snapshot = self.watch.cache().snapshot();
+        let report = match &mut self.machine {
+            Machine::Sotw(stream) => stream.report(&snapshot),
+            Machine::Delta(stream) => stream.report(&snapshot),
+        };
+        // Who asked may have given up.
+        _ = asker.send(report);
     }
 
     fn log(&self, verdict: &Verdict) {
@@ -242,6 +294,18 @@ impl Driver {
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+/// What a stream is for.
+fn label(service: &Service, protocol: Protocol) -> String {
+    let protocol = match protocol {
+        Protocol::Sotw => "SotW",
+        Protocol::Delta => "delta",
+    };
+    match service {
+        Service::Aggregated => format!("ADS {protocol}"),
+        Service::Single(type_url) => format!("{} {protocol}", type_url.message_name()),
     }
 }
 

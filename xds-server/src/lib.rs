@@ -27,16 +27,19 @@
 //! | `driver` | one task per stream |
 //! | `clients` | which streams belong to one client |
 //! | [`skim`] | requests read without decoding what is not needed |
+//! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
 
 mod clients;
+mod csds;
 mod delivery;
 mod driver;
 mod frame;
 mod observe;
+mod roster;
 mod service;
 pub mod skim;
 

@@ -17,12 +17,15 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Status, Streaming};
 use xds_core::server::{Service, StreamConfig};
 use xds_core::{Cache, ParameterMapping};
-use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, SERVICES};
+use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
+use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
 use crate::clients::Clients;
+use crate::csds::StatusService;
 use crate::driver::{Driver, Protocol};
 use crate::frame::ResponseBody;
 use crate::observe::{Event, Observer};
+use crate::roster::Roster;
 use crate::skim::Client;
 
 /// Serves one cache over gRPC, with health and reflection.
@@ -142,12 +145,14 @@ impl Server {
     ) -> Result<(), ServeError> {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let services = || SERVICES.iter().map(|row| row.service).chain([ADS, ""]);
+        let services = || SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]);
         for service in services() {
             health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
         }
-        let routes = Routes::new(health_service);
-        let routes = self.add_discovery(add_reflection(routes), &stopping);
+        let roster = Arc::<Roster>::default();
+        let status = StatusService::new(Arc::clone(&roster), stopping.clone());
+        let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
+        let routes = self.add_discovery(add_reflection(routes), &stopping, &roster);
         let routes = routes.into_axum_router().fallback(unknown_path);
         let has_routes = self.routes.has_routes();
         let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
@@ -177,7 +182,12 @@ impl Server {
     }
 
     /// The aggregated and every per-type service, a route per method.
-    fn add_discovery(&self, routes: Routes, stopping: &watch::Receiver<bool>) -> Routes {
+    fn add_discovery(
+        &self,
+        routes: Routes,
+        stopping: &watch::Receiver<bool>,
+        roster: &Arc<Roster>,
+    ) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
             let sotw = row.sotw.map(|method| (row.service, method, service.clone(), Protocol::Sotw));
@@ -199,6 +209,7 @@ impl Server {
                 service,
                 protocol,
                 clients: Arc::clone(&clients),
+                roster: Arc::clone(roster),
                 streams: Arc::clone(&streams),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
@@ -240,6 +251,7 @@ struct Method {
     service: Service,
     protocol: Protocol,
     clients: Arc<Clients>,
+    roster: Arc<Roster>,
     /// One permit for each stream that may be.
     streams: Arc<Semaphore>,
 }
@@ -266,8 +278,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
         let (sender, outbound) = mpsc::channel(1);
-        let driver =
-            Driver::new(&self.cache, self.service.clone(), self.protocol, &self.config, &self.clients);
+        let Self { cache, config, clients, roster, .. } = self;
+        let driver = Driver::new(cache, self.service.clone(), self.protocol, config, clients, roster);
         let stopping = self.stopping.clone();
         tokio::spawn(async move {
             driver.run(inbound, sender, stopping).await;

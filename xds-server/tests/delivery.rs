@@ -1,5 +1,4 @@
 //! Writers learn over real sockets which clients use what they committed.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

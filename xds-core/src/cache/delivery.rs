@@ -68,7 +68,8 @@ impl Commit {
     /// fixed at the commit. Costs nothing before it is called.
     ///
     /// The first commit, and one that brings a key which no constraints named before, concern everyone who asks for
-    /// anything of the type; who is then found to lack nothing counts as [`Outcome::Acked`].
+    /// anything of the type; who is then found to lack nothing counts as [`Outcome::Acked`]. A stream that nobody
+    /// [named](crate::Watch::name_client) is a client without a name, such as a poll over REST, which cannot ACK and ends.
     ///
     /// ```
     /// # use std::time::Duration;

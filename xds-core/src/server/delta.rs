@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::body::{Body, DELTA_ERRORS};
 use super::client_group::ClientGroup;
+use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
 use super::failure::Failure;
 use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
+use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
@@ -67,13 +69,6 @@ struct Owed {
     endpoints: BTreeSet<ResourceName>,
     /// What the client brought from another stream; used up by the first answer.
     brought: BTreeMap<ResourceName, String>,
-}
-
-/// Which clusters this stream sent before it asked for endpoints, by the names of their assignments (S34, D9).
-#[derive(Debug)]
-enum ClustersSent {
-    All,
-    Some(BTreeSet<ResourceName>),
 }
 
 impl DeltaStream {
@@ -171,6 +166,11 @@ impl DeltaStream {
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         let Self { types, clusters_sent } = self;
         types.next(now, snapshot, |types, at| respond(types, clusters_sent, at, now, snapshot))
+    }
+
+    /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
+    pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+        self.types.report(snapshot)
     }
 }
 
@@ -567,6 +567,10 @@ impl types::Owed for Owed {
         self.locators.iter().map(|locator| &locator.name)
     }
 
+    fn owes_everything(&self) -> bool {
+        self.everything
+    }
+
     fn due(&self) -> Option<Duration> {
         if self.is_empty() { None } else { Some(Duration::ZERO) }
     }
@@ -575,28 +579,6 @@ impl types::Owed for Owed {
         self.endpoints.extend(names);
     }
 }
-
-impl ClustersSent {
-    fn add(&mut self, endpoints: Vec<ResourceName>, is_whole: bool) {
-        match self {
-            _ if endpoints.is_empty() => {}
-            Self::All => {}
-            Self::Some(names) if is_whole || names.len() > CLUSTERS_REMEMBERED => *self = Self::All,
-            Self::Some(names) => names.extend(endpoints),
-        }
-    }
-
-    fn has(&self, name: &ResourceName) -> bool {
-        match self {
-            Self::All => true,
-            Self::Some(names) => names.contains(name),
-        }
-    }
-}
-
-/// Past this number a stream that never asked for endpoints counts as having been sent all clusters: at worst its first
-/// answer about endpoints repeats what the client has.
-const CLUSTERS_REMEMBERED: usize = 4096;
 
 #[cfg(test)]
 mod tests;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::body::Shape;
 use super::failure::{Code, Failure};
 use super::order::Release;
-use super::response::{StreamError, Verdict};
-use super::responses::{Held, Responses};
+use super::response::StreamError;
+use super::responses::Responses;
 use crate::cache::refs::References;
-use crate::cache::{Ledger, Membership, Removed, Snapshot, Standing, TypeSnapshot, Update, Wanted, Watch};
+use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSnapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
-use crate::name::{Nonce, ResourceName, Revision, TypeUrl};
+use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Selection, Subscription};
 use crate::variants::{Form, Variant};
@@ -39,7 +39,7 @@ pub(super) struct Progress {
     /// What the client said about what it was sent.
     pub(super) responses: Responses,
     /// Where those who commit read that; `None` as long as nothing was asked for.
-    ledger: Option<Arc<Ledger>>,
+    pub(super) ledger: Option<Arc<Ledger>>,
     /// What the client was sent, still asks for, and the cache no longer has.
     pub(super) gone: BTreeMap<Handle, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
@@ -51,7 +51,7 @@ pub(super) struct Progress {
     /// Names that wait for the first commit, since when, and whether the client was told so (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
     /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
-    ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
+    pub(super) ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// The newest revision at which the client was known to use just what it had been sent (S33).
@@ -189,7 +189,7 @@ impl Progress {
     }
 
     /// What is no longer asked for was not rejected.
-    fn forget_uncovered(&mut self) {
+    pub(super) fn forget_uncovered(&mut self) {
         if self.responses.are_rejected() {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
@@ -250,6 +250,7 @@ impl Progress {
             let found = self.find(locator, snapshot);
             self.ahead.entry(locator.name.clone()).or_default();
             for variant in found {
+                self.responses.tell_ahead(update.from, variant.changed_at);
                 self.ahead.entry(variant.name().clone()).or_default().push(variant);
             }
             // T31: what an answer replaces goes with it.
@@ -258,7 +259,10 @@ impl Progress {
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
                 let had = removed.filter(|removed| removed.variant.born_at <= update.from);
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
-                gone.extend(had.map(|had| self.handle(&had.variant)));
+                for Removed { variant, at } in had {
+                    self.responses.tell_ahead(update.from, *at);
+                    gone.push(self.handle(variant));
+                }
             }
         }
         Step { update, gone, unsure: Vec::new() }
@@ -508,39 +512,6 @@ impl Progress {
         told
     }
 
-    /// Times the next refresh of what has a TTL: at half of the shortest one.
-    pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
-        let shortest = snapshot.of_type(&self.type_url).and_then(TypeSnapshot::shortest_ttl);
-        let every = shortest.filter(|_| self.ttl && self.is_answered()).map(|ttl| ttl / 2);
-        let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
-        self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
-    }
-
-    /// What is to be refreshed now; the next time is then another.
-    ///
-    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it holds another version (S39).
-    pub(super) fn take_refresh(
-        &mut self,
-        now: Duration,
-        since: Revision,
-        snapshot: &Snapshot,
-    ) -> Vec<Arc<Variant>> {
-        if self.refresh_at.is_none_or(|at| at > now) {
-            return Vec::new();
-        }
-        self.refresh_at = None;
-        self.time_refresh(now, snapshot);
-        let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
-        let chosen = names.flat_map(|name| self.chosen(name, snapshot));
-        let is_held = |variant: &&Arc<Variant>| {
-            variant.changed_at <= since && !self.responses.are_rejected_with(&self.handle(variant))
-        };
-        let timed = chosen.filter(|variant| variant.ttl().is_some());
-        let mut timed: Vec<_> = timed.filter(is_held).cloned().collect();
-        timed.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
-        timed
-    }
-
     /// How the client is told resources.
     pub(super) fn shape(&self) -> Shape<'_> {
         Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl, spelled: &self.spelled }
@@ -569,66 +540,9 @@ impl Progress {
         }
     }
 
-    /// Notes a response and what it holds.
-    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
-        let mut responses = std::mem::take(&mut self.responses);
-        responses.supersede(&content, |handle| self.is_live(handle, snapshot));
-        responses.sent(now, nonce, content, self.cursor());
-        self.responses = responses;
-    }
-
-    /// Up to which revision it was sent what it selects, or found to lack nothing.
-    fn cursor(&self) -> Revision {
-        self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
-    }
-
-    /// Lets those who commit know how far the client is. To be called when there is nothing more to send now, or not before
-    /// the client has answered.
-    pub(super) fn publish(&mut self, snapshot: &Snapshot) {
-        let Some(ledger) = &self.ledger else { return };
-        self.responses.forget_told();
-        let standing = if self.membership.is_some() {
-            self.responses.reach(self.cursor());
-            let mut standing = self.responses.standing();
-            // S33: what is held was not told.
-            for gone in self.gone.values() {
-                if let Gone::Held { removed_at, .. } = gone {
-                    standing.open.add_one(*removed_at);
-                }
-            }
-            standing
-        } else {
-            // Nobody asks for it any more.
-            self.responses.reach(snapshot.revision());
-            Standing { sent: snapshot.revision(), ..Standing::default() }
-        };
-        ledger.follow(standing);
-    }
-
     /// Whether the stream gets what it knows by this.
     pub(super) fn is_live(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         self.chosen(&handle.name, snapshot).into_iter().any(|variant| self.handle(variant) == *handle)
-    }
-
-    /// Books what the client says about a response; `None` when the nonce is not one that waits for its answer (D5). Neither
-    /// an ACK nor a NACK causes a send (S6), but an ACK may leave something to be told again (D8).
-    pub(super) fn book(
-        &mut self,
-        nonce: Nonce,
-        error_detail: Option<String>,
-    ) -> Option<(Verdict, BTreeSet<Handle>)> {
-        let type_url = self.type_url.clone();
-        match error_detail {
-            None => {
-                let uncertain = self.responses.on_ack(nonce)?;
-                Some((Verdict::Acked { type_url, nonce }, uncertain))
-            }
-            Some(detail) => {
-                let is_known = self.responses.on_nack(nonce, &detail);
-                self.forget_uncovered();
-                is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
-            }
-        }
     }
 
     /// What the client knows an update by, changes and removals alike.
@@ -664,7 +578,7 @@ impl Progress {
 }
 
 /// Whether it is what a name was answered with.
-fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
+pub(super) fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
     let sent = ahead.get(variant.name());
     sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
 }
@@ -695,6 +609,3 @@ impl Handle {
         self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
 }
-
-/// No TTL makes a stream busier than this.
-const SHORTEST_REFRESH: Duration = Duration::from_millis(100);

@@ -101,6 +101,11 @@ impl Responses {
         self.told.add_one(revision);
     }
 
+    /// The next response answers with something of later revisions, and leaves out what else there is up to them.
+    pub(super) fn tell_ahead(&mut self, reached: Revision, revision: Revision) {
+        self.told.add(reached, revision);
+    }
+
     /// What was to be told needed no response.
     pub(super) fn forget_told(&mut self) {
         self.told = Spans::default();
@@ -141,6 +146,11 @@ impl Responses {
     /// Whether the client rejected something that was not put right since.
     pub(super) fn are_rejected(&self) -> bool {
         self.state_rejected.is_some() || !self.rejected.is_empty()
+    }
+
+    /// Whether an answer is still to come to a response that held this.
+    pub(super) fn are_in_flight_with(&self, handle: &Handle) -> bool {
+        self.in_flight.values().any(|sent| sent.content.has(handle))
     }
 
     /// What the client said when it rejected this.

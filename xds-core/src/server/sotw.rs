@@ -10,6 +10,7 @@ use super::config::StreamConfig;
 use super::failure::{Code, Failure};
 use super::order::Release;
 use super::progress::{Answer, Handle, Others, Progress, Step};
+use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
@@ -165,6 +166,11 @@ impl SotwStream {
         self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
     }
 
+    /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
+    pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+        self.types.report(snapshot)
+    }
+
     /// The version that a response with all that a type's subscription selects would have; that of nothing where
     /// nothing is asked for.
     ///
@@ -290,6 +296,10 @@ impl types::Owed for Owed {
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.locators.iter().map(|locator| &locator.name)
+    }
+
+    fn owes_everything(&self) -> bool {
+        self.everything
     }
 
     fn due(&self) -> Option<Duration> {

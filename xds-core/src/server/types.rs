@@ -59,6 +59,9 @@ pub(super) trait Owed: Default {
     /// The names that were asked for.
     fn names(&self) -> impl Iterator<Item = &ResourceName>;
 
+    /// Whether a wildcard was asked for.
+    fn owes_everything(&self) -> bool;
+
     /// When it is to be answered; `None` when there is nothing to answer.
     fn due(&self) -> Option<Duration>;
 
@@ -108,6 +111,10 @@ impl<O: Owed> Types<O> {
 
     pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
         &mut self.states[at]
+    }
+
+    pub(super) fn states_mut(&mut self) -> &mut [TypeState<O>] {
+        &mut self.states
     }
 
     /// The state of a type, if the stream ever asked for it.

@@ -49,6 +49,8 @@ pub(crate) trait Client {
     fn pass(&mut self, time: Duration);
     fn reconnect(&mut self);
     fn check(&self) -> Result<(), String>;
+    /// Compares what this stream brought with the cache, and not what is missing.
+    fn check_held(&self) -> Result<(), String>;
     /// The same when everything that is asked for has just changed.
     fn check_last(&self) -> Result<(), String> {
         self.check()
@@ -172,6 +174,11 @@ impl Client for SotwClient {
     fn check(&self) -> Result<(), String> {
         let mut known = self.types.iter();
         known.try_for_each(|(url, known)| known.check(url, &self.cache, KnownType::of(url).full_state))
+    }
+
+    fn check_held(&self) -> Result<(), String> {
+        let mut known = self.types.iter();
+        known.try_for_each(|(url, known)| known.check_held(url, &self.cache, KnownType::of(url).full_state))
     }
 
     fn check_last(&self) -> Result<(), String> {
@@ -301,6 +308,10 @@ impl Client for DeltaClient {
 
     fn check(&self) -> Result<(), String> {
         self.types.iter().try_for_each(|(url, known)| known.check(url, &self.cache, true))
+    }
+
+    fn check_held(&self) -> Result<(), String> {
+        self.types.iter().try_for_each(|(url, known)| known.check_held(url, &self.cache, true))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use quickcheck::{Arbitrary, Gen};
-use xds_core::{Cache, Constraints, Parameters, Resource, Transaction, VariantId};
+use xds_core::{Cache, Commit, Constraints, Parameters, Resource, Transaction, VariantId};
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER, ROUTE_CONFIGURATION};
 
 pub(crate) const TYPES: [&str; 4] = [CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER, ROUTE_CONFIGURATION];
@@ -177,7 +177,7 @@ const FIRST_LAST: u8 = 200;
 const NAMES: u8 = 5;
 const SCHEMES: u8 = 7;
 
-pub(crate) fn commit(cache: &Cache, changes: &[Change]) {
+pub(crate) fn commit(cache: &Cache, changes: &[Change]) -> Commit {
     let changes: BTreeMap<_, _> = changes
         .iter()
         .map(|(t, n, scheme, content)| ((type_of(*t), name_of(*n)), (*scheme, *content)))
@@ -205,7 +205,7 @@ pub(crate) fn commit(cache: &Cache, changes: &[Change]) {
             transaction.put(resource.with_constraints(constraints));
         }
     }
-    cache.commit(transaction).unwrap();
+    cache.commit(transaction).unwrap()
 }
 
 /// Name and content of a payload.

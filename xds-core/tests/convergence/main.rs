@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quickcheck::{Gen, QuickCheck};
-use xds_core::Cache;
+use xds_core::{Cache, Commit, Outcome};
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
 use client::{Client, DeltaClient, SotwClient};
@@ -21,9 +21,10 @@ use history::{ByName, History, Located, Step, commit, parameters};
 
 /// Runs the steps, heals, and compares.
 fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> Result<(), String> {
+    let mut commits = Vec::new();
     for step in &history.steps {
         match step {
-            Step::Commit(changes) => commit(cache, changes),
+            Step::Commit(changes) => commits.push(commit(cache, changes)),
             Step::Ask { type_url, asked } => {
                 client.ask(history::type_of(*type_url), asked.iter().map(history::asked_of).collect());
             }
@@ -34,21 +35,42 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
         // Now and then a request follows before the server gets to answer.
         if !matches!(step, Step::Ask { type_url: 128.., .. }) {
             client.receive();
+            // Who is said to use all that there is does not have anything else.
+            if outcomes(&commits).all(|outcome| matches!(outcome, Outcome::Acked | Outcome::Gone)) {
+                client.check_held()?;
+            }
         }
     }
     if !cache.snapshot().is_synced() {
-        commit(cache, &[]);
+        commits.push(commit(cache, &[]));
     }
     settle(client);
     // S33: what was NACKed holds removals until something of its type is accepted.
     if !history.steps.iter().any(|step| matches!(step, Step::Take { accept: false })) {
         client.check()?;
+        decided(&commits, |outcome| matches!(outcome, Outcome::Acked | Outcome::Gone))?;
     }
     for last in history.last_commits() {
-        commit(cache, &last);
+        commits.push(commit(cache, &last));
         settle(client);
     }
-    client.check_last()
+    client.check_last()?;
+    decided(&commits, |outcome| *outcome != Outcome::Pending)
+}
+
+/// What became of commits at all streams.
+fn outcomes(commits: &[Commit]) -> impl Iterator<Item = Outcome> {
+    commits.iter().flat_map(|commit| commit.applied(|_| true).results()).map(|result| result.outcome)
+}
+
+/// Those who wrote must know by now what became of it.
+fn decided(commits: &[Commit], is_fine: impl Fn(&Outcome) -> bool) -> Result<(), String> {
+    for commit in commits {
+        if let Some(outcome) = outcomes(std::slice::from_ref(commit)).find(|outcome| !is_fine(outcome)) {
+            return Err(format!("{commit:?} is {outcome:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// The client takes all there is, until nothing more comes.

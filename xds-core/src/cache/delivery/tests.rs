@@ -227,6 +227,30 @@ fn s33_a_removal_that_is_held_is_applied_when_it_was_told_and_acked() {
 }
 
 #[test]
+fn s33_what_an_answer_brought_ahead_of_its_turn_is_open_until_it_is_acked() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1; EDS a=1; RDS r=1");
+    let mut client = delta(&cache, "n");
+    client.ask("CDS", "*");
+    client.ask("RDS", "r");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("RDS", "2");
+    client.sent();
+    let both = commit(&cache, "CDS a=static; RDS r=2");
+    assert_eq!(client.sent(), "n3 CDS a=static");
+    // Asked for again, it does not wait for the cluster.
+    client.ask("RDS", "r");
+    assert_eq!(client.sent(), "n4 RDS r=2");
+    client.ack("CDS", "3");
+    assert_eq!(client.sent(), "");
+    assert_eq!(results(&both), "n:pending");
+    client.ack("RDS", "4");
+    client.sent();
+    assert_eq!(results(&both), "n:acked");
+}
+
+#[test]
 fn s26_a_removal_that_cannot_be_told_is_applied() {
     let cache = Cache::new();
     commit(&cache, "RDS r=1 s=1");

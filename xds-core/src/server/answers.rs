@@ -1,0 +1,69 @@
+//! What was sent of one type, what the client said about it, and how those who commit learn that.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::progress::{Gone, Handle, Progress};
+use super::response::Verdict;
+use super::responses::Held;
+use crate::cache::{Membership, Snapshot, Standing};
+use crate::name::{Nonce, Revision};
+
+impl Progress {
+    /// Notes a response and what it holds.
+    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
+        let mut responses = std::mem::take(&mut self.responses);
+        responses.supersede(&content, |handle| self.is_live(handle, snapshot));
+        responses.sent(now, nonce, content, self.cursor());
+        self.responses = responses;
+    }
+
+    /// Up to which revision it was sent what it selects, or found to lack nothing.
+    pub(super) fn cursor(&self) -> Revision {
+        self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
+    }
+
+    /// Lets those who commit know how far the client is. To be called when there is nothing more to send now, or not before
+    /// the client has answered.
+    pub(super) fn publish(&mut self, snapshot: &Snapshot) {
+        let Some(ledger) = &self.ledger else { return };
+        self.responses.forget_told();
+        let standing = if self.membership.is_some() {
+            self.responses.reach(self.cursor());
+            let mut standing = self.responses.standing();
+            // S33: what is held was not told.
+            for gone in self.gone.values() {
+                if let Gone::Held { removed_at, .. } = gone {
+                    standing.open.add_one(*removed_at);
+                }
+            }
+            standing
+        } else {
+            // Nobody asks for it any more.
+            self.responses.reach(snapshot.revision());
+            Standing { sent: snapshot.revision(), ..Standing::default() }
+        };
+        ledger.follow(standing);
+    }
+
+    /// Books what the client says about a response; `None` when the nonce is not one that waits for its answer (D5). Neither
+    /// an ACK nor a NACK causes a send (S6), but an ACK may leave something to be told again (D8).
+    pub(super) fn book(
+        &mut self,
+        nonce: Nonce,
+        error_detail: Option<String>,
+    ) -> Option<(Verdict, BTreeSet<Handle>)> {
+        let type_url = self.type_url.clone();
+        match error_detail {
+            None => {
+                let uncertain = self.responses.on_ack(nonce)?;
+                Some((Verdict::Acked { type_url, nonce }, uncertain))
+            }
+            Some(detail) => {
+                let is_known = self.responses.on_nack(nonce, &detail);
+                self.forget_uncovered();
+                is_known.then(|| (Verdict::Nacked { type_url, nonce, detail }, BTreeSet::new()))
+            }
+        }
+    }
+}

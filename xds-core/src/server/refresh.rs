@@ -1,0 +1,47 @@
+//! When what has a TTL is told again (S39, S40, D26).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::progress::Progress;
+use crate::cache::{Snapshot, TypeSnapshot};
+use crate::name::Revision;
+use crate::variants::Variant;
+
+impl Progress {
+    /// Times the next refresh of what has a TTL: at half of the shortest one.
+    pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
+        let shortest = snapshot.of_type(&self.type_url).and_then(TypeSnapshot::shortest_ttl);
+        let every = shortest.filter(|_| self.ttl && self.is_answered()).map(|ttl| ttl / 2);
+        let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
+        self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
+    }
+
+    /// What is to be refreshed now; the next time is then another.
+    ///
+    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it holds another version (S39).
+    pub(super) fn take_refresh(
+        &mut self,
+        now: Duration,
+        since: Revision,
+        snapshot: &Snapshot,
+    ) -> Vec<Arc<Variant>> {
+        if self.refresh_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.refresh_at = None;
+        self.time_refresh(now, snapshot);
+        let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
+        let chosen = names.flat_map(|name| self.chosen(name, snapshot));
+        let is_held = |variant: &&Arc<Variant>| {
+            variant.changed_at <= since && !self.responses.are_rejected_with(&self.handle(variant))
+        };
+        let timed = chosen.filter(|variant| variant.ttl().is_some());
+        let mut timed: Vec<_> = timed.filter(is_held).cloned().collect();
+        timed.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
+        timed
+    }
+}
+
+/// No TTL makes a stream busier than this.
+const SHORTEST_REFRESH: Duration = Duration::from_millis(100);

@@ -1,0 +1,129 @@
+//! What a stream has of each type and what its client said about that, for people (C20).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::progress::{Gone, Progress, is_sent};
+use super::types::{Owed, TypeState, Types};
+use crate::cache::Snapshot;
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
+use crate::subscription;
+use crate::variants::Variant;
+
+/// What one stream asks for of one type, and how far each resource has come. By name.
+#[derive(Debug, Clone)]
+pub struct TypeReport {
+    /// The type.
+    pub type_url: TypeUrl,
+    /// Each variant that the stream gets, and what it asks for and does not get.
+    pub resources: Vec<ResourceReport>,
+}
+
+/// One resource of one stream.
+#[derive(Debug, Clone)]
+pub struct ResourceReport {
+    /// The name that was asked for.
+    pub name: ResourceName,
+    /// Whom the variant is for; where there is none, the parameters that get nothing while others get something.
+    pub constraints: Constraints,
+    /// The newest content with its version as the stream is told it; `None` when there is no such resource.
+    pub content: Option<(Arc<Variant>, Version)>,
+    /// What the client has of that.
+    pub status: ReportStatus,
+}
+
+/// What a client has of a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReportStatus {
+    /// Not this content; perhaps an older one.
+    NotSent,
+    /// It was sent, and the client did not answer. However long that takes, its stream is kept (G11).
+    Stale,
+    /// It was sent, and ACKed.
+    Synced,
+    /// It was sent with a response that the client rejected.
+    Rejected {
+        /// The client's own words.
+        detail: Arc<str>,
+    },
+}
+
+impl<O: Owed> Types<O> {
+    /// How far the client is, given the newest snapshot. O(what it asks for).
+    pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+        let states = self.states_mut().iter_mut().map(|state| {
+            let TypeState { progress, owed } = state;
+            progress.refresh(snapshot);
+            let resources = snapshot.of_type(&progress.type_url);
+            // X12, D24: what is asked for may stand for other names.
+            let asked = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
+            let unanswered: BTreeSet<_> = asked.flatten().collect();
+            progress.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
+        });
+        states.filter(|report| !report.resources.is_empty()).collect()
+    }
+}
+
+impl Progress {
+    fn report(&self, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> TypeReport {
+        let type_url = self.type_url.clone();
+        let missing = |name: &ResourceName, constraints| {
+            let (name, status) = (name.clone(), ReportStatus::NotSent);
+            ResourceReport { name, constraints, content: None, status }
+        };
+        let Some(membership) = &self.membership else {
+            // G4: who asks for a type that is not served is told so, and gets nothing.
+            let selections: Vec<_> = self.subscription.selections().map(|(_, selection)| selection).collect();
+            let names = selections.iter().flat_map(subscription::Selection::names);
+            return TypeReport {
+                type_url,
+                resources: names.map(|name| missing(name, Constraints::NONE)).collect(),
+            };
+        };
+        let everything = membership.everything(snapshot);
+        let present = |variant: &Arc<Variant>, status| ResourceReport {
+            name: variant.name().clone(),
+            constraints: variant.constraints().clone(),
+            content: Some((Arc::clone(variant), variant.version_in(self.form()))),
+            status,
+        };
+        let selected = everything.changed.iter().map(|variant| {
+            let is_sent = self.has_reached(variant) && !owes(variant.name());
+            present(variant, if is_sent { self.answer_to(variant) } else { ReportStatus::NotSent })
+        });
+        // S33: what no longer exists and was not told to be gone is still what the client has.
+        let held = self.gone.values().filter_map(|gone| match gone {
+            Gone::Held { variant: Some(variant), .. } => Some(present(variant, self.answer_to(variant))),
+            Gone::Held { variant: None, .. } | Gone::Told { .. } => None,
+        });
+        let absent = everything.absent.iter().filter(|name| !self.holds(name));
+        let absent = absent.map(|name| missing(name, Constraints::NONE));
+        let unmatched = everything.unmatched.iter();
+        let unmatched = unmatched.map(|(name, constraints)| missing(name, constraints.clone()));
+        let mut resources: Vec<_> = selected.chain(held).chain(absent).chain(unmatched).collect();
+        resources.sort_by(|one, other| one.name.cmp(&other.name));
+        TypeReport { type_url, resources }
+    }
+
+    /// Whether the stream is as far as the commit that brought a content.
+    fn has_reached(&self, variant: &Arc<Variant>) -> bool {
+        let cursor = self.cursor();
+        cursor > Revision::ZERO && (variant.changed_at <= cursor || is_sent(&self.ahead, variant))
+    }
+
+    /// What the client said of what it was sent last of a variant.
+    fn answer_to(&self, variant: &Variant) -> ReportStatus {
+        let handle = self.handle(variant);
+        if self.responses.are_in_flight_with(&handle) {
+            return ReportStatus::Stale;
+        }
+        match self.responses.complaint(&handle) {
+            Some(detail) => ReportStatus::Rejected { detail: Arc::clone(detail) },
+            None => ReportStatus::Synced,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

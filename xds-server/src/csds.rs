@@ -1,0 +1,344 @@
+//! What each client has and what it said about it: CSDS of the server (C20).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use xds_core::TypeUrl;
+use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
+use xds_proto::Any;
+use xds_proto::envoy::admin::v3::UpdateFailureState;
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::status::v3::client_config::GenericXdsConfig;
+use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryService;
+use xds_proto::envoy::service::status::v3::{
+    ClientConfig, ClientStatusRequest, ClientStatusResponse, ConfigStatus,
+};
+use xds_proto::envoy::r#type::matcher::v3::NodeMatcher;
+use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
+
+use crate::roster::{Listed, Roster};
+
+/// The service, over all streams of a server.
+#[derive(Debug)]
+pub(crate) struct StatusService {
+    roster: Arc<Roster>,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Which clients are meant, and how much of them.
+#[derive(Debug)]
+struct Query {
+    /// Of these any; all clients when there is none.
+    ids: Vec<IdPattern>,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+enum IdPattern {
+    Exact(String),
+    Prefix(String),
+}
+
+/// Whether the resources themselves are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    Shown,
+    Hidden,
+}
+
+impl StatusService {
+    pub(crate) fn new(roster: Arc<Roster>, stopping: watch::Receiver<bool>) -> Self {
+        Self { roster, stopping }
+    }
+}
+
+#[tonic::async_trait]
+impl ClientStatusDiscoveryService for StatusService {
+    type StreamClientStatusStream = ReceiverStream<Result<ClientStatusResponse, Status>>;
+
+    /// Each request is answered with one message, or with several where one would be larger than what gRPC clients take
+    /// by default. A client that has more than fits into one is told of in several entries with the same node.
+    async fn stream_client_status(
+        &self,
+        request: Request<Streaming<ClientStatusRequest>>,
+    ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
+        let (answers, responses) = mpsc::channel(1);
+        let (roster, mut stopping) = (Arc::clone(&self.roster), self.stopping.clone());
+        let mut requests = request.into_inner();
+        tokio::spawn(async move {
+            let status = tokio::select! {
+                result = answer_all(&roster, &mut requests, &answers) => result.err(),
+                _ = stopping.wait_for(|stopping| *stopping) => {
+                    Some(Status::unavailable("the server is shutting down"))
+                }
+                () = answers.closed() => None,
+            };
+            if let Some(status) = status {
+                // Fails when the client is gone, and then nobody needs it.
+                _ = answers.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(responses)))
+    }
+
+    async fn fetch_client_status(
+        &self,
+        request: Request<ClientStatusRequest>,
+    ) -> Result<Response<ClientStatusResponse>, Status> {
+        let query = Query::of(&request.into_inner())?;
+        let mut batch = Batch::default();
+        for streams in self.roster.clients(|id| query.matches(id)) {
+            let Some(config) = query.ask(&streams).await else { continue };
+            if !batch.add(config) {
+                let limit = MESSAGE_LIMIT_BYTES;
+                return Err(Status::resource_exhausted(format!(
+                    "the answer exceeds {limit} bytes: narrow it by node_matchers, leave the resources out by \
+                     exclude_resource_contents, or use StreamClientStatus"
+                )));
+            }
+        }
+        Ok(Response::new(batch.response))
+    }
+}
+
+/// Answers requests in turn; a client that reads slowly is asked for one message at a time.
+async fn answer_all(
+    roster: &Roster,
+    requests: &mut Streaming<ClientStatusRequest>,
+    answers: &mpsc::Sender<Result<ClientStatusResponse, Status>>,
+) -> Result<(), Status> {
+    let gone = |_| Status::cancelled("the client went away");
+    while let Some(request) = requests.message().await? {
+        let query = Query::of(&request)?;
+        let (mut batch, mut is_answered) = (Batch::default(), false);
+        for streams in roster.clients(|id| query.matches(id)) {
+            let Some(config) = query.ask(&streams).await else { continue };
+            for part in split(config, MESSAGE_LIMIT_BYTES) {
+                if !batch.has_room(&part) {
+                    answers.send(Ok(std::mem::take(&mut batch).response)).await.map_err(gone)?;
+                    is_answered = true;
+                }
+                batch.add(part);
+            }
+        }
+        if !is_answered || batch.len > 0 {
+            answers.send(Ok(batch.response)).await.map_err(gone)?;
+        }
+    }
+    Ok(())
+}
+
+/// A response, and how many bytes it takes.
+#[derive(Debug, Default)]
+struct Batch {
+    response: ClientStatusResponse,
+    len: usize,
+}
+
+impl Batch {
+    fn has_room(&self, config: &ClientConfig) -> bool {
+        self.len == 0 || self.len + entry_len(config.encoded_len()) <= MESSAGE_LIMIT_BYTES
+    }
+
+    /// Whether it is still within the limit.
+    fn add(&mut self, config: ClientConfig) -> bool {
+        self.len += entry_len(config.encoded_len());
+        self.response.config.push(config);
+        self.len <= MESSAGE_LIMIT_BYTES
+    }
+}
+
+impl Query {
+    /// What a request asks for.
+    fn of(request: &ClientStatusRequest) -> Result<Self, Status> {
+        let ids = request.node_matchers.iter().map(IdPattern::of).collect::<Result<_, _>>()?;
+        let contents = if request.exclude_resource_contents { Contents::Hidden } else { Contents::Shown };
+        Ok(Self { ids, contents })
+    }
+
+    fn matches(&self, id: &str) -> bool {
+        self.ids.is_empty() || self.ids.iter().any(|pattern| pattern.matches(id))
+    }
+
+    /// Asks the streams of one client; `None` when all have ended.
+    async fn ask(&self, streams: &[Listed]) -> Option<ClientConfig> {
+        let Listed { client, user_agent, .. } = streams.first()?;
+        let mut config = ClientConfig {
+            node: Some(Node {
+                id: client.id.to_string(),
+                cluster: client.cluster.to_string(),
+                user_agent_name: user_agent.clone(),
+                ..Node::default()
+            }),
+            ..ClientConfig::default()
+        };
+        let mut labels = Vec::new();
+        for stream in streams {
+            let Some(report) = report_of(stream).await else { continue };
+            labels.push(&*stream.label);
+            config.generic_xds_configs.extend(report.iter().flat_map(|of| self.entries(of)));
+        }
+        config.client_scope = labels.join(", ");
+        (!labels.is_empty()).then_some(config)
+    }
+
+    fn entries<'a>(&'a self, report: &'a TypeReport) -> impl Iterator<Item = GenericXdsConfig> {
+        report.resources.iter().map(|resource| self.entry(&report.type_url, resource))
+    }
+
+    fn entry(&self, type_url: &TypeUrl, resource: &ResourceReport) -> GenericXdsConfig {
+        let ResourceReport { name, constraints, content, status } = resource;
+        // Keys and certificates are for those who ask for them by SDS.
+        let is_shown = self.contents == Contents::Shown && type_url.as_str() != xds_proto::type_url::SECRET;
+        let payload = content.as_ref().filter(|_| is_shown).map(|(variant, _)| variant.payload().clone());
+        let version = content.as_ref().map(|(_, version)| version.to_string()).unwrap_or_default();
+        let (status, error_state) = match status {
+            ReportStatus::NotSent => (ConfigStatus::NotSent, None),
+            ReportStatus::Stale => (ConfigStatus::Stale, None),
+            ReportStatus::Synced => (ConfigStatus::Synced, None),
+            ReportStatus::Rejected { detail } => {
+                let (details, version_info) = (detail.to_string(), version.clone());
+                let failure = UpdateFailureState { details, version_info, ..UpdateFailureState::default() };
+                (ConfigStatus::Error, Some(failure))
+            }
+        };
+        // C19: an entry per variant, told apart by its constraints.
+        let name =
+            if constraints.is_unconstrained() { name.to_string() } else { format!("{name} [{constraints}]") };
+        GenericXdsConfig {
+            type_url: type_url.to_string(),
+            name,
+            version_info: version,
+            xds_config: payload.map(|value| Any { type_url: type_url.to_string(), value }),
+            config_status: status.into(),
+            error_state,
+            ..GenericXdsConfig::default()
+        }
+    }
+}
+
+impl IdPattern {
+    fn of(matcher: &NodeMatcher) -> Result<Self, Status> {
+        let pattern =
+            matcher.node_id.as_ref().filter(|id| !id.ignore_case && matcher.node_metadatas.is_empty());
+        match pattern.and_then(|id| id.match_pattern.as_ref()) {
+            Some(MatchPattern::Exact(id)) => Ok(Self::Exact(id.clone())),
+            Some(MatchPattern::Prefix(id)) => Ok(Self::Prefix(id.clone())),
+            _ => Err(Status::invalid_argument(
+                "each of node_matchers must be `exact` or `prefix` of node_id, without ignore_case; nothing else is \
+                 supported",
+            )),
+        }
+    }
+
+    fn matches(&self, id: &str) -> bool {
+        match self {
+            Self::Exact(expected) => id == expected,
+            Self::Prefix(prefix) => id.starts_with(prefix),
+        }
+    }
+}
+
+/// `None` when the stream ended, or does not come to answer.
+async fn report_of(stream: &Listed) -> Option<Vec<TypeReport>> {
+    let asked = async {
+        let (answer, report) = oneshot::channel();
+        stream.reports.send(answer).await.ok()?;
+        report.await.ok()
+    };
+    timeout(REPORT_WAIT, asked).await.ok().flatten()
+}
+
+/// The same client in as many entries as it takes to keep each below a size, as far as single resources allow.
+fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
+    let ClientConfig { node, generic_xds_configs, client_scope } = config;
+    let head = ClientConfig { node, client_scope, ..ClientConfig::default() };
+    let head_len = head.encoded_len();
+    let (mut parts, mut len) = (vec![head.clone()], head_len);
+    for resource in generic_xds_configs {
+        let added = entry_len(resource.encoded_len());
+        if len + added > limit && len > head_len {
+            parts.push(head.clone());
+            len = head_len;
+        }
+        len += added;
+        parts.last_mut().expect("there is a first part").generic_xds_configs.push(resource);
+    }
+    parts
+}
+
+/// An entry of a repeated message, with tag and length.
+fn entry_len(len: usize) -> usize {
+    1 + prost::length_delimiter_len(len) + len
+}
+
+/// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths around entries.
+const MESSAGE_LIMIT_BYTES: usize = (4 << 20) - 1024;
+
+/// A stream's task answers at once unless the machine is overloaded.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use xds_proto::envoy::r#type::matcher::v3::{StringMatcher, StructMatcher};
+
+    use super::*;
+
+    fn matcher(pattern: Option<MatchPattern>) -> NodeMatcher {
+        NodeMatcher {
+            node_id: pattern.map(|of| StringMatcher { match_pattern: Some(of), ignore_case: false }),
+            ..NodeMatcher::default()
+        }
+    }
+
+    fn query(node_matchers: Vec<NodeMatcher>) -> Result<Query, Status> {
+        Query::of(&ClientStatusRequest { node_matchers, ..ClientStatusRequest::default() })
+    }
+
+    #[test]
+    fn c20_clients_are_chosen_by_their_id() {
+        let exact = || matcher(Some(MatchPattern::Exact("a-1".into())));
+        let prefix = || matcher(Some(MatchPattern::Prefix("b-".into())));
+        let matching = |matchers| {
+            let query = query(matchers).unwrap();
+            ["a-1", "a-10", "b-2", ""].into_iter().filter(|id| query.matches(id)).collect::<Vec<_>>()
+        };
+        assert_eq!(matching(vec![]), ["a-1", "a-10", "b-2", ""]);
+        assert_eq!(matching(vec![exact()]), ["a-1"]);
+        assert_eq!(matching(vec![exact(), prefix()]), ["a-1", "b-2"]);
+    }
+
+    #[test]
+    fn c20_other_matchers_are_refused_and_told_what_there_is() {
+        let metadata = NodeMatcher {
+            node_metadatas: vec![StructMatcher {}],
+            ..matcher(Some(MatchPattern::Exact("a".into())))
+        };
+        let suffix = matcher(Some(MatchPattern::Suffix("a".into())));
+        for refused in [metadata, suffix, matcher(None)] {
+            let status = query(vec![refused]).unwrap_err();
+            assert_eq!(status.code(), tonic::Code::InvalidArgument);
+            assert!(status.message().contains("`exact` or `prefix` of node_id"));
+        }
+    }
+
+    #[test]
+    fn c20_a_client_with_much_is_told_in_several_entries() {
+        let resource =
+            |size: usize| GenericXdsConfig { name: "x".repeat(size), ..GenericXdsConfig::default() };
+        let config = ClientConfig {
+            client_scope: "scope".into(),
+            generic_xds_configs: [400, 400, 2000, 10].map(resource).into(),
+            ..ClientConfig::default()
+        };
+        let parts = split(config, 1000);
+        let counts: Vec<_> = parts.iter().map(|part| part.generic_xds_configs.len()).collect();
+        assert_eq!(counts, [2, 1, 1]);
+        assert!(parts.iter().all(|part| part.client_scope == "scope"));
+    }
+}
