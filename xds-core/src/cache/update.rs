@@ -22,6 +22,8 @@ pub(crate) struct Update {
     /// What is gone while those who had it get another variant of the name (T31). Only to who knows locators: by name
     /// the other variant is a change.
     pub(crate) replaced: Vec<Arc<Variant>>,
+    /// The same of what came and went since the cursor: only who was told of it ahead of the rest has it.
+    pub(crate) passed: Vec<Arc<Variant>>,
     /// What is gone without another variant in its place, by name; also what came and went since the cursor.
     pub(crate) removed: Vec<Removed>,
     /// Names of which there is nothing for who asks for them anew (D10).
@@ -42,9 +44,21 @@ pub(crate) struct Update {
 impl Update {
     pub(super) fn new(from: Revision, to: Revision) -> Self {
         let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
-        let (absent, unmatched) = (Vec::new(), Vec::new());
+        let (passed, absent, unmatched) = (Vec::new(), Vec::new(), Vec::new());
         let (sotw_body, delta_body, handles) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { changed, replaced, removed, absent, unmatched, sotw_body, delta_body, handles, from, to }
+        Self {
+            changed,
+            replaced,
+            passed,
+            removed,
+            absent,
+            unmatched,
+            sotw_body,
+            delta_body,
+            handles,
+            from,
+            to,
+        }
     }
 
     /// Compares the names that changed, if these are known, else all.
@@ -104,6 +118,7 @@ impl Update {
         Self {
             changed: changed.cloned().collect(),
             replaced: self.replaced.clone(),
+            passed: self.passed.clone(),
             removed: self.removed.clone(),
             absent: self.absent.clone(),
             unmatched: self.unmatched.clone(),
@@ -151,7 +166,7 @@ impl Update {
             Some(_) => {}
             None if self.from > Revision::ZERO => {
                 // Of several the one that was there at the cursor.
-                let last = removed.max_by_key(|removed| (removed.variant.born_at <= self.from, removed.at));
+                let last = removed.max_by_key(|removed| (removed.variant.was_there(self.from), removed.at));
                 self.removed.extend(last.cloned());
             }
             None => {}
@@ -184,7 +199,9 @@ impl Update {
                 variants.and_then(|variants: &Variants| variants.resolve(parameters))
             };
             if holders.any(|part| now(&part.parameters).is_some()) {
-                self.replaced.push(Arc::clone(&removed.variant));
+                let is_known = removed.variant.was_there(self.from);
+                let list = if is_known { &mut self.replaced } else { &mut self.passed };
+                list.push(Arc::clone(&removed.variant));
             } else {
                 self.removed.push(removed.clone());
             }

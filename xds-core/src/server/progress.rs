@@ -294,7 +294,9 @@ impl Progress {
             true => Arc::new(update.without(|variant| is_sent(&ahead, variant))),
             false => update,
         };
-        let mut step = Step { update, gone: Vec::new(), unsure };
+        let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
+        let gone = passed.map(|variant| self.handle(variant)).collect();
+        let mut step = Step { update, gone, unsure };
         let removed = step
             .update
             .removed

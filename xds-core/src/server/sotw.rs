@@ -53,6 +53,8 @@ struct Owed {
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
+    /// Names were asked for while a full state was on its way that may hold them, gone or not: only another says so (S25).
+    is_overtaken: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
     /// When it is answered without another occasion.
@@ -148,6 +150,7 @@ impl SotwStream {
             // S15, S16: sent whatever version the client has, also when it was sent before.
             owed.locators.extend(added.locators.into_iter().filter(|_| progress.is_served));
             let is_wildcard = progress.is_served && progress.subscription.is_wildcard();
+            owed.is_overtaken |= progress.known.full_state && !is_current && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             owed.left.retain(|_| is_wildcard);
             if progress.known.full_state {
@@ -367,6 +370,7 @@ impl Progress {
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so (S25).
         let answers = owed.everything
+            || owed.is_overtaken
             || owed
                 .locators
                 .iter()
