@@ -75,7 +75,11 @@ impl Resource {
             return Err(ResourceError::MissingServiceName { name });
         }
         let version = Version::of_payload(&payload);
-        Ok(Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras: None })
+        let hosts = refs::hosts_of(&type_url, &name, &payload);
+        let id = VariantId::unconstrained(type_url, name);
+        let resource = Self { id, payload, version, references, extras: None };
+        // D25: a client asks for the host that a request names.
+        Ok(if hosts.is_empty() { resource } else { resource.with_aliases(hosts) })
     }
 
     /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator` that says where (X14).
@@ -126,7 +130,8 @@ impl Resource {
         self.with_extras(|extras| extras.ttl = Some(ttl))
     }
 
-    /// The same with other names under which it can be asked for, in delta (D24).
+    /// The same with other names under which it can be asked for, in delta (D24). A virtual host
+    /// `<route configuration>/<host>` has those of its domains without this, as `<route configuration>/<domain>`.
     #[must_use]
     pub fn with_aliases(self, aliases: impl IntoIterator<Item = ResourceName>) -> Self {
         self.with_extras(|extras| {

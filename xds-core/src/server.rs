@@ -39,6 +39,8 @@ mod response;
 mod responses;
 mod sotw;
 #[cfg(test)]
+mod splitting_tests;
+#[cfg(test)]
 mod switch_tests;
 #[cfg(test)]
 mod ttl_tests;

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamError, TypeReport, Verdict};
+use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
 use xds_core::{Cache, Watch};
 
 use crate::clients::{Clients, Place};
@@ -151,6 +151,7 @@ impl Driver {
                     // Asked only when there is room, so that what is sent is the newest and nothing queues up.
                     Ok(permit) => match self.next() {
                         Next::Send(response) => {
+                            self.check_size(&response);
                             self.tell(Event::Sent(&response));
                             permit.send(Outbound::Response(response));
                         }
@@ -283,6 +284,18 @@ impl Driver {
         }
     }
 
+    /// G10: what cannot be parted is sent as it is, and most clients refuse it.
+    fn check_size(&self, response: &Response) {
+        let size_bytes: usize = response.bodies.iter().map(|body| body.len()).sum();
+        if size_bytes > COMMON_LIMIT_BYTES {
+            let r#type = response.type_url.message_name();
+            warn!(
+                node = self.client().id,
+                r#type, size_bytes, "a response exceeds the 4 MiB that most clients accept"
+            );
+        }
+    }
+
     fn close(&self, error: &StreamError) -> Status {
         self.tell(Event::Refused(error));
         close_status(error)
@@ -335,6 +348,9 @@ fn shortened(text: &str) -> &str {
     let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or_default()]
 }
+
+/// What clients accept in one message unless they are told otherwise.
+const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
 /// Requests read before a push gets its turn.
 const REQUESTS_IN_A_ROW: usize = 64;

@@ -216,6 +216,19 @@ impl Targets {
     }
 }
 
+/// The names by which the hosts of a virtual host are asked for on demand (D25): `<route configuration>/<domain>`, for
+/// domains without a wildcard.
+pub(crate) fn hosts_of(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Vec<ResourceName> {
+    let prefix = name.as_str().rsplit_once('/').map(|(prefix, _)| prefix);
+    let Some(prefix) = prefix.filter(|_| type_url.as_str() == type_url::VIRTUAL_HOST) else {
+        return Vec::new();
+    };
+    let domains = VirtualHost::decode(payload).map(|host| host.domains).unwrap_or_default();
+    let exact = domains.iter().filter(|domain| !domain.is_empty() && !domain.contains('*'));
+    let names = exact.map(|domain| ResourceName::new(format!("{prefix}/{domain}")));
+    names.filter(|host| host != name).collect()
+}
+
 /// The name in field 1 of a payload; empty when it has none.
 pub(crate) fn payload_name(payload: &[u8]) -> Result<String, ()> {
     PayloadName::decode(payload).map(|message| message.name).map_err(|_| ())
@@ -228,6 +241,13 @@ fn endpoints_of(name: &ResourceName, payload: &[u8]) -> Option<ResourceName> {
     }
     let service_name = cluster.eds_cluster_config.map(|config| config.service_name).unwrap_or_default();
     if service_name.is_empty() { Some(name.clone()) } else { Some(xdstp::canonical(&service_name)) }
+}
+
+/// The field of `envoy.config.route.v3.VirtualHost` that says for whom it is.
+#[derive(Clone, PartialEq, Message)]
+struct VirtualHost {
+    #[prost(string, repeated, tag = "2")]
+    domains: Vec<String>,
 }
 
 /// The one field that the named types of the table have in common.

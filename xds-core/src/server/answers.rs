@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::progress::{Gone, Handle, Progress};
 use super::response::Verdict;
-use super::responses::Held;
+use super::responses::{Held, Part};
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
 
@@ -15,6 +15,23 @@ impl Progress {
         let mut responses = std::mem::take(&mut self.responses);
         responses.supersede(&content, |handle| self.is_live(handle, snapshot));
         responses.sent(now, nonce, content, self.cursor());
+        self.responses = responses;
+    }
+
+    /// The same for a response whose first part goes now.
+    pub(super) fn sent_first(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        content: Held,
+        rest: Vec<Part>,
+        snapshot: &Snapshot,
+    ) {
+        let mut responses = std::mem::take(&mut self.responses);
+        for content in std::iter::once(&content).chain(rest.iter().map(|part| &part.content)) {
+            responses.supersede(content, |handle| self.is_live(handle, snapshot));
+        }
+        responses.sent_first(now, nonce, content, rest, self.cursor());
         self.responses = responses;
     }
 

@@ -19,6 +19,18 @@ pub struct Body {
     chunks: Vec<Bytes>,
     len: usize,
     resources: usize,
+    /// Where it can be parted, when it is too large for one message.
+    cuts: Vec<Cut>,
+}
+
+/// The end of a part that one message can hold; a name is never parted (T39).
+#[derive(Debug, Clone)]
+struct Cut {
+    chunks: usize,
+    len: usize,
+    resources: usize,
+    /// The last name before it.
+    until: ResourceName,
 }
 
 /// How resources are told on one stream and type.
@@ -79,41 +91,81 @@ impl Body {
         self.resources
     }
 
-    /// Entries of `DiscoveryResponse.resources`.
+    /// The same in parts that one message each can hold (G10, D32), and the last name of each but the last.
+    pub(super) fn parts(self: &Arc<Self>) -> Vec<(Arc<Self>, Option<ResourceName>)> {
+        if self.cuts.is_empty() {
+            return vec![(Arc::clone(self), None)];
+        }
+        let (len, resources, chunks) = (self.len, self.resources, self.chunks.len());
+        let ends = self.cuts.iter().map(|cut| (cut.chunks, cut.len, cut.resources, Some(cut.until.clone())));
+        let mut from = (0, 0, 0);
+        let part = |(to, len, resources, until): (usize, usize, usize, Option<ResourceName>)| {
+            let chunks = self.chunks[from.0..to].to_vec();
+            let part = Self { chunks, len: len - from.1, resources: resources - from.2, cuts: Vec::new() };
+            from = (to, len, resources);
+            (Arc::new(part), until)
+        };
+        ends.chain([(chunks, len, resources, None)]).map(part).collect()
+    }
+
+    /// Entries of `DiscoveryResponse.resources`, of variants in order of their names.
     pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
         let mut body = Builder::default();
-        for variant in variants {
-            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
-            let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
-            if shape.form == Form::Located || needs_wrapper {
-                body.wrapped_resource(shape, variant);
-            } else {
-                body.any(shape.type_url, variant);
+        let variants: Vec<_> = variants.collect();
+        for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
+            body.part(of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload)).sum());
+            for variant in of_name {
+                // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
+                let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
+                if shape.form == Form::Located || needs_wrapper {
+                    body.wrapped_resource(shape, variant);
+                } else {
+                    body.any(shape.type_url, variant);
+                }
+                body.body.resources += 1;
+                body.last_name = Some(variant.name().clone());
             }
-            body.body.resources += 1;
         }
         body.finish()
     }
 
-    /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`.
+    /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`; removals in order.
+    /// T31: those of a name stand beside its resources.
     pub(super) fn delta<'a>(
         shape: Shape<'_>,
         variants: impl Iterator<Item = &'a Arc<Variant>>,
         removed: impl Iterator<Item = &'a Handle>,
     ) -> Self {
         let mut body = Builder::default();
-        for variant in variants {
-            body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
-            body.resource(shape, variant, Content::Payload);
-            body.body.resources += 1;
+        let mut variants: Vec<_> = variants.collect();
+        if !variants.is_sorted_by_key(|variant| variant.name()) {
+            variants.sort_by(|one, other| one.name().cmp(other.name()));
         }
-        for Handle { name, constraints } in removed {
-            match constraints {
-                None => body.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
-                Some(constraints) => {
-                    body.resource_name(DELTA_REMOVED_RESOURCE_NAMES, shape.spell(name), constraints);
-                }
+        let mut removed = removed.peekable();
+        for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
+            let name = of_name[0].name();
+            while let Some(handle) = removed.next_if(|handle| handle.name < *name) {
+                body.part(removal_len(shape, handle));
+                body.removal(shape, handle);
             }
+            let mut of_removed = Vec::new();
+            while let Some(handle) = removed.next_if(|handle| handle.name == *name) {
+                of_removed.push(handle);
+            }
+            let resources = of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload));
+            let removals = of_removed.iter().map(|handle| removal_len(shape, handle));
+            body.part(resources.chain(removals).sum());
+            for variant in of_name {
+                body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
+                body.resource(shape, variant, Content::Payload);
+                body.body.resources += 1;
+            }
+            body.last_name = Some(name.clone());
+            of_removed.into_iter().for_each(|handle| body.removal(shape, handle));
+        }
+        for handle in removed {
+            body.part(removal_len(shape, handle));
+            body.removal(shape, handle);
         }
         body.finish()
     }
@@ -172,6 +224,8 @@ impl fmt::Debug for Body {
 struct Builder {
     buffer: BytesMut,
     body: Body,
+    /// The name that was written last, in bodies that can be parted.
+    last_name: Option<ResourceName>,
 }
 
 impl Builder {
@@ -218,6 +272,31 @@ impl Builder {
         if !constraints.wire().is_empty() {
             self.length(NAME_CONSTRAINTS, constraints.wire().len());
             self.buffer.put_slice(constraints.wire());
+        }
+    }
+
+    fn removal(&mut self, shape: Shape<'_>, handle: &Handle) {
+        let Handle { name, constraints } = handle;
+        match constraints {
+            None => self.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
+            Some(constraints) => {
+                self.resource_name(DELTA_REMOVED_RESOURCE_NAMES, shape.spell(name), constraints);
+            }
+        }
+        self.last_name = Some(name.clone());
+    }
+
+    /// Before another name, of about this many bytes: a new part, if it does not fit into this one.
+    fn part(&mut self, next_len: usize) {
+        let written = self.body.len + self.buffer.len();
+        let from = self.body.cuts.last().map_or(0, |cut| cut.len);
+        if let Some(until) = self.last_name.clone()
+            && written - from + next_len > PART_LIMIT_BYTES
+        {
+            self.flush();
+            let Body { chunks, len, resources, .. } = &self.body;
+            let cut = Cut { chunks: chunks.len(), len: *len, resources: *resources, until };
+            self.body.cuts.push(cut);
         }
     }
 
@@ -284,6 +363,12 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
     field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }
 
+fn removal_len(shape: Shape<'_>, Handle { name, constraints }: &Handle) -> usize {
+    let name = shape.spell(name);
+    let constraints = constraints.as_ref().unwrap_or(&Constraints::NONE);
+    field_len(resource_name_len(name, constraints))
+}
+
 fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {
     let constraints = constraints.wire().len();
     field_len(name.as_str().len()) + if constraints == 0 { 0 } else { field_len(constraints) }
@@ -297,6 +382,10 @@ fn field_len(len: usize) -> usize {
 /// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a frame each) than
 /// the one copy that all streams of a class share.
 const SHARED_FROM_BYTES: usize = 4096;
+
+/// What a part has at most, unless a single name has more (G10): the 4 MiB that peers commonly accept, less what stands
+/// around the resources.
+const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);
 
 /// Length of a printed [`Version`](crate::Version).
 const VERSION_TEXT_LEN: usize = 32;

@@ -226,9 +226,9 @@ fn respond(
         types.state(at).owed.left_later = left_later;
         return Ok(None);
     }
-    let type_url = progress.type_url.clone();
-    let version = Version(snapshot.of_type(&type_url).map_or(0, TypeSnapshot::sum)).to_string();
-    let mut bodies = vec![content.body(progress)];
+    let resources = snapshot.of_type(&progress.type_url);
+    let version = Version(resources.map_or(0, TypeSnapshot::sum)).to_string();
+    let (resources, mut bodies) = (content.body(progress), Vec::new());
     if !content.unresolved.is_empty() {
         bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));
     }
@@ -242,12 +242,11 @@ fn respond(
     let held = content.held(progress);
     // D8: what changed goes alone, the rest after it.
     uncertain.retain(|handle| !held.has(handle));
-    let nonce = types.next_nonce();
-    let TypeState { progress, owed: rest } = types.state(at);
     if uncertain.is_empty() {
         progress.responses.tell_uncertain();
     }
-    progress.sent(now, nonce, held, snapshot);
+    let response = types.send(at, now, version, (resources, bodies), held, snapshot);
+    let TypeState { progress, owed: rest } = types.state(at);
     progress.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
     rest.left_later = left_later;
@@ -260,7 +259,7 @@ fn respond(
         }
         _ => clusters_sent.add(endpoints, content.is_whole()),
     }
-    Ok(Some(Response { type_url, nonce, version, bodies }))
+    Ok(Some(response))
 }
 
 /// What goes into a response.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use prost::Message;
+
 use super::fixture::{Delta, Sotw, commit, payload, try_commit, type_url};
 use super::{DeltaRequest, SotwRequest};
 use crate::name::{Nonce, ResourceName};
@@ -86,6 +88,26 @@ fn d24_d25_a_host_that_resolves_to_nothing_is_an_alias_without_a_resource_and_ma
     client.ack("VHDS", "3");
     commit(&cache, "VHDS r/w{alias=r/x.example}=1");
     assert_eq!(client.sent(), "n4 VHDS r/w{alias=r/x.example}=1");
+}
+
+#[test]
+fn d25_a_virtual_host_is_asked_for_by_its_domains() {
+    #[derive(Clone, PartialEq, Message)]
+    struct VirtualHost {
+        #[prost(string, tag = "1")]
+        name: String,
+        #[prost(string, repeated, tag = "2")]
+        domains: Vec<String>,
+    }
+    let domains = vec!["a.example".to_owned(), "*.b.example".to_owned(), "v".to_owned()];
+    let payload = VirtualHost { name: "v".to_owned(), domains }.encode_to_vec();
+    let cache = Cache::new();
+    let mut transaction = Transaction::new();
+    transaction.put(Resource::new(type_url("VHDS"), "r/x/v".into(), payload.into()).unwrap());
+    cache.commit(transaction).unwrap();
+    let snapshot = cache.snapshot();
+    let variants = snapshot.get(&type_url("VHDS"), &"r/x/v".into()).unwrap();
+    assert_eq!(variants.iter().next().unwrap().aliases(), [ResourceName::new("r/x/a.example")]);
 }
 
 #[test]

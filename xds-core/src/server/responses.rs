@@ -1,9 +1,10 @@
 //! The responses of one type on one stream, and what the client said about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::body::Body;
 use super::config::StreamConfig;
 use super::progress::Handle;
 use crate::cache::{Spans, Standing};
@@ -25,6 +26,8 @@ pub(super) struct Responses {
     reached: Revision,
     /// Earlier revisions, of which the next response tells.
     told: Spans,
+    /// The rest of a response that was too large for one message (D32), oldest first.
+    queued: VecDeque<Part>,
     /// Not all that is in flight is remembered.
     is_overfull: bool,
 }
@@ -42,6 +45,16 @@ struct Sent {
     at: Duration,
     content: Held,
     /// The revisions that it brings.
+    brings: Spans,
+}
+
+/// A part of a response, in a message of its own.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) version: String,
+    pub(super) bodies: Vec<Arc<Body>>,
+    pub(super) content: Held,
+    /// The revisions that the last part brings.
     brings: Spans,
 }
 
@@ -75,10 +88,48 @@ pub(super) enum Held {
 impl Responses {
     /// Notes a response that brings the client to a revision.
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, revision: Revision) {
-        self.is_overfull &= self.are_in_flight();
+        let brings = self.brings(revision);
+        self.insert(now, nonce, content, brings);
+    }
+
+    /// Notes the first of several parts of such a response, and keeps the others.
+    pub(super) fn sent_first(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        content: Held,
+        rest: Vec<Part>,
+        revision: Revision,
+    ) {
+        let brings = self.brings(revision);
+        self.insert(now, nonce, content, Spans::default());
+        self.queued.extend(rest);
+        if let Some(last) = self.queued.back_mut() {
+            last.brings.extend(&brings);
+        }
+    }
+
+    /// The next part that waits to be sent.
+    pub(super) fn next_part(
+        &mut self,
+        now: Duration,
+        nonce: impl FnOnce() -> Nonce,
+    ) -> Option<(Nonce, Part)> {
+        let mut part = self.queued.pop_front()?;
+        let nonce = nonce();
+        self.insert(now, nonce, part.content.clone(), std::mem::take(&mut part.brings));
+        Some((nonce, part))
+    }
+
+    fn brings(&mut self, revision: Revision) -> Spans {
         let mut brings = std::mem::take(&mut self.told);
         brings.add(self.reached, revision);
         self.reach(revision);
+        brings
+    }
+
+    fn insert(&mut self, now: Duration, nonce: Nonce, content: Held, brings: Spans) {
+        self.is_overfull &= self.are_in_flight();
         self.in_flight.insert(nonce, Sent { at: now, content, brings });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
             && let Some((_, forgotten)) = self.in_flight.pop_first()
@@ -121,8 +172,9 @@ impl Responses {
     /// Of which revisions an answer is still to come, and which were rejected, with the client's words.
     pub(super) fn standing(&self) -> Standing {
         let mut open = Spans::default();
-        for sent in self.in_flight.values() {
-            open.extend(&sent.brings);
+        let queued = self.queued.iter().map(|part| &part.brings);
+        for brings in self.in_flight.values().map(|sent| &sent.brings).chain(queued) {
+            open.extend(brings);
         }
         if let Some(uncertain) = &self.uncertain {
             open.extend(&uncertain.about);
@@ -140,7 +192,7 @@ impl Responses {
 
     /// Whether an answer is still to come.
     pub(super) fn are_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
+        !self.in_flight.is_empty() || !self.queued.is_empty()
     }
 
     /// Whether the client rejected something that was not put right since.
@@ -150,7 +202,9 @@ impl Responses {
 
     /// Whether an answer is still to come to a response that held this.
     pub(super) fn are_in_flight_with(&self, handle: &Handle) -> bool {
-        self.in_flight.values().any(|sent| sent.content.has(handle))
+        let queued = self.queued.iter().map(|part| &part.content);
+        let mut open = self.in_flight.values().map(|sent| &sent.content).chain(queued);
+        open.any(|content| content.has(handle))
     }
 
     /// What the client said when it rejected this.
@@ -290,6 +344,7 @@ impl Responses {
 
     /// Nothing is asked for any more.
     pub(super) fn forget_rejected(&mut self) {
+        self.queued.clear();
         self.rejected.clear();
         self.state_rejected = None;
         self.uncertain = None;
@@ -316,7 +371,21 @@ impl Responses {
     }
 }
 
+impl Part {
+    pub(super) fn new(version: String, bodies: Vec<Arc<Body>>, content: Held) -> Self {
+        Self { version, bodies, content, brings: Spans::default() }
+    }
+}
+
 impl Held {
+    /// What stands in a part that ends with a name, and begins behind another; without an end it is the last.
+    pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
+        let is_in = |handle: &&Handle| {
+            after.is_none_or(|after| handle.name > *after) && until.is_none_or(|until| handle.name <= *until)
+        };
+        Self::Part { shared: None, own: self.handles().filter(is_in).cloned().collect() }
+    }
+
     /// Nothing of the cache.
     pub(super) fn nothing() -> Self {
         Self::Part { shared: None, own: BTreeSet::new() }

@@ -257,7 +257,6 @@ fn respond(
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter())));
     }
-    let type_url = progress.type_url.clone();
     let has_globs = owed.locators.iter().any(|locator| is_glob(&locator.name));
     let is_fresh = |variant: &&Arc<Variant>| {
         owed.everything
@@ -268,8 +267,8 @@ fn respond(
     let fresh = everything.changed.iter().filter(is_fresh);
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect();
-    let nonce = types.next_nonce();
-    types.state(at).progress.sent(now, nonce, held, snapshot);
+    let resources = bodies.remove(0);
+    let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     types.owe_endpoints(&endpoints);
     if let Some(TypeState { progress, owed }) = types.endpoints() {
         types::Owed::add_endpoints(
@@ -278,7 +277,7 @@ fn respond(
             now,
         );
     }
-    Ok(Some(Response { type_url, nonce, version, bodies }))
+    Ok(Some(response))
 }
 
 impl Owed {

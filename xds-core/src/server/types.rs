@@ -11,6 +11,7 @@ use super::order::{self, Gate, Release};
 use super::progress::{Handle, Progress};
 use super::response::{Next, Response, Service, StreamError};
 use super::responses::Held;
+use super::responses::Part;
 use super::unsettled::Referrer;
 use crate::cache::{Snapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -203,6 +204,14 @@ impl<O: Owed> Types<O> {
                 continue;
             }
             progress.unknown.clear();
+            let (type_url, last_nonce) = (&progress.type_url, &mut self.last_nonce);
+            let part = progress.responses.next_part(now, || {
+                *last_nonce += 1;
+                Nonce::nth(*last_nonce)
+            });
+            if let Some((nonce, Part { version, bodies, .. })) = part {
+                return Next::Send(Response { type_url: type_url.clone(), nonce, version, bodies });
+            }
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
             if self.states[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
@@ -276,6 +285,42 @@ impl<O: Owed> Types<O> {
         progress.is_answered()
             && progress.is_behind(snapshot)
             && self.additions(at, now, snapshot) != Gate::Open
+    }
+
+    /// Books a response: the resources, and what goes besides. G10, D32: one that is too large goes in parts, but a full state
+    /// cannot, as a part would delete the rest (T39).
+    pub(super) fn send(
+        &mut self,
+        at: usize,
+        now: Duration,
+        version: String,
+        (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
+        held: Held,
+        snapshot: &Snapshot,
+    ) -> Response {
+        let nonce = self.next_nonce();
+        let progress = &mut self.states[at].progress;
+        let type_url = progress.type_url.clone();
+        let is_whole = matches!(held, Held::State);
+        let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
+        if parts.len() == 1 {
+            progress.sent(now, nonce, held, snapshot);
+            let bodies = std::iter::once(resources).chain(besides).collect();
+            return Response { type_url, nonce, version, bodies };
+        }
+        let (first, mut after) = parts.remove(0);
+        let content = held.part(None, after.as_ref());
+        let mut rest = Vec::new();
+        for (body, until) in parts {
+            let content = held.part(after.as_ref(), until.as_ref());
+            rest.push(Part::new(version.clone(), vec![body], content));
+            after = until;
+        }
+        if let Some(last) = rest.last_mut() {
+            last.bodies.extend(besides);
+        }
+        progress.sent_first(now, nonce, content, rest, snapshot);
+        Response { type_url, nonce, version, bodies: vec![first] }
     }
 
     /// A nonce that was not used on this stream (S2, D7).

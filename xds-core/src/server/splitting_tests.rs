@@ -1,0 +1,111 @@
+//! Responses that are too large for one message (D32, G10, T39).
+
+use std::sync::Arc;
+
+use super::fixture::{Delta, Sotw, payload, type_url};
+use crate::{Cache, Constraints, Resource, Transaction, VariantId};
+
+const MIB: usize = 1 << 20;
+
+/// Puts resources of one type with contents of this size, each with constraints or none.
+fn put(cache: &Cache, type_name: &str, names: &[(&str, &str)], size: usize) {
+    let mut transaction = Transaction::new();
+    for (name, when) in names {
+        let content = "x".repeat(size);
+        let resource =
+            Resource::new(type_url(type_name), (*name).into(), payload(type_name, name, &content)).unwrap();
+        let constraints: Constraints =
+            if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
+        transaction.put(resource.with_constraints(constraints));
+    }
+    cache.commit(transaction).unwrap();
+}
+
+/// What was sent, with the contents left out.
+fn short(sent: &str) -> String {
+    sent.chars().filter(|character| *character != 'x').collect::<String>().replace('=', "")
+}
+
+fn large(cache: &Arc<Cache>, type_name: &str) {
+    put(cache, type_name, &[("a", ""), ("b", ""), ("c", ""), ("d", ""), ("e", "")], 3 * MIB / 2);
+}
+
+#[test]
+fn d32_g10_a_large_answer_goes_in_parts_by_name_and_each_is_answered_for_itself() {
+    let cache = Cache::new();
+    large(&cache, "EDS");
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "a b c d e missing");
+    assert_eq!(short(&client.sent()), "n1 EDS a b; n2 EDS c d; n3 EDS e -missing");
+    client.ack("EDS", "1");
+    client.nack("EDS", "2");
+    client.ack("EDS", "3");
+    // D8: what was rejected is that of the second part.
+    put(&cache, "EDS", &[("c", "")], 1);
+    assert_eq!(short(&client.sent()), "n4 EDS c");
+    client.ack("EDS", "4");
+    assert_eq!(short(&client.sent()), "n5 EDS d");
+}
+
+#[test]
+fn g10_parts_share_the_payloads_of_the_cache() {
+    let cache = Cache::new();
+    large(&cache, "EDS");
+    let body = || {
+        let mut client = Delta::new(&cache);
+        client.ask("EDS", "a b c d e");
+        client.sent();
+        let chunks = client.last_bodies[0].chunks().iter();
+        chunks.max_by_key(|chunk| chunk.len()).unwrap().as_ptr()
+    };
+    assert_eq!(body(), body(), "the payload is that of the cache");
+}
+
+#[test]
+fn g10_in_sotw_types_that_may_be_sent_in_part_are_parted_and_others_are_not() {
+    let cache = Cache::new();
+    large(&cache, "EDS");
+    large(&cache, "LDS");
+    let mut client = Sotw::new(&cache);
+    client.ask("EDS", "a b c d e", "");
+    assert_eq!(short(&client.sent()), "n1 EDS a b; n2 EDS c d; n3 EDS e");
+    client.ask("LDS", "", "");
+    assert_eq!(short(&client.sent()), "n4 LDS a b c d e", "a part would delete the rest (T39)");
+}
+
+#[test]
+fn t39_t31_d32_the_variants_of_a_name_and_what_they_replace_are_never_parted() {
+    let cache = Cache::new();
+    put(&cache, "X", &[("r", "")], MIB);
+    put(&cache, "X", &[("a", ""), ("z", "")], 3 * MIB);
+    let mut client = Delta::new(&cache);
+    client.ask("X", "a r?env=prod r?env=test z");
+    assert_eq!(short(&client.sent()), "n1 X a[]; n2 X r[]; n3 X z[]");
+    for nonce in ["1", "2", "3"] {
+        client.ack("X", nonce);
+    }
+    let mut transaction = Transaction::new();
+    transaction.remove(VariantId::unconstrained(type_url("X"), "r".into()));
+    for (name, when) in [("r", "env=prod"), ("r", "env=test"), ("a", ""), ("z", "")] {
+        let content = "x".repeat(5 * MIB / 2) + "y";
+        let resource = Resource::new(type_url("X"), name.into(), payload("X", name, &content)).unwrap();
+        let constraints: Constraints =
+            if when.is_empty() { Constraints::NONE } else { when.parse().unwrap() };
+        transaction.put(resource.with_constraints(constraints));
+    }
+    cache.commit(transaction).unwrap();
+    let sent = short(&client.sent()).replace('y', "");
+    assert_eq!(sent, "n4 X a[]; n5 X r[envprod] r[envtest] -r[]; n6 X z[]");
+}
+
+#[test]
+fn s24_parts_of_what_is_no_longer_asked_for_are_not_sent() {
+    let cache = Cache::new();
+    large(&cache, "EDS");
+    let mut client = Delta::new(&cache);
+    client.ask("EDS", "a b c d e");
+    let first = client.stream.next(client.now, &cache.snapshot());
+    assert!(matches!(first, super::Next::Send(_)));
+    client.ask("EDS", "-a -b -c -d -e");
+    assert_eq!(client.sent(), "");
+}
