@@ -15,6 +15,7 @@ pub use response::{Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
 mod answers;
+mod asked;
 mod body;
 mod client_group;
 mod clusters_sent;

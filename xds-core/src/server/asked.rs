@@ -1,0 +1,50 @@
+//! Names as a client asks for them, and what it is told of those that cannot be.
+
+use std::collections::BTreeSet;
+
+use super::failure::{Code, Failure};
+use super::progress::Progress;
+use crate::name::ResourceName;
+use crate::subscription::{Asked, Locator};
+use crate::xdstp::{XdstpError, XdstpName};
+
+impl Progress {
+    /// Takes new-style names by their canonical text (X4), and out those that no resource can have (X6).
+    pub(super) fn read_names(&mut self, asked: &mut Asked) -> Vec<Failure> {
+        let Asked { names, locators } = asked;
+        let mut failures = Vec::new();
+        let mut is_readable = |name: &mut ResourceName| match self.canonical(name) {
+            Ok(None) => true,
+            Ok(Some(canonical)) => {
+                let asked = std::mem::replace(name, canonical.clone());
+                match asked == canonical {
+                    true => _ = self.spelled.remove(&canonical),
+                    false => _ = self.spelled.insert(canonical, asked),
+                }
+                true
+            }
+            Err(error) => {
+                let message = format!("{} {name:?}: {error}", self.type_url.message_name());
+                failures.push(Failure::new(name.clone(), Code::InvalidArgument, message));
+                false
+            }
+        };
+        names.retain_mut(&mut is_readable);
+        locators.retain_mut(|locator| is_readable(&mut locator.name));
+        failures
+    }
+
+    /// The canonical text of a new-style name of this type; `None` for an old-style one (X1, X2).
+    pub(super) fn canonical(&self, name: &ResourceName) -> Result<Option<ResourceName>, XdstpError> {
+        let Some(parsed) = XdstpName::of(name.as_str())? else { return Ok(None) };
+        parsed.check_type(&self.type_url)?;
+        Ok(Some(parsed.canonical()))
+    }
+
+    /// G4: what is said of names that were asked for, when the type is not served.
+    pub(super) fn unserved(&self, asked: &[Locator]) -> impl Iterator<Item = Failure> {
+        let message = format!("{} is not served here", self.type_url.message_name());
+        let names: BTreeSet<_> = asked.iter().map(|locator| &locator.name).collect();
+        names.into_iter().map(move |name| Failure::new(name.clone(), Code::Unimplemented, message.clone()))
+    }
+}
