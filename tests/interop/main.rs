@@ -27,9 +27,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time;
+
 use crate::envoy::{Envoy, Stats};
 use crate::folder::Folder;
-use crate::http::Failure;
 use crate::load::{Connections, Load};
 use crate::mode::{Mode, Protocol};
 use crate::resources::{cluster, endpoints, listener, routes};
@@ -290,28 +291,45 @@ async fn one_commit_that_removes_a_cluster_and_its_route_loses_no_request() {
     }
 }
 
-/// Two commits, the wrong one first: the server says what there is, and Envoy has a route to nowhere in between.
+/// Two commits, the wrong one first: the cluster is held for as long as the route names it (S33).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_goes_before_its_route_harms_that_route_alone_and_until_it_follows() {
+async fn s33_a_cluster_that_goes_before_its_route_loses_no_request_and_goes_when_that_follows() {
     for mode in Mode::ALL {
         let Some(world) = World::start(mode).await else { return };
         world.until_answer("/v1", "red").await;
-        let [harmed, other] = ["/v1", "/"].map(|path| Load::start(world.port, path, Connections::New));
-        world.folder.write("clusters.json", &[cluster(mode, "two")]);
-        let gone = async || world.envoy.clusters().await.into_keys().eq(["two"]).then_some(());
-        until("the cluster is gone", SOON, gone).await;
-        world.folder.write("routes.json", &[routes("routes", &[("/", "two")])]);
-        world.until_answer("/v1", "blue").await;
-        other.finish().await.assert_nothing_lost();
-        let report = harmed.finish().await;
-        eprintln!("{mode}: {report}");
-        assert!(report.failures.keys().all(|it| matches!(it, Failure::Status(503, _))), "{mode}: {report}");
+        let kinds = [Connections::New, Connections::Kept];
+        let loads = kinds.map(|kind| Load::start(world.port, "/v1", kind));
+        let other = Load::start(world.port, "/", Connections::New);
 
-        // What comes after it is whole.
-        let load = Load::start(world.port, "/v1", Connections::New);
-        world.folder.write("endpoints.json", &[endpoints("two", world.red.port)]);
-        world.until_answer("/v1", "red").await;
-        load.finish().await.assert_nothing_lost();
+        for pause in [300, 1000].map(Duration::from_millis) {
+            world.folder.write("clusters.json", &[cluster(mode, "two")]);
+            time::sleep(pause).await;
+            // A new cluster shows that Envoy has heard of what came before it.
+            world.folder.write("clusters.json", &[cluster(mode, "two"), cluster(mode, "mark")]);
+            world.folder.write("mark.json", &[endpoints("mark", world.red.port)]);
+            let heard = async || world.envoy.clusters().await.contains_key("mark").then_some(());
+            until("the removal is heard of", SOON, heard).await;
+            let names = world.envoy.clusters().await.into_keys();
+            assert!(names.eq(["mark", "one", "two"]), "{mode}: the cluster is held");
+            assert_eq!(world.ask("/v1").await, "red", "{mode}");
+
+            world.folder.write("routes.json", &[routes("routes", &[("/", "two")])]);
+            world.until_answer("/v1", "blue").await;
+            let gone = async || world.envoy.clusters().await.into_keys().eq(["mark", "two"]).then_some(());
+            until("the cluster is gone", SOON, gone).await;
+
+            // All is as it was.
+            world.folder.write("clusters.json", &[cluster(mode, "one"), cluster(mode, "two")]);
+            world.folder.remove("mark.json");
+            world.folder.write("routes.json", &[routes("routes", &[("/v1", "one"), ("/", "two")])]);
+            world.until_answer("/v1", "red").await;
+        }
+
+        for load in loads.into_iter().chain([other]) {
+            let report = load.finish().await;
+            eprintln!("{mode}: {report}");
+            report.assert_nothing_lost();
+        }
     }
 }
 
