@@ -58,13 +58,13 @@ impl Connection {
         Ok(Self(BufReader::new(stream.map_err(|error| Failure::Connect(error.kind()))?)))
     }
 
-    /// Asks and reads the whole answer.
-    pub(crate) async fn get(&mut self, path: &str) -> Result<Answer, Failure> {
-        time::timeout(PATIENCE, self.ask(path)).await.map_err(|_elapsed| Failure::Timeout)?
+    /// Asks `host` and reads the whole answer.
+    pub(crate) async fn get(&mut self, host: &str, path: &str) -> Result<Answer, Failure> {
+        time::timeout(PATIENCE, self.ask(host, path)).await.map_err(|_elapsed| Failure::Timeout)?
     }
 
-    async fn ask(&mut self, path: &str) -> Result<Answer, Failure> {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: interop\r\n\r\n");
+    async fn ask(&mut self, host: &str, path: &str) -> Result<Answer, Failure> {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
         self.0.write_all(request.as_bytes()).await.map_err(|_error| Failure::Closed)?;
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -109,7 +109,15 @@ impl Connection {
 
 /// Asks on a new connection.
 pub(crate) async fn get(port: u16, path: &str) -> Result<Answer, Failure> {
-    Connection::open(port).await?.get(path).await
+    get_from(port, ANY_HOST, path).await
 }
+
+/// The same of a host with a name.
+pub(crate) async fn get_from(port: u16, host: &str, path: &str) -> Result<Answer, Failure> {
+    Connection::open(port).await?.get(host, path).await
+}
+
+/// For routes that are the same for every host.
+pub(crate) const ANY_HOST: &str = "interop";
 
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{self, MissedTickBehavior};
 
-use crate::http::{Answer, Connection, Failure};
+use crate::http::{self, Answer, Connection, Failure};
 
 /// A running load.
 #[derive(Debug)]
@@ -38,8 +38,14 @@ pub(crate) struct Report {
 impl Load {
     /// Starts asking for `path` at `port`.
     pub(crate) fn start(port: u16, path: &'static str, connections: Connections) -> Self {
+        Self::start_from(port, http::ANY_HOST, path, connections)
+    }
+
+    /// The same of a host with a name.
+    pub(crate) fn start_from(port: u16, host: &str, path: &'static str, connections: Connections) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let client = Arc::new(Client { port, path, connections, idle: Mutex::default() });
+        let client =
+            Arc::new(Client { port, host: host.to_owned(), path, connections, idle: Mutex::default() });
         Self { stop, running: tokio::spawn(run(client, stopped)) }
     }
 
@@ -75,6 +81,7 @@ impl fmt::Display for Report {
 #[derive(Debug)]
 struct Client {
     port: u16,
+    host: String,
     path: &'static str,
     connections: Connections,
     idle: Mutex<Vec<Connection>>,
@@ -84,14 +91,14 @@ impl Client {
     async fn ask(self: Arc<Self>) -> Result<Answer, Failure> {
         let kept = self.idle.lock().expect("no holder panics").pop();
         if let Some(mut connection) = kept {
-            match connection.get(self.path).await {
+            match connection.get(&self.host, self.path).await {
                 // Idle connections may be closed at any time, so HTTP clients ask again on a new one.
                 Err(Failure::Closed) => {}
                 outcome => return self.keep(connection, outcome),
             }
         }
         let mut connection = Connection::open(self.port).await?;
-        let outcome = connection.get(self.path).await;
+        let outcome = connection.get(&self.host, self.path).await;
         self.keep(connection, outcome)
     }
 

@@ -12,6 +12,7 @@ mod grpc_peer;
 mod http;
 mod load;
 mod mode;
+mod on_demand;
 mod peers;
 mod reconfigure;
 mod resources;
