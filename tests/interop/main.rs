@@ -18,6 +18,7 @@ mod reconfigure;
 mod resources;
 mod rest;
 mod server;
+mod ttl;
 mod upstream;
 mod variants;
 mod wait;
