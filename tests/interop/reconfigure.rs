@@ -6,6 +6,9 @@
 //! load -> edge -- cluster `inner`, TLS --> web -- two clusters that come, go and move --> red, blue
 //!         adds the certificate             its name, its certificate, its extension
 //!         that `web` showed                and its routes change
+//!
+//! load -> demand ------------------------------> the same two clusters
+//!         its virtual hosts come on demand, in delta alone
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +24,8 @@ use crate::envoy::{Envoy, bootstrap};
 use crate::folder::Folder;
 use crate::http;
 use crate::load::{Connections, Load};
-use crate::mode::Mode;
+use crate::mode::{Mode, Protocol};
+use crate::on_demand::{ask, demanding, domain, routes_on_demand, virtual_host};
 use crate::peers;
 use crate::resources::{cluster, endpoints, listener, routes};
 use crate::server::Server;
@@ -47,10 +51,14 @@ async fn one_hundred_reconfigurations_lose_no_request() {
 
 async fn reconfigure(mode: Mode, seed: u64) {
     let mut random = Random(seed);
-    let mut changes = Vec::from_iter(Change::ALL.into_iter().cycle().take(RECONFIGURATIONS));
+    let kinds = Change::ALL.into_iter().filter(|kind| *kind != Change::Host || has_hosts(mode));
+    let mut changes = Vec::from_iter(kinds.cycle().take(RECONFIGURATIONS));
     random.shuffle(&mut changes);
     let mut stage = Stage::start(mode).await;
-    let load = Load::start(stage.edge, "/", Connections::New);
+    let mut loads = vec![Load::start(stage.edge, "/", Connections::New)];
+    if let Some(demand) = stage.demand {
+        loads.push(Load::start_from(demand, &domain(STEADY), "/", Connections::New));
+    }
     let mut slowest = BTreeMap::<Change, Duration>::new();
 
     // 0 and 1 are the clusters at the start.
@@ -68,24 +76,27 @@ async fn reconfigure(mode: Mode, seed: u64) {
         time::sleep(Duration::from_millis(pause)).await;
     }
     stage.until_in_force().await;
+    stage.until_old_hosts_are_gone().await;
 
-    let report = load.finish().await;
-    eprintln!("{mode}: {report}; the slowest of each kind: {slowest:.0?}");
-    report.assert_nothing_lost();
+    for load in loads {
+        let report = load.finish().await;
+        eprintln!("{mode}: {report}");
+        report.assert_nothing_lost();
+    }
+    eprintln!("{mode}: the slowest of each kind: {slowest:.0?}");
     let stats = stage.envoy.stats().await;
     for gauge in ["cluster_manager.warming_clusters", "listener_manager.total_listeners_warming"] {
         assert_eq!(stats.get(gauge), 0, "{mode}: {gauge}");
     }
     let mut troubles = stats.ending(&[".update_rejected", ".config_fail", ".init_fetch_timeout"]);
     assert!(!troubles.is_empty(), "{mode}: Envoy counts what it rejects");
-    troubles.retain(|_, count| *count > 0);
+    // Envoy 1.40 takes no empty answer for the first one of virtual hosts.
+    troubles.retain(|name, count| *count > 0 && !name.ends_with("vhds.demand.init_fetch_timeout"));
     assert!(troubles.is_empty(), "{mode}: {troubles:?}");
     assert_eq!(stage.server.lines_with("NACK"), [] as [String; 0], "{mode}");
 }
 
 /// One kind of commit.
-///
-/// Virtual hosts on demand join here when our server answers aliases (D24, D25).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// The route names the other one of the two clusters.
@@ -101,10 +112,14 @@ enum Change {
     Runtime,
     /// A filter of `web` gets another configuration.
     Extension,
+    /// A new virtual host comes, the newest one moves to another cluster, and the one before it goes.
+    ///
+    /// Their clusters stay: what a virtual host has named to its end may be held, as Envoy goes on asking for that host.
+    Host,
 }
 
 impl Change {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Route,
         Self::Cluster,
         Self::Endpoints,
@@ -112,6 +127,7 @@ impl Change {
         Self::Secret,
         Self::Runtime,
         Self::Extension,
+        Self::Host,
     ];
 }
 
@@ -128,6 +144,8 @@ struct Plan {
     secret: u32,
     runtime: u32,
     extension: u32,
+    /// The newest last; all but the last two are gone.
+    hosts: Vec<u32>,
 }
 
 /// What is in force, as far as it changes.
@@ -139,6 +157,8 @@ struct InForce {
     extension: String,
     runtime: String,
     clusters: BTreeSet<String>,
+    /// What the hosts on demand answer.
+    hosts: Vec<String>,
 }
 
 /// All that takes part; everything ends when dropped.
@@ -154,6 +174,8 @@ struct Stage {
     envoy: Envoy,
     /// The port of the listener `edge`.
     edge: u16,
+    /// The port of the listener `demand`, where there is one.
+    demand: Option<u16>,
     _scratch: Folder,
 }
 
@@ -169,6 +191,7 @@ impl Stage {
             secret: 0,
             runtime: 0,
             extension: 0,
+            hosts: Vec::new(),
         };
         let authority = Authority::new();
         folder.write("traffic.json", &traffic(mode, &plan, [&red, &blue]));
@@ -177,6 +200,11 @@ impl Stage {
         folder.write("authority.json", &[authority.itself()]);
         folder.write("runtime.json", &[runtime(plan.runtime)]);
         folder.write("extension.json", &[extension(plan.extension)]);
+        if has_hosts(mode) {
+            let routes = [demanding(mode, "demand", "demand"), routes_on_demand(mode, "demand")];
+            let resting = [cluster(mode, RESTING), endpoints(RESTING, blue.port)];
+            folder.write("demand.json", &[routes, resting].concat());
+        }
         let server = Server::start(folder.path()).await;
         let mut bootstrap = bootstrap(mode, server.port, &json!({}));
         let layer = json!({"name": "over-xds", "rtds_config": mode.config_source()});
@@ -188,7 +216,9 @@ impl Stage {
         let inner_endpoints = endpoints("inner", envoy.port("web").await);
         folder.write("edge.json", &[edge(mode), inner(mode), inner_endpoints]);
         let edge = envoy.port("edge").await;
-        let stage = Self { mode, plan, authority, red, blue, folder, server, envoy, edge, _scratch: scratch };
+        let demand = if has_hosts(mode) { Some(envoy.port("demand").await) } else { None };
+        let stage =
+            Self { mode, plan, authority, red, blue, folder, server, envoy, edge, demand, _scratch: scratch };
         stage.until_in_force().await;
         stage
     }
@@ -208,9 +238,10 @@ impl Stage {
             Change::Secret => plan.secret = number,
             Change::Runtime => plan.runtime = number,
             Change::Extension => plan.extension = number,
+            Change::Host => plan.hosts.push(number),
         }
         match change {
-            Change::Route | Change::Cluster | Change::Endpoints => {
+            Change::Route | Change::Cluster | Change::Endpoints | Change::Host => {
                 folder.write("traffic.json", &traffic(self.mode, plan, [&self.red, &self.blue]));
             }
             Change::Listener => folder.write("web.json", &[web(self.mode, number)]),
@@ -223,13 +254,21 @@ impl Stage {
     /// Waits until Envoy does what the folder says, and returns how long that took.
     async fn until_in_force(&self) -> Duration {
         let plan = &self.plan;
+        let upstream = |index: usize| ["red", "blue"][usize::from(plan.swapped) ^ index];
+        let of_hosts = plan.hosts().into_iter().map(|(_, to)| match to.as_str() {
+            RESTING => "200 blue".to_owned(),
+            // `inner` leads to the cluster in use as well.
+            _ => format!("200 {}", upstream(plan.active)),
+        });
+        let staying = ["inner", RESTING].into_iter().take(if self.demand.is_some() { 2 } else { 1 });
         let expected = InForce {
-            upstream: ["red", "blue"][usize::from(plan.swapped) ^ plan.active].to_owned(),
+            upstream: upstream(plan.active).to_owned(),
             listener: format!("web-{}", plan.listener),
             secret: format!("CN=certificate-{}", plan.secret),
             extension: plan.extension.to_string(),
             runtime: plan.runtime.to_string(),
-            clusters: plan.clusters.map(cluster_name).into_iter().chain(["inner".to_owned()]).collect(),
+            clusters: plan.clusters.map(cluster_name).into_iter().chain(staying.map(str::to_owned)).collect(),
+            hosts: if self.demand.is_some() { of_hosts.collect() } else { Vec::new() },
         };
         let what = format!("{} has {expected:?} in force", self.mode);
         until(&what, SOON, async || (self.in_force().await? == expected).then_some(())).await.1
@@ -238,6 +277,12 @@ impl Stage {
     /// What Envoy does; `None` when a request fails.
     async fn in_force(&self) -> Option<InForce> {
         let answer = http::get(self.edge, "/").await.ok()?;
+        let mut hosts = Vec::new();
+        if let Some(demand) = self.demand {
+            for (host, _) in self.plan.hosts() {
+                hosts.push(ask(demand, &host).await);
+            }
+        }
         let field = |name| answer.field(name).unwrap_or_default().to_owned();
         Some(InForce {
             upstream: answer.body.clone(),
@@ -246,8 +291,37 @@ impl Stage {
             extension: field(EXTENSION),
             runtime: self.envoy.runtime(RUNTIME_KEY).await?,
             clusters: self.envoy.clusters().await.into_keys().collect(),
+            hosts,
         })
     }
+
+    /// Waits until Envoy has no virtual host that the folder no longer has.
+    async fn until_old_hosts_are_gone(&self) {
+        let Some(demand) = self.demand else { return };
+        let gone = self.plan.hosts.len() - HOSTS_TO.len();
+        for host in self.plan.hosts[..gone].iter().copied().map(host_name) {
+            let gone = async || (ask(demand, &host).await == "404 ").then_some(());
+            until(&format!("{host} is gone"), SOON, gone).await;
+        }
+    }
+}
+
+impl Plan {
+    /// The virtual hosts on demand, each with its cluster.
+    fn hosts(&self) -> Vec<(String, String)> {
+        let newest = self.hosts.iter().rev().copied().map(host_name);
+        let moving = newest.zip(HOSTS_TO.map(str::to_owned));
+        moving.chain([(STEADY.to_owned(), cluster_name(self.clusters[self.active]))]).collect()
+    }
+}
+
+/// Virtual hosts come in delta alone, in Envoy as in the protocol.
+fn has_hosts(mode: Mode) -> bool {
+    mode.protocol == Protocol::Delta
+}
+
+fn host_name(number: u32) -> String {
+    format!("host-{number}")
 }
 
 fn cluster_name(number: u32) -> String {
@@ -258,13 +332,18 @@ fn cluster_name(number: u32) -> String {
 fn traffic(mode: Mode, plan: &Plan, upstreams: [&Upstream; 2]) -> Vec<Value> {
     let [one, two] = plan.clusters.map(cluster_name);
     let at = |index: usize| upstreams[usize::from(plan.swapped) ^ index].port;
-    vec![
+    let mut traffic = vec![
         routes("routes", &[("/", &cluster_name(plan.clusters[plan.active]))]),
         cluster(mode, &one),
         cluster(mode, &two),
         endpoints(&one, at(0)),
         endpoints(&two, at(1)),
-    ]
+    ];
+    if has_hosts(mode) {
+        let host = |(host, to): (String, String)| virtual_host("demand", &host, &to);
+        traffic.extend(plan.hosts().into_iter().map(host));
+    }
+    traffic
 }
 
 /// The listener behind TLS. Its number is in the header field `server`.
@@ -410,6 +489,15 @@ const RECONFIGURATIONS: usize = 100;
 
 /// How many seconds a busy machine may take for a handshake, before Envoy gives a connection up.
 const PATIENCE: u32 = 10;
+
+/// Where virtual hosts on demand are sent, the newest first.
+const HOSTS_TO: [&str; 2] = ["inner", RESTING];
+
+/// A cluster for virtual hosts on demand, which stays.
+const RESTING: &str = "resting";
+
+/// The virtual host on demand that stays.
+const STEADY: &str = "steady";
 
 const CERTIFICATE: &str = "x-certificate";
 const EXTENSION: &str = "x-extension";
