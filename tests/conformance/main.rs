@@ -4,9 +4,12 @@
 //! | line | does |
 //! | --- | --- |
 //! | `server names_limit=2` | sets limits and waits of the server, before the first stream |
+//! | `server unserved=X not_found=sotw` | the same, how types are served: `config` in `script.rs` has all words |
 //! | `commit X a=1 a[env=prod]=2 -b; Cluster c=1@eds` | changes the cache: type, then variants to put and to remove |
 //! | `refuse X ..: text` | the same, and the cache refuses it with an error that holds the text |
+//! | `commit X a{ttl=2s,aliases=x+y}=1` | the same, with what a wrapper says besides; it stands behind constraints |
 //! | `open a delta env=prod` | opens an aggregated stream `a` (or `sotw`), with node metadata |
+//! | `open a delta agent=envoy feature=f` | the same, with the user agent and features of the client |
 //! | `open a sotw Cluster as envoy` | the same on the service of one type; streams `as` one node are of one client |
 //! | `a> X +r?env=prod -s` | stream `a` asks; in SotW without signs, as all of them are listed each time |
 //! | `a> X +r holding r s from b` | the same, with the versions that stream `b` was sent of `r` and `s` |
@@ -21,7 +24,7 @@
 //! | `version X a.n1 != a` | compares versions of responses (`=`): here the first one of the type on `a`, and the last |
 //! | `wait 2s` | lets time pass |
 //!
-//! `r` is a plain name and `r?env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
+//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name; `r=A` is told under the plain name, `r[when]=A` with constraints.
 //! `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name in its payload. A response shows errors as `!r(NOT_FOUND)`, and what else
 //! a wrapper says as `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of its
 //! type unless it says otherwise, one in delta has none. What is sent and not expected fails the script at its end.
@@ -80,6 +83,26 @@ fn errors_over_sockets() {
 }
 
 #[test]
+fn ttl_on_the_machines() {
+    on_the_machines("ttl");
+}
+
+#[test]
+fn ttl_over_sockets() {
+    over_sockets("ttl");
+}
+
+#[test]
+fn names_on_the_machines() {
+    on_the_machines("names");
+}
+
+#[test]
+fn names_over_sockets() {
+    over_sockets("names");
+}
+
+#[test]
 fn tp2_on_the_machines() {
     on_the_machines("tp2");
 }
@@ -128,4 +151,4 @@ fn scripts(folder: &str) -> Vec<Script> {
     paths.iter().map(|path| Script::read(path)).collect()
 }
 
-const FOLDERS: [&str; 5] = ["sotw", "delta", "order", "errors", "tp2"];
+const FOLDERS: [&str; 7] = ["sotw", "delta", "order", "errors", "ttl", "names", "tp2"];

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use xds_core::server::StreamConfig;
+use xds_core::server::{Serving, StreamConfig, TypeConfig};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::google::rpc::Status;
@@ -309,7 +309,13 @@ fn told(event: &Event, at: &str) -> String {
     }
 }
 
-/// `names_limit=2 removal_grace=500ms`
+fn of_type<'a>(config: &'a mut StreamConfig, type_name: &str) -> &'a mut TypeConfig {
+    let url = type_url(type_name);
+    let default = TypeConfig::of(&url);
+    config.types.entry(url.as_str().into()).or_insert(default)
+}
+
+/// `names_limit=2 removal_grace=500ms unserved=Cluster`
 fn config(text: &str) -> StreamConfig {
     let mut config = StreamConfig::default();
     for word in text.split(' ') {
@@ -321,6 +327,14 @@ fn config(text: &str) -> StreamConfig {
             "removal_grace" => config.removal_grace = duration(value),
             "names_limit" => config.names_limit = value.parse().unwrap(),
             "parameters_limit" => config.parameters_limit = value.parse().unwrap(),
+            "sync_wait" => config.sync_wait = duration(value),
+            "not_found" => config.sotw_not_found = value == "sotw",
+            "unserved" => of_type(&mut config, value).serving = Serving::NotServed,
+            "refused" => of_type(&mut config, value).serving = Serving::Refused,
+            "full_state" => of_type(&mut config, value).full_state = true,
+            "sotw_ttl" => of_type(&mut config, value).ttl_in_sotw = true,
+            "wildcard" => of_type(&mut config, value).legacy_wildcard = true,
+            "no_wildcard" => of_type(&mut config, value).legacy_wildcard = false,
             other => panic!("{other} is nothing of a server"),
         }
     }

@@ -1,10 +1,10 @@
 //! How resources, requests and responses are written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use prost::Message;
-use xds::{Constraints, Resource, ResourceError, Transaction, VariantId};
+use xds::{Constraints, Resource, ResourceError, ResourceName, Transaction, VariantId};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3 as discovery;
 use xds_proto::service::SERVICES;
@@ -85,11 +85,12 @@ impl List {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// `r`, `r?env=prod`, with a sign in delta.
+    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have no parameters but those of their own.
     fn add(&mut self, word: &str) {
         let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
         let word = unescaped(word.strip_prefix('+').unwrap_or(word));
-        match (word.split_once('?'), dropped) {
+        let is_located = !word.starts_with("xdstp:");
+        match (word.split_once('?').filter(|_| is_located), dropped) {
             (Some((name, pairs)), _) => {
                 let pairs = pairs.split('&').filter_map(|pair| pair.split_once('='));
                 let locator = discovery::ResourceLocator {
@@ -108,7 +109,7 @@ impl List {
 
 /// The changes of a commit: `X a=1 -b; Cluster c=1@eds`.
 ///
-/// `a(b)=1` has another name in its payload.
+/// `a(b)=1` has another name in its payload, `a[env=prod]{ttl=5s,aliases=x+y}=1` what a wrapper says besides.
 pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
     let mut transaction = Transaction::new();
     for of_type in text.split("; ").filter(|of_type| !of_type.is_empty()) {
@@ -116,7 +117,7 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
         for word in outside_brackets(words) {
             let type_url = type_url(type_name).as_str().into();
             let (removed, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
-            let (name, rest) = word.split_at(word.find(['[', '=']).unwrap_or(word.len()));
+            let (name, rest) = word.split_at(end_of_name(word, removed));
             let (when, rest) =
                 rest.strip_prefix('[').map_or(("", rest), |rest| rest.split_once(']').unwrap());
             let constraints: Constraints =
@@ -127,13 +128,37 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
                 let inner =
                     name.split_once('(').map(|(name, inner)| (name, inner.strip_suffix(')').unwrap()));
                 let (name, inner) = inner.unwrap_or((name, name));
+                let extras = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+                let (extras, rest) = extras.unwrap_or(("", rest));
                 let payload = payload(inner, rest.strip_prefix('=').unwrap()).encode_to_vec();
                 let resource = Resource::new(type_url, name.into(), payload.into())?;
-                transaction.put(resource.with_constraints(constraints));
+                transaction.put(with_extras(resource, extras).with_constraints(constraints));
             }
         }
     }
     Ok(transaction)
+}
+
+/// A new-style name may hold `=`; what comes behind it then holds none.
+fn end_of_name(word: &str, removed: bool) -> usize {
+    let end = if !word.starts_with("xdstp:") {
+        word.find(['[', '{', '='])
+    } else if removed {
+        None
+    } else {
+        word.rfind('=')
+    };
+    end.unwrap_or(word.len())
+}
+
+/// `ttl=5s,aliases=x+y`
+fn with_extras(resource: Resource, text: &str) -> Resource {
+    let extras = text.split(',').filter(|extra| !extra.is_empty());
+    extras.fold(resource, |resource, extra| match extra.split_once('=').unwrap() {
+        ("ttl", time) => resource.with_ttl(duration(time)),
+        ("aliases", names) => resource.with_aliases(names.split('+').map(ResourceName::new)),
+        (other, _) => panic!("{other} is nothing of a wrapper"),
+    })
 }
 
 fn payload(name: &str, content: &str) -> Payload {
@@ -163,12 +188,21 @@ fn unescaped(text: &str) -> String {
     })
 }
 
+/// Pairs of the metadata, or `agent=` and `feature=`.
 pub(crate) fn node<'a>(id: &str, pairs: impl Iterator<Item = &'a str>) -> Node {
     use prost_types::{Struct, Value, value::Kind};
     let value = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
-    let pairs = pairs.map(|pair| pair.split_once('=').unwrap());
-    let fields = pairs.map(|(key, text)| (key.to_owned(), value(text))).collect();
-    Node { id: id.to_owned(), metadata: Some(Struct { fields }), ..Node::default() }
+    let mut node = Node { id: id.to_owned(), ..Node::default() };
+    let mut fields = BTreeMap::new();
+    for (key, text) in pairs.map(|pair| pair.split_once('=').unwrap()) {
+        match key {
+            "agent" => text.clone_into(&mut node.user_agent_name),
+            "feature" => node.client_features.push(text.to_owned()),
+            _ => _ = fields.insert(key.to_owned(), value(text)),
+        }
+    }
+    node.metadata = Some(Struct { fields });
+    node
 }
 
 /// Types with a service by their message, others as they are.
@@ -203,7 +237,9 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
         Response::Sotw(response) => {
             words.extend(response.resources.iter().map(|any| {
                 if any.type_url == xds_proto::type_url::RESOURCE {
-                    wrapped(&discovery::Resource::decode(any.value.clone()).unwrap(), type_url, at)
+                    let resource = discovery::Resource::decode(any.value.clone()).unwrap();
+                    assert!(is_needed(&resource), "{at}\n  S30: {} needs no wrapper", resource.name);
+                    wrapped(&resource, type_url, at)
                 } else {
                     assert_eq!(any.type_url, type_url, "{at}\n  S29: a resource of another type");
                     let payload = Payload::decode(any.value.clone()).unwrap();
@@ -221,12 +257,22 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
     };
     let mut names = BTreeSet::new();
     for word in &words[1..] {
-        let name = word.trim_start_matches('-').split(['=', '{']).next().unwrap_or_default();
-        let name = word.split_once(']').map_or(name, |(name, _)| name.trim_start_matches('-'));
+        let (is_removed, word) = word.strip_prefix('-').map_or((false, &**word), |word| (true, word));
+        let name = match word.split_once(']') {
+            Some((name, _)) => name,
+            None => &word[..end_of_name(word, is_removed)],
+        };
         assert!(names.insert(name), "{at}\n  S28 D13: {name} stands twice in: {}", words.join(" "));
     }
     words.extend(errors.iter().map(|told| error(told, at)));
     words.join(" ")
+}
+
+/// Whether a wrapper says anything that its payload does not.
+fn is_needed(wrapper: &discovery::Resource) -> bool {
+    let payload = wrapper.resource.as_ref().map(|any| Payload::decode(any.value.clone()).unwrap());
+    let has_extras = wrapper.ttl.is_some() || !wrapper.aliases.is_empty();
+    has_extras || wrapper.resource_name.is_some() || payload.is_none_or(|of| of.name != wrapper.name)
 }
 
 /// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without content `r{ttl=5s}`.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use xds::{Cache, CommitError, Transaction};
+use xds::{Cache, CommitError, ServerConfig, Transaction};
 use xds_core::server::{self, ClientGroup, DeltaStream, Next, SotwStream, StreamConfig, StreamError};
 use xds_proto::service::Service;
-use xds_server::skim::Skimmer;
+use xds_server::skim::{Client, Skimmer};
 
 use super::{Event, Protocol, Request, Response, Wire};
 
@@ -134,6 +134,9 @@ impl Stream {
                 let request = skimmer.sotw(&frame).unwrap();
                 if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
                     stream.on_node(client.parameters.clone());
+                    if honours_ttl(client) {
+                        stream.on_ttl_support();
+                    }
                     stream.join(group);
                 }
                 stream.on_request(now, request)?;
@@ -142,6 +145,9 @@ impl Stream {
                 let request = skimmer.delta(&frame).unwrap();
                 if let (Some(client), Some(group), true) = (skimmer.client(), group, is_new) {
                     stream.on_node(client.parameters.clone());
+                    if honours_ttl(client) {
+                        stream.on_ttl_support();
+                    }
                     stream.join(group);
                 }
                 stream.on_request(request)?;
@@ -178,4 +184,9 @@ impl Stream {
         self.machine = None;
         self.sent.push_back(Event::Closed { code, text });
     }
+}
+
+/// As the server finds it.
+fn honours_ttl(client: &Client) -> bool {
+    client.supports_ttl || ServerConfig::default().ttl_user_agents.contains(&client.user_agent)
 }
