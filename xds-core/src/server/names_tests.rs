@@ -91,6 +91,24 @@ fn d24_d25_a_host_that_resolves_to_nothing_is_an_alias_without_a_resource_and_ma
 }
 
 #[test]
+fn s33_a_virtual_host_that_was_told_to_be_gone_holds_no_cluster() {
+    let cache = cache("VHDS r/v{alias=r/a.example}=1; CDS c=static");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "");
+    client.ask("VHDS", "r/a.example");
+    client.sent();
+    client.ack("CDS", "1");
+    client.ack("VHDS", "2");
+    commit(&cache, "VHDS -r/v");
+    client.sent();
+    client.pass(std::time::Duration::from_secs(5));
+    assert_eq!(client.sent(), "n3 VHDS -r/v");
+    client.ack("VHDS", "3");
+    commit(&cache, "CDS -c");
+    assert_eq!(client.sent(), "n4 CDS -c");
+}
+
+#[test]
 fn d25_a_virtual_host_is_asked_for_by_its_domains() {
     #[derive(Clone, PartialEq, Message)]
     struct VirtualHost {

@@ -385,7 +385,8 @@ impl Progress {
         if let Some(Gone::Held { removed_at, .. }) = self.gone.get(handle) {
             self.responses.tell(*removed_at);
         }
-        if self.known.full_state || self.selects_all() {
+        // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and goes on asking for it.
+        if self.known.full_state || self.selects_all() || self.tells_unresolved() {
             self.gone.remove(handle);
         } else if let Some(gone) = self.gone.get_mut(handle) {
             let references = gone.references();
