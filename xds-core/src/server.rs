@@ -22,6 +22,8 @@ mod clusters_sent;
 mod config;
 mod delta;
 #[cfg(test)]
+mod edges_tests;
+#[cfg(test)]
 mod errors_tests;
 mod failure;
 #[cfg(test)]

@@ -144,9 +144,8 @@ impl Body {
         let mut removed = removed.peekable();
         for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
             let name = of_name[0].name();
-            while let Some(handle) = removed.next_if(|handle| handle.name < *name) {
-                body.part(removal_len(shape, handle));
-                body.removal(shape, handle);
+            while removed.peek().is_some_and(|handle| handle.name < *name) {
+                body.removals(shape, &mut removed);
             }
             let mut of_removed = Vec::new();
             while let Some(handle) = removed.next_if(|handle| handle.name == *name) {
@@ -163,9 +162,8 @@ impl Body {
             body.last_name = Some(name.clone());
             of_removed.into_iter().for_each(|handle| body.removal(shape, handle));
         }
-        for handle in removed {
-            body.part(removal_len(shape, handle));
-            body.removal(shape, handle);
+        while removed.peek().is_some() {
+            body.removals(shape, &mut removed);
         }
         body.finish()
     }
@@ -195,9 +193,14 @@ impl Body {
     }
 
     /// Entries of `resource_errors`, which is this field of a response.
-    pub(super) fn errors<'a>(field: u32, failures: impl Iterator<Item = &'a Failure>) -> Self {
+    pub(super) fn errors<'a>(
+        field: u32,
+        shape: Shape<'_>,
+        failures: impl Iterator<Item = &'a Failure>,
+    ) -> Self {
         let mut body = Builder::default();
         for Failure { name, constraints, code, message } in failures {
+            let name = shape.spell(name);
             let name_len = resource_name_len(name, constraints);
             let status_len = STATUS_CODE_LEN + field_len(message.len());
             body.length(field, field_len(name_len) + field_len(status_len));
@@ -273,6 +276,21 @@ impl Builder {
             self.length(NAME_CONSTRAINTS, constraints.wire().len());
             self.buffer.put_slice(constraints.wire());
         }
+    }
+
+    /// Those of the next name.
+    fn removals<'a>(
+        &mut self,
+        shape: Shape<'_>,
+        removed: &mut std::iter::Peekable<impl Iterator<Item = &'a Handle>>,
+    ) {
+        let Some(first) = removed.next() else { return };
+        let mut of_name = vec![first];
+        while let Some(handle) = removed.next_if(|handle| handle.name == first.name) {
+            of_name.push(handle);
+        }
+        self.part(of_name.iter().map(|handle| removal_len(shape, handle)).sum());
+        of_name.into_iter().for_each(|handle| self.removal(shape, handle));
     }
 
     fn removal(&mut self, shape: Shape<'_>, handle: &Handle) {

@@ -20,7 +20,7 @@ use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{self, Asked, Locator, Subscription};
 use crate::variants::{Form, Variant};
-use crate::xdstp::XdstpName;
+use crate::xdstp::{self, XdstpName};
 
 /// One delta stream, seen from the server.
 ///
@@ -103,7 +103,9 @@ impl DeltaStream {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         let mut request = request;
         // D19: giving up what cannot be changes nothing.
+        let spelled = self.types.state(at).progress.spelled.clone();
         let ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
+        self.types.state(at).progress.spelled = spelled;
         let refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
@@ -142,6 +144,7 @@ impl DeltaStream {
             let left = progress.reselect(&watch);
             // D18: as without a wildcard nobody waits to hear of them.
             owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
+            progress.retain_asked(&mut owed.uncertain);
             owed.nothing = (is_first || owed.nothing) && progress.membership.is_none();
             if !progress.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
@@ -236,7 +239,7 @@ fn respond(
         bodies.push(Arc::new(Body::heartbeats(progress.shape(), content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(Body::errors(DELTA_ERRORS, owed.refused.iter())));
+        bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
     }
     let endpoints: Vec<_> = content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect();
     let held = content.held(progress);
@@ -324,7 +327,10 @@ impl Content {
                     .iter()
                     .flat_map(|(name, version)| progress.deny_brought(name, version, snapshot)),
             );
-            let brought = owed.brought.keys().filter(|name| progress.subscription.covers(name));
+            let covers = |name: &ResourceName| progress.subscription.covers(name);
+            let is_covered =
+                |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
+            let brought = owed.brought.keys().filter(is_covered);
             let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
                 let handle = Handle::of_name(name);

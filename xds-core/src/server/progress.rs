@@ -17,6 +17,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Selection, Subscription};
 use crate::variants::{Form, Variant};
+use crate::xdstp;
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -143,6 +144,7 @@ impl Progress {
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
+        self.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(asked) = Wanted::of(&self.subscription, self.ttl).filter(|_| self.is_served) else {
             self.membership = None;
             self.former = None;
@@ -155,6 +157,8 @@ impl Progress {
             Some(membership) if membership.asked().form == asked.form => membership.select(asked),
             // T25b: all that was sent by name is sent once more, with its constraints.
             _ => {
+                // T25: parts that wait have another form, and all of it is sent anew.
+                self.responses.drop_queued();
                 self.former = self.membership.replace(watch.join(&self.type_url, asked));
                 self.ledger = Some(watch.ledger(&self.type_url));
             }
@@ -164,15 +168,14 @@ impl Progress {
         }
         self.forget_uncovered();
         let subscription = &self.subscription;
-        self.spelled.retain(|name, _| subscription.covers(name));
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         let mut left = Vec::new();
         self.gone.retain(|handle, gone| {
             // What is known by its name alone was for certain parameters nevertheless.
             let is_covered = match gone {
-                Gone::Held { variant: Some(variant), .. } if handle.constraints.is_none() => {
-                    Handle::of(variant, Form::Located).is_asked_for(subscription, resources)
+                Gone::Held { variant: Some(variant), .. } => {
+                    asking_for(subscription, variant).next().is_some()
                 }
                 Gone::Held { .. } | Gone::Told { .. } => handle.is_asked_for(subscription, resources),
             };
@@ -195,6 +198,16 @@ impl Progress {
             let subscription = &self.subscription;
             self.responses.retain_rejected(|handle| handle.is_asked_for(subscription, resources));
         }
+    }
+
+    /// Leaves out what nobody asks for.
+    pub(super) fn retain_asked(&self, handles: &mut BTreeSet<Handle>) {
+        if handles.is_empty() {
+            return;
+        }
+        let newest = self.membership.as_ref().map(Membership::newest);
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        handles.retain(|handle| handle.is_asked_for(&self.subscription, resources));
     }
 
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).
@@ -250,7 +263,10 @@ impl Progress {
             self.ahead.entry(locator.name.clone()).or_default();
             for variant in found {
                 self.responses.tell_ahead(update.from, variant.changed_at);
-                self.ahead.entry(variant.name().clone()).or_default().push(variant);
+                let sent = self.ahead.entry(variant.name().clone()).or_default();
+                if !sent.iter().any(|other| Arc::ptr_eq(other, &variant)) {
+                    sent.push(variant);
+                }
             }
             // T31: what an answer replaces goes with it.
             if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
@@ -304,10 +320,7 @@ impl Progress {
         let removed = removed.map(|gone| (self.handle(&gone.variant), gone.clone()));
         // S24: only what is still asked for.
         let subscription = &self.subscription;
-        let is_wanted = |gone: &&Removed| {
-            let mut holders = subscription.covering(gone.variant.name());
-            holders.any(|params| gone.variant.constraints().matches(params))
-        };
+        let is_wanted = |gone: &&Removed| asking_for(subscription, &gone.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|gone| (Handle::of_name(gone.variant.name()), gone.clone()));
         if self.holds_removals() {
@@ -385,8 +398,10 @@ impl Progress {
         if let Some(Gone::Held { removed_at, .. }) = self.gone.get(handle) {
             self.responses.tell(*removed_at);
         }
+        // X13: a client drops the member of a glob that it is told is gone.
+        let is_listed = self.subscription.lists_name(&handle.name);
         // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and goes on asking for it.
-        if self.known.full_state || self.selects_all() || self.tells_unresolved() {
+        if self.known.full_state || self.selects_all() || self.tells_unresolved() || !is_listed {
             self.gone.remove(handle);
         } else if let Some(gone) = self.gone.get_mut(handle) {
             let references = gone.references();
@@ -546,6 +561,17 @@ pub(super) fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant
     sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
 }
 
+/// As what a subscription asks for a variant: by its name, an alias or a glob.
+pub(super) fn asking_for(subscription: &Subscription, variant: &Variant) -> impl Iterator<Item = Locator> {
+    let glob = xdstp::glob_of(variant.name());
+    let names = std::iter::once(variant.name()).chain(variant.aliases()).cloned().chain(glob);
+    names.flat_map(move |name| {
+        let holders = subscription.covering(&name).filter(|params| variant.constraints().matches(params));
+        let locators = holders.map(|params| Locator { name: name.clone(), parameters: params.clone() });
+        locators.collect::<Vec<_>>()
+    })
+}
+
 impl Handle {
     pub(super) fn of(variant: &Variant, form: Form) -> Self {
         let constraints = (form == Form::Located).then(|| variant.constraints().clone());
@@ -563,8 +589,10 @@ impl Handle {
     /// Whether somebody asks for it, by its name or another one.
     fn is_asked_for(&self, subscription: &Subscription, resources: Option<&TypeSnapshot>) -> bool {
         let others = resources.into_iter().flat_map(|resources| resources.others_of(&self.name));
-        let mut asked = std::iter::once(&self.name).chain(others);
-        asked.any(|name| subscription.covering(name).any(|params| self.matches(params)))
+        let covers = |name: &ResourceName| subscription.covering(name).any(|params| self.matches(params));
+        covers(&self.name)
+            || others.into_iter().any(covers)
+            || xdstp::glob_of(&self.name).is_some_and(|of| covers(&of))
     }
 
     /// Whether who asks with these parameters had it.

@@ -121,6 +121,11 @@ impl Responses {
         Some((nonce, part))
     }
 
+    /// The rest of a response is not sent.
+    pub(super) fn drop_queued(&mut self) {
+        self.queued.clear();
+    }
+
     fn brings(&mut self, revision: Revision) -> Spans {
         let mut brings = std::mem::take(&mut self.told);
         brings.add(self.reached, revision);
@@ -231,7 +236,8 @@ impl Responses {
 
     /// The names in responses without an answer; `None` when they are not known, or more than the limit.
     pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
-        let sent = || self.in_flight.values().map(|sent| &sent.content);
+        let queued = || self.queued.iter().map(|part| &part.content);
+        let sent = || self.in_flight.values().map(|sent| &sent.content).chain(queued());
         let is_unknown = self.is_overfull || sent().any(|content| matches!(content, Held::State));
         if is_unknown && self.are_in_flight() || sent().map(Held::len).sum::<usize>() > limit {
             return None;
@@ -344,7 +350,7 @@ impl Responses {
 
     /// Nothing is asked for any more.
     pub(super) fn forget_rejected(&mut self) {
-        self.queued.clear();
+        self.drop_queued();
         self.rejected.clear();
         self.state_rejected = None;
         self.uncertain = None;

@@ -9,7 +9,7 @@ use super::client_group::ClientGroup;
 use super::config::StreamConfig;
 use super::failure::{Code, Failure};
 use super::order::Release;
-use super::progress::{Answer, Handle, Others, Progress, Step};
+use super::progress::{Answer, Handle, Others, Progress, Step, asking_for};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
@@ -129,6 +129,10 @@ impl SotwStream {
             if !refused.is_empty() {
                 progress.subscription.end_legacy_wildcard();
             }
+            let is_asked = |failure: &Failure| {
+                refused.contains(failure) || progress.subscription.lists_name(&failure.name)
+            };
+            owed.refused.retain(is_asked);
             owed.refused.extend(refused.difference(&progress.refused).cloned());
             progress.refused = refused;
         }
@@ -200,21 +204,24 @@ fn respond(
     let tells_missing = types.config.sotw_not_found;
     let TypeState { progress, owed } = types.state(at);
     let mut owed = std::mem::take(owed);
+    if progress.membership.is_none() && !progress.is_served && progress.known.full_state {
+        // G4: without resources it would delete them.
+        return Ok(None);
+    }
     if progress.membership.is_none() {
         let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot).to_string());
         let nonce = types.next_nonce();
-        types.state(at).progress.sent(now, nonce, Held::nothing(), snapshot);
-        let errors = Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter()));
+        let progress = &mut types.state(at).progress;
+        progress.sent(now, nonce, Held::nothing(), snapshot);
+        let errors = Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors] }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
     let is_unknown = |subscription: &Subscription, update: &Update, gone: &Variant| {
-        let is_new = |parameters: &Parameters| {
-            let locator = Locator { name: gone.name().clone(), parameters: parameters.clone() };
+        let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
         };
-        let mut holders =
-            subscription.covering(gone.name()).filter(|params| gone.constraints().matches(params));
+        let mut holders = asking_for(subscription, gone);
         holders.all(is_new) || gone.born_at > update.from
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
@@ -255,7 +262,7 @@ fn respond(
     };
     let Some((mut bodies, held)) = made else { return Ok(None) };
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(Body::errors(SOTW_ERRORS, owed.refused.iter())));
+        bodies.push(Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter())));
     }
     let has_globs = owed.locators.iter().any(|locator| is_glob(&locator.name));
     let is_fresh = |variant: &&Arc<Variant>| {

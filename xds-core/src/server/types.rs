@@ -264,7 +264,7 @@ impl<O: Owed> Types<O> {
             return Err(gate);
         }
         let type_url = progress.type_url.clone();
-        let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, failures.iter()))];
+        let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
         let nonce = self.next_nonce();
         self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0).to_string(), bodies })
