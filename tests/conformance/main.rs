@@ -12,7 +12,7 @@
 //! | `open a delta agent=envoy feature=f` | the same, with the user agent and features of the client |
 //! | `open a sotw Cluster as envoy` | the same on the service of one type; streams `as` one node are of one client |
 //! | `a> X +r?env=prod -s` | stream `a` asks; in SotW without signs, as all of them are listed each time |
-//! | `a> X +r holding r s from b` | the same, with the versions that stream `b` was sent of `r` and `s` |
+//! | `a> X +r holding r s from b` | the same, with the versions that stream `b` was sent of `r` and `s`; `from text` is just that text |
 //! | `a> X * version=b` | the same, at the `version_info` that `b` was told last; `version=text` is just that text |
 //! | `a> X r nonce=n1` | the same, with the nonce of the first response of the type; `nonce=text` is just that text |
 //! | `a> X node=env=test r` | the same, with a node again, a changed one |
@@ -24,8 +24,9 @@
 //! | `version X a.n1 != a` | compares versions of responses (`=`): here the first one of the type on `a`, and the last |
 //! | `wait 2s` | lets time pass |
 //!
-//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name; `r=A` is told under the plain name, `r[when]=A` with constraints.
-//! `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name in its payload. A response shows errors as `!r(NOT_FOUND)`, and what else
+//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name and `xdstp://a/X/r??env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
+//! `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name in its payload, `a=x*9000` is one of
+//! that size, and `a=>x` says that it stands at `x`. A response shows errors as `!r(NOT_FOUND)`, and what else
 //! a wrapper says as `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of its
 //! type unless it says otherwise, one in delta has none. What is sent and not expected fails the script at its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]

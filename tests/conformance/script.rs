@@ -168,6 +168,9 @@ impl Run<'_> {
         let ask = Ask::parse(words);
         let type_of = |stream: &str| self.streams[stream].types.get(type_name);
         let held = ask.held.iter().map(|(name, from)| {
+            if !self.streams.contains_key(from) {
+                return (name.clone(), from.clone());
+            }
             let version = type_of(from).and_then(|of| of.versions.get(name));
             let version = version.unwrap_or_else(|| panic!("{type_name} {name} was not sent to {from}"));
             (name.clone(), version.clone())

@@ -53,6 +53,13 @@ struct Payload {
     content: String,
 }
 
+/// An `xds.core.v3.ResourceLocator`.
+#[derive(Clone, PartialEq, Message)]
+struct Locator {
+    #[prost(string, tag = "2")]
+    id: String,
+}
+
 impl Ask {
     pub(crate) fn ack() -> Self {
         Self { said: Said::Ack, ..Self::default() }
@@ -85,12 +92,12 @@ impl List {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have no parameters but those of their own.
+    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have parameters of their own, and others behind `??`.
     fn add(&mut self, word: &str) {
         let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
         let word = unescaped(word.strip_prefix('+').unwrap_or(word));
-        let is_located = !word.starts_with("xdstp:");
-        match (word.split_once('?').filter(|_| is_located), dropped) {
+        let mark = if word.starts_with("xdstp:") { "??" } else { "?" };
+        match (word.split_once(mark), dropped) {
             (Some((name, pairs)), _) => {
                 let pairs = pairs.split('&').filter_map(|pair| pair.split_once('='));
                 let locator = discovery::ResourceLocator {
@@ -130,8 +137,17 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
                 let (name, inner) = inner.unwrap_or((name, name));
                 let extras = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
                 let (extras, rest) = extras.unwrap_or(("", rest));
-                let payload = payload(inner, rest.strip_prefix('=').unwrap()).encode_to_vec();
-                let resource = Resource::new(type_url, name.into(), payload.into())?;
+                let content = rest.strip_prefix('=').unwrap();
+                let resource = match content.strip_prefix('>') {
+                    Some(id) => {
+                        let locator = Locator { id: id.to_owned() }.encode_to_vec();
+                        Resource::redirect(type_url, name.into(), locator.into())?
+                    }
+                    None => {
+                        let payload = payload(inner, content).encode_to_vec();
+                        Resource::new(type_url, name.into(), payload.into())?
+                    }
+                };
                 transaction.put(with_extras(resource, extras).with_constraints(constraints));
             }
         }
@@ -141,12 +157,11 @@ pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
 
 /// A new-style name may hold `=`; what comes behind it then holds none.
 fn end_of_name(word: &str, removed: bool) -> usize {
-    let end = if !word.starts_with("xdstp:") {
-        word.find(['[', '{', '='])
-    } else if removed {
-        None
+    let end = if word.starts_with("xdstp:") {
+        let of_content = || word.rfind('=').filter(|_| !removed);
+        word.find(['[', '{']).or_else(of_content)
     } else {
-        word.rfind('=')
+        word.find(['[', '{', '='])
     };
     end.unwrap_or(word.len())
 }
@@ -164,7 +179,9 @@ fn with_extras(resource: Resource, text: &str) -> Resource {
 fn payload(name: &str, content: &str) -> Payload {
     let without = content.strip_suffix("@eds");
     let discovery_type = if without.is_some() { DISCOVERY_TYPE_EDS } else { 0 };
-    Payload { name: name.to_owned(), discovery_type, content: without.unwrap_or(content).to_owned() }
+    let content = without.unwrap_or(content);
+    let repeated = content.split_once('*').map(|(text, times)| text.repeat(times.parse().unwrap()));
+    Payload { name: name.to_owned(), discovery_type, content: repeated.unwrap_or_else(|| content.to_owned()) }
 }
 
 /// The words of a text; spaces within brackets part none.
@@ -270,9 +287,11 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
 
 /// Whether a wrapper says anything that its payload does not.
 fn is_needed(wrapper: &discovery::Resource) -> bool {
-    let payload = wrapper.resource.as_ref().map(|any| Payload::decode(any.value.clone()).unwrap());
-    let has_extras = wrapper.ttl.is_some() || !wrapper.aliases.is_empty();
-    has_extras || wrapper.resource_name.is_some() || payload.is_none_or(|of| of.name != wrapper.name)
+    let has_extras = wrapper.ttl.is_some() || !wrapper.aliases.is_empty() || wrapper.resource_name.is_some();
+    has_extras
+        || wrapper.resource.as_ref().is_none_or(|any| {
+            any.type_url == LOCATOR || Payload::decode(any.value.clone()).unwrap().name != wrapper.name
+        })
 }
 
 /// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without content `r{ttl=5s}`.
@@ -289,6 +308,9 @@ fn wrapped(resource: &discovery::Resource, type_url: &str, at: &str) -> String {
     let extras: Vec<_> = ttl.into_iter().chain(aliases).collect();
     let extras = if extras.is_empty() { String::new() } else { format!("{{{}}}", extras.join(",")) };
     let content = resource.resource.as_ref().map(|any| {
+        if any.type_url == LOCATOR {
+            return format!("=>{}", Locator::decode(any.value.clone()).unwrap().id);
+        }
         assert_eq!(any.type_url, type_url, "{at}\n  S29: a resource of another type");
         format!("={}", content(&Payload::decode(any.value.clone()).unwrap()))
     });
@@ -297,7 +319,10 @@ fn wrapped(resource: &discovery::Resource, type_url: &str, at: &str) -> String {
 
 fn content(payload: &Payload) -> String {
     let suffix = if payload.discovery_type == DISCOVERY_TYPE_EDS { "@eds" } else { "" };
-    format!("{}{suffix}", payload.content)
+    match (payload.content.chars().next(), payload.content.len()) {
+        (Some(first), size @ LARGE..) => format!("{first}*{size}"),
+        _ => format!("{}{suffix}", payload.content),
+    }
 }
 
 fn located(name: &discovery::ResourceName) -> String {
@@ -315,6 +340,12 @@ fn error(error: &discovery::ResourceError, at: &str) -> String {
     let name = when.unwrap_or_else(|| name.name.clone());
     format!("!{}({})", name.escape_debug(), shown_code(status.code))
 }
+
+/// What stands in place of a resource that is elsewhere.
+const LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";
+
+/// Contents from this size on are told by their size.
+const LARGE: usize = 1000;
 
 /// `envoy.config.cluster.v3.Cluster.EDS`.
 const DISCOVERY_TYPE_EDS: i32 = 3;
