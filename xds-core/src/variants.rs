@@ -13,6 +13,7 @@ use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
+use crate::xdstp;
 
 /// One stored variant of a resource.
 #[derive(Debug)]
@@ -144,6 +145,13 @@ impl Variant {
     /// Whether the payload only says where the resource stands (X14).
     pub(crate) fn is_redirect(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.is_redirect)
+    }
+
+    /// Whether it is asked for by this name, which is its own, an alias, or a glob (X12).
+    pub(crate) fn goes_by(&self, asked: &ResourceName) -> bool {
+        self.name == *asked
+            || self.aliases().contains(asked)
+            || xdstp::glob_of(&self.name).as_ref() == Some(asked)
     }
 
     /// What goes on the wire beside name, version and payload.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::snapshot::{NameMap, empty_map};
-use crate::name::ResourceName;
+use crate::name::{ResourceName, Revision};
 
 /// Of all resources of a type. Nearly all types have none.
 #[derive(Debug, Clone)]
@@ -13,12 +13,25 @@ pub(crate) struct OtherNames {
     members: NameMap<Arc<BTreeSet<ResourceName>>>,
     /// The names asked for, by the own name.
     others: NameMap<Arc<[ResourceName]>>,
+    /// Those that were given up, and when, by the own name: the newest few.
+    former: NameMap<Arc<[(ResourceName, Revision)]>>,
 }
 
 impl OtherNames {
     /// Replaces what a resource is asked for by.
-    pub(super) fn set(&mut self, name: &ResourceName, others: &BTreeSet<ResourceName>) {
+    pub(super) fn set(
+        &mut self,
+        name: &ResourceName,
+        others: &BTreeSet<ResourceName>,
+        is_present: bool,
+        at: Revision,
+    ) {
         let before = self.others.get(name).cloned();
+        if is_present {
+            self.note_former(name, before.as_deref().unwrap_or_default(), others, at);
+        } else if self.former.contains_key(name) {
+            self.former.remove_mut(name);
+        }
         if before.is_none() && others.is_empty() {
             return;
         }
@@ -44,7 +57,38 @@ impl OtherNames {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.others.is_empty()
+        self.others.is_empty() && self.former.is_empty()
+    }
+
+    fn note_former(
+        &mut self,
+        name: &ResourceName,
+        before: &[ResourceName],
+        others: &BTreeSet<ResourceName>,
+        at: Revision,
+    ) {
+        let known = self.former.get(name).map_or(&[][..], |former| former);
+        let given_up =
+            before.iter().filter(|other| !others.contains(*other)).map(|other| (other.clone(), at));
+        let kept = known.iter().filter(|(other, _)| !others.contains(other)).cloned();
+        let former: Vec<_> = kept.chain(given_up).collect();
+        if former.is_empty() {
+            self.former.remove_mut(name);
+        } else if former.as_slice() != known {
+            let newest = former.len().saturating_sub(FORMER_LIMIT);
+            self.former.insert_mut(name.clone(), former[newest..].into());
+        }
+    }
+
+    /// What a resource was asked for by until some commit after a revision.
+    pub(super) fn former(&self, name: &ResourceName, since: Revision) -> impl Iterator<Item = &ResourceName> {
+        let former = self.former.get(name).into_iter().flat_map(|former| former.iter());
+        former.filter(move |(_, at)| *at > since).map(|(other, _)| other)
+    }
+
+    /// The resources that were asked for by another name once.
+    pub(super) fn with_former(&self) -> impl Iterator<Item = &ResourceName> {
+        self.former.keys()
     }
 
     /// What a resource is asked for by besides its name.
@@ -60,6 +104,9 @@ impl OtherNames {
 
 impl Default for OtherNames {
     fn default() -> Self {
-        Self { members: empty_map(), others: empty_map() }
+        Self { members: empty_map(), others: empty_map(), former: empty_map() }
     }
 }
+
+/// Names that are remembered of each resource after it gave them up.
+const FORMER_LIMIT: usize = 16;

@@ -271,12 +271,12 @@ impl TypeSnapshot {
         }
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
-        self.name_others(name);
+        self.name_others(name, revision);
         Ok(true)
     }
 
     /// Notes what a resource is asked for by, as long as it is there or its removal is remembered.
-    fn name_others(&mut self, name: &ResourceName) {
+    fn name_others(&mut self, name: &ResourceName, at: Revision) {
         let present = self.present.get(name).into_iter().flat_map(Variants::iter);
         let removed = self.removed.get(name).into_iter().flatten().map(|removed| &removed.variant);
         let mut variants = present.chain(removed).peekable();
@@ -284,12 +284,27 @@ impl TypeSnapshot {
         let mut others: BTreeSet<_> = variants.flat_map(|variant| variant.aliases()).cloned().collect();
         others.extend(xdstp::glob_of(name).filter(|_| is_known));
         others.remove(name);
-        self.other_names.set(name, &others);
+        let is_present = self.present.contains_key(name);
+        self.other_names.set(name, &others, is_present, at);
     }
 
     /// The names besides its own that a resource is asked for by.
     pub(crate) fn others_of(&self, name: &ResourceName) -> &[ResourceName] {
         self.other_names.of(name)
+    }
+
+    /// Other names that a resource gave up after a revision.
+    pub(crate) fn former_others_of(
+        &self,
+        name: &ResourceName,
+        since: Revision,
+    ) -> impl Iterator<Item = &ResourceName> {
+        self.other_names.former(name, since)
+    }
+
+    /// The resources that gave up other names.
+    pub(crate) fn with_former_others(&self) -> impl Iterator<Item = &ResourceName> {
+        self.other_names.with_former()
     }
 
     /// Whether any resource is asked for by another name.
@@ -424,7 +439,7 @@ impl TypeSnapshot {
         self.remembers_since = self.remembers_since.max(until);
         self.count_keys(&forgotten, &[], commit);
         for variant in &forgotten {
-            self.name_others(variant.name());
+            self.name_others(variant.name(), commit);
         }
     }
 }

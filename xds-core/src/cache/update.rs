@@ -78,7 +78,11 @@ impl Update {
                 let names = resources.iter().map(|(name, _)| name).chain(gone.into_iter().flatten());
                 names.for_each(compare);
             }
-            None => wanted.listed(resources).iter().for_each(compare),
+            None => {
+                let listed = wanted.listed(resources);
+                let former = resources.with_former_others().filter(|name| !listed.contains(name));
+                listed.iter().chain(former).for_each(compare);
+            }
         }
         if from == Revision::ZERO {
             update.find_absent(wanted, resources);
@@ -99,7 +103,8 @@ impl Update {
             }
             let is_found = |part: &Part| {
                 let variants = resources.asked_by(asked).filter_map(|name| resources.get(name));
-                variants.into_iter().any(|variants| variants.resolve(&part.parameters).is_some())
+                let mut found = variants.filter_map(|variants| variants.resolve(&part.parameters));
+                found.any(|variant| variant.goes_by(asked))
             };
             let is_absent = match wanted.form {
                 Form::Name => named.any(|part| !is_found(part)),
@@ -146,6 +151,20 @@ impl Update {
                 }
             }
             Form::Located => self.compare_located(name, wanted, resources),
+        }
+        self.compare_former(name, wanted, resources);
+    }
+
+    /// D24: a resource is gone for who asked for it by an alias that it gave up, unless it is asked for otherwise.
+    fn compare_former(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
+        if self.from == Revision::ZERO || !wanted.chosen(name, resources).is_empty() {
+            return;
+        }
+        for other in resources.former_others_of(name, self.from) {
+            let variants = resources.get(name);
+            let lost = wanted.covering(other).filter_map(|part| variants?.resolve(&part.parameters));
+            let lost: Vec<_> = lost.cloned().collect();
+            self.removed.extend(lost.into_iter().map(|variant| Removed { variant, at: self.to }));
         }
     }
 

@@ -179,8 +179,13 @@ impl Wanted {
         resources: &'r TypeSnapshot,
     ) -> Vec<&'r Arc<Variant>> {
         let Some(variants) = resources.get(name) else { return Vec::new() };
-        let found = self.covering_any(name, resources).filter_map(|part| variants.resolve(&part.parameters));
-        let mut chosen: Vec<_> = found.collect();
+        let resolve = |part: &Part| variants.resolve(&part.parameters);
+        let mut chosen: Vec<_> = self.covering(name).filter_map(resolve).collect();
+        for other in resources.others_of(name) {
+            // D24: of the variants only those that have the alias.
+            let found = self.covering(other).filter_map(resolve);
+            chosen.extend(found.filter(|variant| variant.goes_by(other)));
+        }
         if chosen.len() > 1 {
             chosen.sort_unstable_by_key(|variant| Arc::as_ptr(variant));
             chosen.dedup_by(|one, other| Arc::ptr_eq(one, other));

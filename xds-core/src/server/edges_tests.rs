@@ -313,3 +313,71 @@ fn d18_a_member_of_a_glob_given_up_under_a_wildcard_with_aliases() {
     client.ask("X", "-b");
     assert_eq!(client.sent(), "n2 X a{alias=b}=1");
 }
+
+#[test]
+fn d11_d24_an_alias_that_a_resource_loses_takes_the_resource_from_who_asked_by_it() {
+    let cache = cache("X a{alias=b}=1");
+    let mut client = Delta::new(&cache);
+    client.ask("X", "b");
+    assert_eq!(client.sent(), "n1 X a{alias=b}=1");
+    client.ack("X", "1");
+    commit(&cache, "X a=1");
+    assert_eq!(client.sent(), "n2 X -a");
+}
+
+#[test]
+fn d11_d24_an_alias_that_moves_takes_the_old_resource_away() {
+    let cache = cache("X a{alias=b}=1");
+    let mut client = Delta::new(&cache);
+    client.ask("X", "b");
+    client.sent();
+    client.ack("X", "1");
+    commit(&cache, "X a=1 c{alias=b}=1");
+    assert_eq!(client.sent(), "n2 X c{alias=b}=1 -a");
+}
+
+#[test]
+fn d24_an_alias_that_becomes_a_name_takes_the_old_resource_away() {
+    let cache = cache("X a{alias=b}=1");
+    let mut client = Delta::new(&cache);
+    client.ask("X", "b");
+    client.sent();
+    client.ack("X", "1");
+    commit(&cache, "X a=1 b=1");
+    assert_eq!(client.sent(), "n2 X b=1 -a");
+}
+
+#[test]
+fn s25_d24_a_full_state_loses_what_lost_its_alias() {
+    let cache = cache("LDS a{alias=b}=1 x=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("LDS", "b x", "");
+    client.sent();
+    client.ack("LDS", "1");
+    commit(&cache, "LDS a=1");
+    assert_eq!(client.sent(), "n2 LDS x=1");
+}
+
+#[test]
+fn d24_t4_an_alias_of_a_variant_that_is_gone_is_no_alias() {
+    let cache = cache("X r[env=prod]=A r{alias=t}[env=test]=B");
+    commit(&cache, "X -r[env=test]");
+    let mut client = Delta::new(&cache);
+    client.ask("X", "t?env=prod");
+    assert_eq!(client.sent(), "n1 X -t");
+}
+
+#[test]
+fn d24_two_aliases_swapped_in_one_commit() {
+    let cache = cache("X a{alias=p}=1 c{alias=q}=1");
+    let (mut both, mut one) = (Delta::new(&cache), Delta::new(&cache));
+    both.ask("X", "p q");
+    one.ask("X", "p");
+    both.sent();
+    one.sent();
+    both.ack("X", "1");
+    one.ack("X", "1");
+    commit(&cache, "X a{alias=q}=1 c{alias=p}=1");
+    assert_eq!(both.sent(), "n2 X a{alias=q}=1 c{alias=p}=1");
+    assert_eq!(one.sent(), "n2 X c{alias=p}=1 -a");
+}

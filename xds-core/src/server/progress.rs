@@ -419,7 +419,8 @@ impl Progress {
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let Some(resources) = snapshot.of_type(&self.type_url) else { return Vec::new() };
         let variants = resources.asked_by(&locator.name).filter_map(|name| resources.get(name));
-        variants.filter_map(|variants| variants.resolve(&locator.parameters)).cloned().collect()
+        let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
+        found.filter(|variant| variant.goes_by(&locator.name)).cloned().collect()
     }
 
     /// The variants that the stream gets of a name, each once.
