@@ -9,7 +9,7 @@ pub use body::Body;
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
-pub(crate) use progress::Handle;
+pub(crate) use handle::Handle;
 pub use report::{ReportStatus, ResourceReport, TypeReport};
 pub use response::{Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
@@ -28,6 +28,7 @@ mod errors_tests;
 mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod handle;
 #[cfg(test)]
 mod locators_tests;
 #[cfg(test)]

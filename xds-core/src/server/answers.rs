@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::progress::{Gone, Handle, Progress};
+use super::handle::Handle;
+use super::progress::{Gone, Progress};
 use super::response::Verdict;
 use super::responses::{Held, Part};
 use crate::cache::{Membership, Snapshot, Standing};

@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::failure::Failure;
-use super::progress::Handle;
+use super::handle::Handle;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};

@@ -9,7 +9,8 @@ use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
 use super::failure::Failure;
-use super::progress::{Answer, Gone, Handle, Others, Progress, Step};
+use super::handle::Handle;
+use super::progress::{Answer, Gone, Others, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
@@ -587,3 +588,5 @@ impl types::Owed for Owed {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uncertain_tests;

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::body::Shape;
 use super::failure::Failure;
+use super::handle::{Handle, asking_for};
 use super::order::Release;
 use super::response::StreamError;
 use super::responses::Responses;
 use crate::cache::refs::References;
-use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSnapshot, Update, Wanted, Watch};
+use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Selection, Subscription};
 use crate::variants::{Form, Variant};
-use crate::xdstp;
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -58,15 +58,6 @@ pub(super) struct Progress {
     pub(super) settled_at: Revision,
     /// Something that was rejected is to be told again (D8).
     pub(super) is_retelling: bool,
-}
-
-/// What a client knows a resource by.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Handle {
-    pub(super) name: ResourceName,
-    /// Those of the variant, to a client that knows locators (T30). Without them it stands for all that the client has
-    /// under the name.
-    pub(super) constraints: Option<Constraints>,
 }
 
 /// What a response starts from.
@@ -560,44 +551,4 @@ impl Progress {
 pub(super) fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
     let sent = ahead.get(variant.name());
     sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
-}
-
-/// As what a subscription asks for a variant: by its name, an alias or a glob.
-pub(super) fn asking_for(subscription: &Subscription, variant: &Variant) -> impl Iterator<Item = Locator> {
-    let glob = xdstp::glob_of(variant.name());
-    let names = std::iter::once(variant.name()).chain(variant.aliases()).cloned().chain(glob);
-    names.flat_map(move |name| {
-        let holders = subscription.covering(&name).filter(|params| variant.constraints().matches(params));
-        let locators = holders.map(|params| Locator { name: name.clone(), parameters: params.clone() });
-        locators.collect::<Vec<_>>()
-    })
-}
-
-impl Handle {
-    pub(super) fn of(variant: &Variant, form: Form) -> Self {
-        let constraints = (form == Form::Located).then(|| variant.constraints().clone());
-        Self { name: variant.name().clone(), constraints }
-    }
-
-    pub(super) fn of_name(name: &ResourceName) -> Self {
-        Self { name: name.clone(), constraints: None }
-    }
-
-    pub(super) fn of_variant(name: &ResourceName, constraints: Constraints) -> Self {
-        Self { name: name.clone(), constraints: Some(constraints) }
-    }
-
-    /// Whether somebody asks for it, by its name or another one.
-    fn is_asked_for(&self, subscription: &Subscription, resources: Option<&TypeSnapshot>) -> bool {
-        let others = resources.into_iter().flat_map(|resources| resources.others_of(&self.name));
-        let covers = |name: &ResourceName| subscription.covering(name).any(|params| self.matches(params));
-        covers(&self.name)
-            || others.into_iter().any(covers)
-            || xdstp::glob_of(&self.name).is_some_and(|of| covers(&of))
-    }
-
-    /// Whether who asks with these parameters had it.
-    fn matches(&self, parameters: &Parameters) -> bool {
-        self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
-    }
 }

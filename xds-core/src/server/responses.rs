@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::body::Body;
 use super::config::StreamConfig;
-use super::progress::Handle;
+use super::handle::Handle;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision};
 
@@ -121,9 +121,11 @@ impl Responses {
         Some((nonce, part))
     }
 
-    /// The rest of a response is not sent.
+    /// The rest of a response is not sent; what it was to bring comes with the next one.
     pub(super) fn drop_queued(&mut self) {
-        self.queued.clear();
+        for part in self.queued.drain(..) {
+            self.told.extend(&part.brings);
+        }
     }
 
     fn brings(&mut self, revision: Revision) -> Spans {

@@ -8,8 +8,9 @@ use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
 use super::failure::{Code, Failure};
+use super::handle::{Handle, asking_for};
 use super::order::Release;
-use super::progress::{Answer, Handle, Others, Progress, Step, asking_for};
+use super::progress::{Answer, Others, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
@@ -436,5 +437,7 @@ fn is_glob(name: &ResourceName) -> bool {
     XdstpName::of(name.as_str()).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
 
+#[cfg(test)]
+mod passing_tests;
 #[cfg(test)]
 mod tests;

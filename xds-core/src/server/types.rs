@@ -7,8 +7,9 @@ use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
 use super::failure::{Code, Failure};
+use super::handle::Handle;
 use super::order::{self, Gate, Release};
-use super::progress::{Handle, Progress};
+use super::progress::Progress;
 use super::response::{Next, Response, Service, StreamError};
 use super::responses::Held;
 use super::responses::Part;
@@ -173,32 +174,33 @@ impl<O: Owed> Types<O> {
         mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
         // A type that turns out to lack nothing may be what one before it waits for (S33).
+        let mut next = Next::Wait { until: None };
         for _ in 0..=self.states.len() {
-            let mut is_settled = true;
-            let mut settle = || is_settled = false;
-            match self.pass(now, snapshot, &mut respond, &mut settle) {
-                Next::Wait { .. } if !is_settled => {}
-                next => return next,
+            let is_settled;
+            (next, is_settled) = self.pass(now, snapshot, &mut respond);
+            if is_settled {
+                break;
             }
         }
-        Next::Wait { until: Some(now) }
+        next
     }
 
-    /// Looks at each type once; says which turned out to lack nothing though something was due.
+    /// Looks at each type once, until one has something to send; the other half is false when one turned out to lack nothing
+    /// though something was due.
     fn pass(
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
         respond: &mut impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
-        on_nothing: &mut impl FnMut(),
-    ) -> Next {
+    ) -> (Next, bool) {
+        let mut is_settled = true;
         let mut until = None;
         for at in 0..self.states.len() {
             let progress = &mut self.states[at].progress;
             // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
             if progress.membership.is_some() && !snapshot.is_synced() {
                 match self.unknown(at, now) {
-                    Ok(response) => return Next::Send(response),
+                    Ok(response) => return (Next::Send(response), true),
                     Err(gate) => until = gate.earlier(until),
                 }
                 continue;
@@ -210,7 +212,8 @@ impl<O: Owed> Types<O> {
                 Nonce::nth(*last_nonce)
             });
             if let Some((nonce, Part { version, bodies, .. })) = part {
-                return Next::Send(Response { type_url: type_url.clone(), nonce, version, bodies });
+                let response = Response { type_url: type_url.clone(), nonce, version, bodies };
+                return (Next::Send(response), true);
             }
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
@@ -220,17 +223,17 @@ impl<O: Owed> Types<O> {
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
                 match respond(self, at) {
-                    Ok(Some(response)) => return Next::Send(response),
+                    Ok(Some(response)) => return (Next::Send(response), true),
                     Ok(None) => {
-                        on_nothing();
+                        is_settled = false;
                         gate = self.due(at, now, snapshot);
                     }
-                    Err(error) => return Next::Close(error),
+                    Err(error) => return (Next::Close(error), true),
                 }
             }
             until = gate.earlier(until);
         }
-        Next::Wait { until }
+        (Next::Wait { until }, is_settled)
     }
 
     /// G13: after a while the client is told of each name that nobody knows yet. What it has it keeps, and it is answered as

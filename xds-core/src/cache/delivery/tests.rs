@@ -447,3 +447,25 @@ fn spans_stay_few() {
     assert!((1..=100).all(|revision| spans.cover(Revision(revision * 2))));
     assert!(!spans.cover(Revision(199)) && spans.cover(Revision(3)));
 }
+
+#[test]
+fn what_waited_in_parts_counts_when_it_was_sent_in_another_form() {
+    let cache = Cache::new();
+    commit(&cache, "X a=1 b=1");
+    let mut client = delta(&cache, "n");
+    client.ask("X", "a b");
+    client.sent();
+    client.ack("X", "1");
+    client.sent();
+    let large = "x".repeat(3 << 20);
+    let commit = commit(&cache, &format!("X a={large} b={large}"));
+    assert!(matches!(client.stream.next(client.now, &cache.snapshot()), crate::server::Next::Send(_)));
+    // The part with b is not sent any more; both come again with their constraints.
+    client.ask("X", "c?env=prod");
+    client.ack("X", "2");
+    client.sent();
+    assert_eq!(results(&commit), "n:pending");
+    ["3", "4", "5"].into_iter().for_each(|nonce| _ = client.ack("X", nonce));
+    client.sent();
+    assert_eq!(results(&commit), "n:acked");
+}

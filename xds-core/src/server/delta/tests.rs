@@ -5,14 +5,14 @@ use super::super::fixture::{Delta, commit, type_url, version};
 use super::*;
 use crate::Cache;
 
-fn cache(text: &str) -> Arc<Cache> {
+pub(super) fn cache(text: &str) -> Arc<Cache> {
     let cache = Cache::new();
     commit(&cache, text);
     cache
 }
 
 /// A client that has asked for `list` and ACKed the answer `n1`.
-fn settled(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
+pub(super) fn settled(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
     client.ask(type_name, list);
     client.sent();
@@ -114,129 +114,6 @@ fn d8_a_nack_alone_causes_no_send_and_a_change_outside_goes_alone() {
     // A return to what was accepted before is a change.
     commit(&cache, "EDS a=1");
     assert_eq!(client.sent(), "n4 EDS a=1");
-}
-
-/// V27: `a` and `b` were ACKed, their change was rejected.
-fn rejected(cache: &Arc<Cache>) -> Delta {
-    commit(cache, "EDS a=1 b=1 c=1");
-    let mut client = settled(cache, "EDS", "a b c");
-    commit(cache, "EDS a=2 b=2");
-    assert_eq!(client.sent(), "n2 EDS a=2 b=2");
-    client.nack("EDS", "2");
-    assert_eq!(client.sent(), "");
-    client
-}
-
-#[test]
-fn v27_d8_what_changed_goes_alone_and_the_rest_after_its_ack_once() {
-    for content in ["1", "3"] {
-        let cache = Cache::new();
-        let mut client = rejected(&cache);
-        commit(&cache, &format!("EDS a={content}"));
-        assert_eq!(client.sent(), format!("n3 EDS a={content}"));
-        client.ack("EDS", "3");
-        assert_eq!(client.sent(), "n4 EDS b=2");
-        client.ack("EDS", "4");
-        assert_eq!(client.sent(), "");
-    }
-}
-
-#[test]
-fn v27_d8_a_deletion_is_told_though_it_was_never_acked_and_then_the_rest() {
-    let cache = Cache::new();
-    let mut client = rejected(&cache);
-    commit(&cache, "EDS -b");
-    assert_eq!(client.sent(), "", "a removal without known referrers waits for the grace time (S33)");
-    client.pass(Duration::from_secs(5));
-    assert_eq!(client.sent(), "n3 EDS -b");
-    client.ack("EDS", "3");
-    assert_eq!(client.sent(), "n4 EDS a=2");
-}
-
-#[test]
-fn v27_d8_what_was_not_in_the_rejected_response_goes_alone() {
-    let cache = Cache::new();
-    let mut client = rejected(&cache);
-    commit(&cache, "EDS c=2");
-    assert_eq!(client.sent(), "n3 EDS c=2");
-    client.ack("EDS", "3");
-    assert_eq!(client.sent(), "");
-}
-
-#[test]
-fn v27_d8_a_single_rejected_resource_is_not_repeated_until_it_changes() {
-    let cache = cache("EDS a=1 c=1");
-    let mut client = settled(&cache, "EDS", "a c");
-    commit(&cache, "EDS a=2");
-    assert_eq!(client.sent(), "n2 EDS a=2");
-    client.nack("EDS", "2");
-    commit(&cache, "EDS c=2");
-    assert_eq!(client.sent(), "n3 EDS c=2");
-    client.ack("EDS", "3");
-    client.pass(Duration::from_secs(60));
-    assert_eq!(client.sent(), "");
-    commit(&cache, "EDS a=1");
-    assert_eq!(client.sent(), "n4 EDS a=1");
-}
-
-#[test]
-fn d8_what_is_rejected_twice_waits_for_the_next_change() {
-    let cache = Cache::new();
-    let mut client = rejected(&cache);
-    commit(&cache, "EDS a=1");
-    client.sent();
-    client.ack("EDS", "3");
-    assert_eq!(client.sent(), "n4 EDS b=2");
-    client.nack("EDS", "4");
-    commit(&cache, "EDS c=2");
-    assert_eq!(client.sent(), "n5 EDS c=2");
-    client.ack("EDS", "5");
-    assert_eq!(client.sent(), "");
-    commit(&cache, "EDS b=1");
-    assert_eq!(client.sent(), "n6 EDS b=1");
-}
-
-#[test]
-fn d8_a_resource_asked_for_again_settles_the_rest_too() {
-    let cache = Cache::new();
-    let mut client = rejected(&cache);
-    client.ask("EDS", "b");
-    assert_eq!(client.sent(), "n3 EDS b=2");
-    client.nack("EDS", "3");
-    assert_eq!(client.sent(), "");
-    client.ask("EDS", "b");
-    assert_eq!(client.sent(), "n4 EDS b=2");
-    client.ack("EDS", "4");
-    assert_eq!(client.sent(), "n5 EDS a=2");
-}
-
-#[test]
-fn s33_what_is_rejected_after_it_was_given_up_holds_no_removal() {
-    let cache = cache("CDS a=static b=static; EDS e=1");
-    let mut client = Delta::new(&cache);
-    client.ask("CDS", "a");
-    client.ask("EDS", "e");
-    client.sent();
-    client.ack("EDS", "2");
-    client.ask("CDS", "-a b");
-    client.sent();
-    client.ack("CDS", "3");
-    client.nack("CDS", "1");
-    commit(&cache, "EDS -e");
-    client.sent();
-    client.pass(Duration::from_secs(5));
-    assert_eq!(client.sent(), "n4 EDS -e");
-}
-
-#[test]
-fn d8_what_is_given_up_is_no_longer_uncertain() {
-    let cache = Cache::new();
-    let mut client = rejected(&cache);
-    client.ask("EDS", "-b");
-    commit(&cache, "EDS a=1");
-    assert_eq!(client.sent(), "n3 EDS a=1");
-    client.ack("EDS", "3");
-    assert_eq!(client.sent(), "");
 }
 
 #[test]

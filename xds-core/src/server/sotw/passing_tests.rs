@@ -1,0 +1,55 @@
+//! What changed, came or went before the client was told, or while a response was on its way (S25, S32).
+
+use std::time::Duration;
+
+use super::super::fixture::{Sotw, commit, type_url};
+use super::SotwRequest;
+use super::tests::cache;
+use crate::Cache;
+
+#[test]
+fn s32_a_version_stands_for_what_its_request_asked_for() {
+    let cache = cache("CDS a=1 d=1");
+    let mut fresh = Sotw::new(&cache);
+    fresh.ask("CDS", "*", "");
+    let version = fresh.sent_version();
+    let mut client = Sotw::new(&cache);
+    client.send(SotwRequest {
+        type_url: type_url("CDS").as_str().into(),
+        version_info: version,
+        asked: Some(vec!["d".into()].into()),
+        ..SotwRequest::default()
+    });
+    client.ask("CDS", "*", "");
+    assert_eq!(client.sent(), "n1 CDS a=1 d=1");
+}
+
+#[test]
+fn s25_what_went_through_other_variants_with_its_content_is_gone_in_the_end() {
+    let cache = Cache::new();
+    let mut client = Sotw::new(&cache);
+    commit(&cache, "LDS r[env=a]=0 r[env!=a]=0");
+    client.ask("LDS", "*", "");
+    assert_eq!(client.sent(), "n1 LDS r=0");
+    client.ack("LDS", "1");
+    // V29: by name this is no change.
+    commit(&cache, "LDS -r[env=a] -r[env!=a] r[ver=1]=0 r[!ver]=0");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS -r[ver=1] -r[!ver] r[env=a]=0 r[env!=a]=0");
+    commit(&cache, "LDS -r[env=a] -r[env!=a]");
+    assert_eq!(client.sent(), "n2 LDS");
+}
+
+#[test]
+fn s25_a_name_asked_for_while_a_state_with_it_is_on_its_way_is_told_to_be_gone() {
+    let cache = cache("LDS a=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("LDS", "*", "");
+    assert_eq!(client.sent(), "n1 LDS a=1");
+    // None of these requests has seen it.
+    client.ask("LDS", "", "");
+    commit(&cache, "LDS -a");
+    client.ask("LDS", "a", "");
+    client.pass(Duration::from_secs(2));
+    assert_eq!(client.sent(), "n2 LDS");
+}
