@@ -80,7 +80,8 @@ impl Update {
             }
             None => {
                 let listed = wanted.listed(resources);
-                let former = resources.with_former_others().filter(|name| !listed.contains(name));
+                let former =
+                    resources.with_former_others().filter(|name| listed.binary_search(name).is_err());
                 listed.iter().chain(former).for_each(compare);
             }
         }
@@ -157,10 +158,14 @@ impl Update {
 
     /// D24: a resource is gone for who asked for it by an alias that it gave up, unless it is asked for otherwise.
     fn compare_former(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
-        if self.from == Revision::ZERO || !wanted.chosen(name, resources).is_empty() {
+        if self.from == Revision::ZERO {
             return;
         }
-        for other in resources.former_others_of(name, self.from) {
+        let mut former = resources.former_others_of(name, self.from).peekable();
+        if former.peek().is_none() || !wanted.chosen(name, resources).is_empty() {
+            return;
+        }
+        for other in former {
             let variants = resources.get(name);
             let lost = wanted.covering(other).filter_map(|part| variants?.resolve(&part.parameters));
             let lost: Vec<_> = lost.cloned().collect();
