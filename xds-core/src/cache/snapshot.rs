@@ -16,7 +16,7 @@ use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::variants::{Form, Variant, Variants};
-use crate::xdstp;
+use crate::xdstp::{self, XdstpName};
 
 /// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
 #[derive(Debug, Default, Clone)]
@@ -175,10 +175,15 @@ impl TypeSnapshot {
             let others = references.filter(|(target, _)| *target != Target::Assignment);
             others.map(|(target, named)| (target, named.clone())).collect()
         };
-        let present: Vec<_> = self.present.get(name).into_iter().flat_map(Variants::iter).cloned().collect();
         let (gone, came) = (named(gone), named(came));
-        let still = if gone.is_empty() { BTreeSet::new() } else { named(&present) };
-        for key in gone.difference(&still) {
+        let mut dropped: BTreeSet<_> = gone.difference(&came).collect();
+        // A name may have very many variants: they are looked at only when one stopped naming something.
+        let still =
+            self.present.get(name).filter(|_| !dropped.is_empty()).into_iter().flat_map(Variants::iter);
+        for variant in still {
+            dropped.retain(|(target, named)| !variant.references.has(name, *target, named));
+        }
+        for key in dropped {
             let mut names = self.naming.get(key).map(|names| BTreeSet::clone(names)).unwrap_or_default();
             names.remove(name);
             match names.is_empty() {
@@ -262,6 +267,7 @@ impl TypeSnapshot {
             variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(Form::Name)))
         };
         self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
+        let has_aliases = removed.iter().chain(&inserted).any(|variant| !variant.aliases().is_empty());
         self.count_ttls(name, &removed, &inserted);
         self.note_naming(name, &removed, &inserted);
         if let Some(dropped) =
@@ -271,7 +277,9 @@ impl TypeSnapshot {
         }
         let forgotten = self.remember(name, removed, &inserted, revision);
         self.count_keys(&forgotten, &inserted, revision);
-        self.name_others(name, revision);
+        if has_aliases || XdstpName::is_new_style(name.as_str()) {
+            self.name_others(name, revision);
+        }
         Ok(true)
     }
 
@@ -438,8 +446,10 @@ impl TypeSnapshot {
         self.removed = removed;
         self.remembers_since = self.remembers_since.max(until);
         self.count_keys(&forgotten, &[], commit);
-        for variant in &forgotten {
-            self.name_others(variant.name(), commit);
+        for variant in forgotten {
+            if !variant.aliases().is_empty() || XdstpName::is_new_style(variant.name().as_str()) {
+                self.name_others(variant.name(), commit);
+            }
         }
     }
 }
