@@ -21,7 +21,7 @@ use xds_proto::envoy::service::status::v3::{
 use xds_proto::envoy::r#type::matcher::v3::NodeMatcher;
 use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 
-use crate::roster::{Listed, Roster};
+use crate::roster::{About, Listed, Roster};
 
 /// The service, over all streams of a server.
 #[derive(Debug)]
@@ -166,8 +166,9 @@ impl Query {
     }
 
     /// Asks the streams of one client; `None` when all have ended.
-    async fn ask(&self, streams: &[Listed]) -> Option<ClientConfig> {
-        let Listed { client, user_agent, .. } = streams.first()?;
+    async fn ask(&self, streams: &[Arc<Listed>]) -> Option<ClientConfig> {
+        let about = streams.first()?.about()?;
+        let About { client, user_agent } = &*about;
         let mut config = ClientConfig {
             node: Some(Node {
                 id: client.id.to_string(),
@@ -180,7 +181,7 @@ impl Query {
         let mut labels = Vec::new();
         for stream in streams {
             let Some(report) = report_of(stream).await else { continue };
-            labels.push(&*stream.label);
+            labels.push(stream.label.as_str());
             config.generic_xds_configs.extend(report.iter().flat_map(|of| self.entries(of)));
         }
         config.client_scope = labels.join(", ");
@@ -246,12 +247,9 @@ impl IdPattern {
 
 /// `None` when the stream ended, or does not come to answer.
 async fn report_of(stream: &Listed) -> Option<Vec<TypeReport>> {
-    let asked = async {
-        let (answer, report) = oneshot::channel();
-        stream.reports.send(answer).await.ok()?;
-        report.await.ok()
-    };
-    timeout(REPORT_WAIT, asked).await.ok().flatten()
+    let (answer, report) = oneshot::channel();
+    stream.ask(answer);
+    timeout(REPORT_WAIT, report).await.ok()?.ok()
 }
 
 /// The same client in as many entries as it takes to keep each below a size, as far as single resources allow.

@@ -1,28 +1,41 @@
 //! One task per stream: hands requests to the machine and its responses to the transport. It decides nothing.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_stream::Stream;
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
+use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, Verdict};
 use xds_core::{Cache, Watch};
 
 use crate::clients::{Clients, Place};
-use crate::frame::Outbound;
+use crate::frame::{Outlet, Room};
 use crate::observe::Event;
-use crate::roster::{Listed, Listing, Roster};
+use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
 use crate::skim::{Client, Skimmer};
 
-/// A stream with its machine.
+/// A stream with its machine: a future that is done when the client or the server ends the stream.
+///
+/// Written out rather than with `select!`, which makes and drops a future for each branch whenever it is polled: of all
+/// that happens to a stream most are updates and their ACKs, and the branches cost more than those.
 #[derive(Debug)]
 pub(crate) struct Driver {
     machine: Machine,
+    inbound: Streaming<Bytes>,
+    /// The client may still say something.
+    is_open: bool,
+    /// The machine may have something to send.
+    is_due: bool,
+    requests_in_a_row: u32,
+    alarm: Alarm,
     clients: Arc<Clients>,
     place: Option<Place>,
     skimmer: Skimmer,
@@ -31,14 +44,13 @@ pub(crate) struct Driver {
     start: Instant,
     /// When it ends though nothing is wrong (G14).
     ends_at: Option<Instant>,
-    roster: Arc<Roster>,
-    label: Arc<str>,
-    /// Its place in the roster, once the first request came.
-    listing: Option<Listing>,
-    /// Who wants to know what the client has (C20).
-    reports: mpsc::Receiver<oneshot::Sender<Vec<TypeReport>>>,
-    /// What the roster sends on.
-    asks: mpsc::Sender<oneshot::Sender<Vec<TypeReport>>>,
+    /// When the machine has to be asked again.
+    due_at: Option<Instant>,
+    listing: Listing,
+    /// Of those that may be at the same time (G9).
+    _permit: OwnedSemaphorePermit,
+    /// Dropped last: a client that is told of the end finds the place of its stream empty.
+    last_word: LastWord,
 }
 
 /// Which protocol a stream speaks.
@@ -48,23 +60,59 @@ pub(crate) enum Protocol {
     Delta,
 }
 
+/// What a stream is of, and what it shares with the others.
+pub(crate) struct Shared<'a> {
+    pub(crate) cache: &'a Arc<Cache>,
+    pub(crate) config: &'a Arc<ServerConfig>,
+    pub(crate) clients: &'a Arc<Clients>,
+    pub(crate) roster: &'a Arc<Roster>,
+}
+
 #[derive(Debug)]
 enum Machine {
     Sotw(SotwStream),
     Delta(DeltaStream),
 }
 
+/// The status with which the transport ends the stream, also when the task ends by itself.
+#[derive(Debug)]
+struct LastWord {
+    outlet: Arc<Outlet>,
+    status: Option<Status>,
+}
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        let status = self.status.take();
+        self.outlet.end(status.unwrap_or_else(|| Status::unavailable("the stream ended")));
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let Poll::Ready(status) = this.poll_status(cx) else { return Poll::Pending };
+        let client = this.client();
+        debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
+        this.tell(Event::Ended { code: status.code(), after: this.now() });
+        this.last_word.status = Some(status);
+        Poll::Ready(())
+    }
+}
+
 impl Driver {
     pub(crate) fn new(
-        cache: &Arc<Cache>,
+        shared: &Shared<'_>,
         service: Service,
         protocol: Protocol,
-        config: &Arc<ServerConfig>,
-        clients: &Arc<Clients>,
-        roster: &Arc<Roster>,
-    ) -> Self {
+        inbound: Streaming<Bytes>,
+        permit: OwnedSemaphorePermit,
+    ) -> (Self, Arc<Outlet>) {
+        let Shared { cache, config, clients, roster } = shared;
         let watch = cache.watch();
-        let label = label(&service, protocol).into();
+        let label = label(&service, protocol);
         let type_url = match &service {
             Service::Aggregated => String::new(),
             Service::Single(type_url) => type_url.as_str().to_owned(),
@@ -74,106 +122,98 @@ impl Driver {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, stream)),
             Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, stream)),
         };
-        let skimmer = Skimmer::new(type_url, Arc::clone(&config.parameters));
-        let clients = Arc::clone(clients);
-        let (config, start) = (Arc::clone(config), Instant::now());
-        let ends_at = config.stream_age.map(|age| start + jittered(age));
-        let (asks, reports) = mpsc::channel(1);
-        let roster = Arc::clone(roster);
-        Self {
+        let start = Instant::now();
+        let outlet = Arc::<Outlet>::default();
+        let driver = Self {
             machine,
-            clients,
+            inbound,
+            is_open: true,
+            is_due: false,
+            requests_in_a_row: 0,
+            alarm: Alarm::default(),
+            clients: Arc::clone(clients),
             place: None,
-            skimmer,
+            skimmer: Skimmer::new(type_url, Arc::clone(&config.parameters)),
+            listing: roster.list(Arc::clone(&watch), label),
             watch,
-            config,
+            config: Arc::clone(config),
             start,
-            ends_at,
-            roster,
-            label,
-            listing: None,
-            reports,
-            asks,
-        }
+            ends_at: config.stream_age.map(|age| start + jittered(age)),
+            due_at: None,
+            _permit: permit,
+            last_word: LastWord { outlet: Arc::clone(&outlet), status: None },
+        };
+        (driver, outlet)
     }
 
-    /// Runs until the client or the server ends the stream.
-    pub(crate) async fn run(
-        mut self,
-        mut inbound: Streaming<Bytes>,
-        outbound: mpsc::Sender<Outbound>,
-        mut stopping: watch::Receiver<bool>,
-    ) {
-        let status = self.drive(&mut inbound, &outbound, &mut stopping).await;
-        let client = self.client();
-        debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
-        self.tell(Event::Ended { code: status.code(), after: self.now() });
-        // A client that no longer reads must not keep its place in the cache's index.
-        drop((self, inbound));
-        // Fails when the client is gone, and then nobody needs it.
-        _ = outbound.send(Outbound::End(status)).await;
-    }
-
-    async fn drive(
-        &mut self,
-        inbound: &mut Streaming<Bytes>,
-        outbound: &mpsc::Sender<Outbound>,
-        stopping: &mut watch::Receiver<bool>,
-    ) -> Status {
-        let (mut is_due, mut is_open) = (false, true);
-        let mut until = None;
-        let mut requests_in_a_row = 0;
+    /// Does all that can be done now; ready with the status that ends the stream.
+    fn poll_status(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         loop {
-            tokio::select! {
-                biased; // requests before pushes; after some in a row pushes get a turn
-                frame = inbound.message(), if is_open && requests_in_a_row < REQUESTS_IN_A_ROW => match frame {
-                    Ok(Some(frame)) => {
+            // Requests before pushes; after some in a row pushes get a turn.
+            if self.is_open && self.requests_in_a_row < REQUESTS_IN_A_ROW {
+                match Pin::new(&mut self.inbound).poll_next(cx) {
+                    Poll::Ready(Some(Ok(frame))) => {
                         if let Err(status) = self.on_frame(&frame) {
-                            return status;
+                            return Poll::Ready(status);
                         }
-                        requests_in_a_row += 1;
-                        is_due = true;
+                        self.requests_in_a_row += 1;
+                        self.is_due = true;
+                        continue;
                     }
                     // The client has said all it will say, and may still wait for the answer.
-                    Ok(None) => (is_open, is_due) = (false, true),
+                    Poll::Ready(None) => (self.is_open, self.is_due) = (false, true),
                     // G9: what tonic calls out of range is a request over the limit, which its text names.
-                    Err(status) if status.code() == Code::OutOfRange => {
+                    Poll::Ready(Some(Err(status))) if status.code() == Code::OutOfRange => {
                         self.tell(Event::RequestTooLarge);
-                        return Status::resource_exhausted(status.message());
+                        return Poll::Ready(Status::resource_exhausted(status.message()));
                     }
-                    Err(status) => return status,
-                },
-                _ = stopping.wait_for(|stopping| *stopping) => {
-                    // G14: the client comes back to another server, or to this one when it is up again.
-                    return Status::unavailable("the server is shutting down");
+                    Poll::Ready(Some(Err(status))) => return Poll::Ready(status),
+                    Poll::Pending => self.requests_in_a_row = 0,
                 }
-                permit = outbound.reserve(), if is_due => match permit {
-                    // Asked only when there is room, so that what is sent is the newest and nothing queues up.
-                    Ok(permit) => match self.next() {
-                        Next::Send(response) => {
-                            self.check_size(&response);
-                            self.tell(Event::Sent(&response));
-                            permit.send(Outbound::Response(response));
-                        }
-                        Next::Wait { .. } if !is_open => return Status::ok(""),
-                        Next::Wait { until: time } => (is_due, until) = (false, time),
-                        Next::Close(error) => return self.close(&error),
-                    },
-                    Err(_) => return Status::cancelled("the client went away"),
-                },
-                () = self.watch.woken() => (is_due, requests_in_a_row) = (true, 0),
-                () = sleep_until(self.start + until.unwrap_or_default()), if until.is_some() => {
-                    (is_due, until) = (true, None);
-                }
-                // G14: the client comes back at once, perhaps to another server.
-                () = sleep_until(self.ends_at.unwrap_or(self.start)), if self.ends_at.is_some() => {
-                    return Status::ok("the stream reached its maximal age");
-                }
-                // G11: also while a client reads nothing, whose stream is kept.
-                Some(asker) = self.reports.recv() => self.report(asker),
-                () = tokio::task::yield_now(), if requests_in_a_row >= REQUESTS_IN_A_ROW => requests_in_a_row = 0,
-                () = outbound.closed() => return Status::cancelled("the client went away"),
             }
+            if self.listing.is_stopping() {
+                // G14: the client comes back to another server, or to this one when it is up again.
+                return Poll::Ready(Status::unavailable("the server is shutting down"));
+            }
+            self.is_due |= self.watch.poll_woken(cx).is_ready();
+            // G11: also while a client reads nothing, whose stream is kept.
+            self.report();
+            match self.last_word.outlet.room(self.is_due, cx) {
+                Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
+                // Asked only when there is room, so that what is sent is the newest and nothing queues up.
+                Room::Free if self.is_due => match self.next() {
+                    Next::Send(response) => {
+                        self.check_size(&response);
+                        self.tell(Event::Sent(&response));
+                        self.last_word.outlet.put(response);
+                        continue;
+                    }
+                    Next::Wait { .. } if !self.is_open => return Poll::Ready(Status::ok("")),
+                    Next::Wait { until } => {
+                        self.is_due = false;
+                        self.due_at = until.map(|until| self.start + until);
+                    }
+                    Next::Close(error) => return Poll::Ready(self.close(&error)),
+                },
+                Room::Free | Room::Taken => {}
+            }
+            if self.requests_in_a_row >= REQUESTS_IN_A_ROW {
+                // Other streams of this thread get a turn too.
+                self.requests_in_a_row = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            // While the transport has no room there is nothing to be asked again for.
+            let due_at = self.due_at.filter(|_| !self.is_due);
+            let Some(time) = due_at.into_iter().chain(self.ends_at).min() else { return Poll::Pending };
+            if self.alarm.poll(time, cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.ends_at == Some(time) {
+                // G14: the client comes back at once, perhaps to another server.
+                return Poll::Ready(Status::ok("the stream reached its maximal age"));
+            }
+            (self.is_due, self.due_at) = (true, None);
         }
     }
 
@@ -211,8 +251,10 @@ impl Driver {
             debug!(node = id, cluster, %parameters, user_agent, "stream opened");
             self.tell(Event::Opened);
         }
+        // C20: from the first request on it is known whose stream it is, unless that does not say.
         if is_new {
-            self.list();
+            let client = self.client();
+            self.listing.name(About { client: client.name(), user_agent: client.user_agent.clone() });
         }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
@@ -243,24 +285,16 @@ impl Driver {
         }
     }
 
-    /// C20: from the first request on it is known whose stream it is, unless that does not say.
-    fn list(&mut self) {
-        let client = self.client();
-        if self.listing.is_none() || self.skimmer.client().is_some() {
-            let (label, reports) = (Arc::clone(&self.label), self.asks.clone());
-            let stream = Listed { client: client.name(), user_agent: client.user_agent, label, reports };
-            self.listing = Some(self.roster.list(stream));
+    fn report(&mut self) {
+        for asker in self.listing.take_asks() {
+            let snapshot = self.watch.cache().snapshot();
+            let report = match &mut self.machine {
+                Machine::Sotw(stream) => stream.report(&snapshot),
+                Machine::Delta(stream) => stream.report(&snapshot),
+            };
+            // Who asked may have given up.
+            _ = asker.send(report);
         }
-    }
-
-    fn report(&mut self, asker: oneshot::Sender<Vec<TypeReport>>) {
-        let snapshot = self.watch.cache().snapshot();
-        let report = match &mut self.machine {
-            Machine::Sotw(stream) => stream.report(&snapshot),
-            Machine::Delta(stream) => stream.report(&snapshot),
-        };
-        // Who asked may have given up.
-        _ = asker.send(report);
     }
 
     fn log(&self, verdict: &Verdict) {
@@ -280,7 +314,7 @@ impl Driver {
 
     fn tell(&self, event: Event<'_>) {
         if let Some(observer) = &self.config.observer {
-            observer.on_event(&self.client(), event);
+            observer.on_event(self.client(), event);
         }
     }
 
@@ -301,12 +335,36 @@ impl Driver {
         close_status(error)
     }
 
-    fn client(&self) -> Client {
-        self.skimmer.client().cloned().unwrap_or_default()
+    /// Whose stream it is; nobody's in particular before the first request that says so.
+    fn client(&self) -> &Client {
+        static NOBODY: LazyLock<Client> = LazyLock::new(Client::default);
+        self.skimmer.client().unwrap_or(&NOBODY)
     }
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+/// A time to wake up at.
+#[derive(Debug, Default)]
+struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    /// Ready when the time has come. A time that is later than the one before does not change what was set: to be woken in
+    /// vain costs less than to set it with every update.
+    fn poll(&mut self, time: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(time)));
+        if sleep.deadline() > time {
+            sleep.as_mut().reset(time);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if Instant::now() >= time {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(time);
+        }
+        Poll::Pending
     }
 }
 
@@ -353,7 +411,7 @@ fn shortened(text: &str) -> &str {
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
 /// Requests read before a push gets its turn.
-const REQUESTS_IN_A_ROW: usize = 64;
+const REQUESTS_IN_A_ROW: u32 = 64;
 
 /// Of what a client says about a rejected response, this much is logged.
 const DETAIL_LIMIT_BYTES: usize = 4096;

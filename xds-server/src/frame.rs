@@ -1,28 +1,89 @@
 //! Responses on their way to the transport: a small chunk of their own, then slices that all streams share.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Frame;
-use tokio::sync::mpsc;
 use tonic::Status;
 use xds_core::server::{Body, Response};
 
-/// What a driver hands to the transport.
-#[derive(Debug)]
-pub(crate) enum Outbound {
-    Response(Response),
+/// Where a driver leaves a response for the transport: room for one, so that nothing queues up.
+#[derive(Debug, Default)]
+pub(crate) struct Outlet(Mutex<Content>);
+
+#[derive(Debug, Default)]
+struct Content {
+    response: Option<Response>,
     /// The last word; the transport ends the stream with it.
-    End(Status),
+    end: Option<Status>,
+    /// The transport is gone.
+    is_closed: bool,
+    /// The driver has something to ask its machine for.
+    wants_room: bool,
+    driver: Option<Waker>,
+    transport: Option<Waker>,
+}
+
+/// What a driver finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Free,
+    /// The driver is woken when it is free.
+    Taken,
+    /// The transport is gone.
+    Closed,
+}
+
+impl Outlet {
+    /// Whether there is room for a response. The driver is woken when the transport is gone, and, if it wants room, when
+    /// there is some.
+    pub(crate) fn room(&self, wants_room: bool, cx: &Context<'_>) -> Room {
+        let mut content = self.content();
+        if content.is_closed {
+            return Room::Closed;
+        }
+        if content.driver.as_ref().is_none_or(|driver| !driver.will_wake(cx.waker())) {
+            content.driver = Some(cx.waker().clone());
+        }
+        content.wants_room = wants_room && content.response.is_some();
+        if content.response.is_none() { Room::Free } else { Room::Taken }
+    }
+
+    /// Leaves a response where there was room.
+    pub(crate) fn put(&self, response: Response) {
+        let mut content = self.content();
+        content.response = Some(response);
+        wake(content.transport.take(), content);
+    }
+
+    /// Ends the stream after what was put.
+    pub(crate) fn end(&self, status: Status) {
+        let mut content = self.content();
+        content.end = Some(status);
+        wake(content.transport.take(), content);
+    }
+
+    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    fn content(&self) -> MutexGuard<'_, Content> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes after the lock is let go.
+fn wake(waker: Option<Waker>, content: MutexGuard<'_, Content>) {
+    drop(content);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }
 
 /// The body of a gRPC response. Tonic's own encoder would copy each message into a buffer of its stream.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
-    outbound: mpsc::Receiver<Outbound>,
+    outlet: Arc<Outlet>,
     state: State,
 }
 
@@ -39,8 +100,8 @@ enum State {
 }
 
 impl ResponseBody {
-    pub(crate) fn new(outbound: mpsc::Receiver<Outbound>) -> Self {
-        Self { outbound, state: State::Idle }
+    pub(crate) fn new(outlet: Arc<Outlet>) -> Self {
+        Self { outlet, state: State::Idle }
     }
 
     /// The next slice of the response that is being written.
@@ -75,19 +136,32 @@ impl http_body::Body for ResponseBody {
             return Poll::Ready(None);
         }
         self.state = State::Idle;
-        let status = match ready!(self.outbound.poll_recv(cx)) {
-            Some(Outbound::Response(response)) => {
-                let head = message_head(&response);
-                self.state = State::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
-                return Poll::Ready(Some(Ok(Frame::data(head))));
-            }
-            Some(Outbound::End(status)) => status,
-            None => Status::unavailable("the stream ended"),
+        let outlet = Arc::clone(&self.outlet);
+        let mut content = outlet.content();
+        if let Some(response) = content.response.take() {
+            let driver = if content.wants_room { content.driver.take() } else { None };
+            wake(driver, content);
+            let head = message_head(&response);
+            self.state = State::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
+            return Poll::Ready(Some(Ok(Frame::data(head))));
+        }
+        let Some(status) = content.end.take() else {
+            content.transport = Some(cx.waker().clone());
+            return Poll::Pending;
         };
+        drop(content);
         self.state = State::Ended;
         let mut trailers = HeaderMap::new();
         status.add_header(&mut trailers)?;
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        let mut content = self.outlet.content();
+        (content.is_closed, content.response) = (true, None);
+        wake(content.driver.take(), content);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use http::{Request, Response};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
@@ -22,7 +22,7 @@ use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
 use crate::clients::Clients;
 use crate::csds::StatusService;
-use crate::driver::{Driver, Protocol};
+use crate::driver::{Driver, Protocol, Shared};
 use crate::frame::ResponseBody;
 use crate::observe::{Event, Observer};
 use crate::roster::Roster;
@@ -152,7 +152,7 @@ impl Server {
         let roster = Arc::<Roster>::default();
         let status = StatusService::new(Arc::clone(&roster), stopping.clone());
         let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
-        let routes = self.add_discovery(add_reflection(routes), &stopping, &roster);
+        let routes = self.add_discovery(add_reflection(routes), &roster);
         let routes = routes.into_axum_router().fallback(unknown_path);
         let has_routes = self.routes.has_routes();
         let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
@@ -174,6 +174,7 @@ impl Server {
             health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
         }
         _ = stop.send(true);
+        roster.stop();
         match tokio::time::timeout(drain, serving).await {
             Ok(result) => Ok(result?),
             // A client that reads nothing does not keep the server.
@@ -182,12 +183,7 @@ impl Server {
     }
 
     /// The aggregated and every per-type service, a route per method.
-    fn add_discovery(
-        &self,
-        routes: Routes,
-        stopping: &watch::Receiver<bool>,
-        roster: &Arc<Roster>,
-    ) -> Routes {
+    fn add_discovery(&self, routes: Routes, roster: &Arc<Roster>) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
             let sotw = row.sotw.map(|method| (row.service, method, service.clone(), Protocol::Sotw));
@@ -205,7 +201,6 @@ impl Server {
             let method_service = Method {
                 cache: Arc::clone(&self.cache),
                 config: Arc::clone(&self.config),
-                stopping: stopping.clone(),
                 service,
                 protocol,
                 clients: Arc::clone(&clients),
@@ -247,7 +242,6 @@ fn add_reflection(routes: Routes) -> Routes {
 struct Method {
     cache: Arc<Cache>,
     config: Arc<ServerConfig>,
-    stopping: watch::Receiver<bool>,
     service: Service,
     protocol: Protocol,
     clients: Arc<Clients>,
@@ -277,15 +271,11 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         };
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
-        let (sender, outbound) = mpsc::channel(1);
         let Self { cache, config, clients, roster, .. } = self;
-        let driver = Driver::new(cache, self.service.clone(), self.protocol, config, clients, roster);
-        let stopping = self.stopping.clone();
-        tokio::spawn(async move {
-            driver.run(inbound, sender, stopping).await;
-            drop(place);
-        });
-        let body = tonic::body::Body::new(ResponseBody::new(outbound));
+        let shared = Shared { cache, config, clients, roster };
+        let (driver, outlet) = Driver::new(&shared, self.service.clone(), self.protocol, inbound, place);
+        tokio::spawn(driver);
+        let body = tonic::body::Body::new(ResponseBody::new(outlet));
         let mut response = Response::new(body);
         let grpc = http::HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
@@ -55,16 +55,24 @@ impl Watch {
     /// Waits until a commit concerned this stream since the last call returned. Needs no runtime; dropping the future
     /// loses nothing. One task at a time may wait.
     pub async fn woken(&self) {
-        poll_fn(|cx| {
-            self.stream.waker.register(cx.waker());
-            // After registering: a commit in between is seen here or wakes us.
-            if self.stream.woken.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        poll_fn(|cx| self.poll_woken(cx)).await;
     }
 
-    /// Wakes the stream though no commit did.
-    pub(crate) fn wake(&self) {
+    /// The same for a future that is written out.
+    pub fn poll_woken(&self, cx: &Context<'_>) -> Poll<()> {
+        self.stream.waker.register(cx.waker());
+        // After registering: a commit in between is seen here or wakes us. Read first, as most find nothing and a write
+        // costs more.
+        let is_woken = self.stream.woken.load(Ordering::Acquire);
+        if is_woken && self.stream.woken.swap(false, Ordering::AcqRel) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Wakes the task of the stream though no commit did, for what else it has to see to.
+    pub fn wake(&self) {
         self.stream.wake();
     }
 

@@ -2,6 +2,7 @@
 //! one stream waits for what it ACKed on another.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::progress::Progress;
@@ -22,12 +23,18 @@ struct Shared {
     /// Held while one of them decides what to send: it must not see another half way from one revision to the next.
     turn: Mutex<()>,
     streams: Mutex<Streams>,
+    /// Several clients go by one name, so each stream is on its own. A whole fleet may do that, so it costs none of them
+    /// a look at the others. Set with the streams locked.
+    is_ambiguous: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, Stream>,
+    /// On how many streams each full-state type is followed: a client follows secrets, routes or endpoints on several
+    /// streams, but its listeners, clusters and scopes on one.
+    followed: BTreeMap<TypeUrl, usize>,
     /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses one stream for all
     /// keeps the ACK of a cluster back until it has the endpoints (S35); with streams of their own it does not.
     awaited: BTreeSet<ResourceName>,
@@ -68,6 +75,8 @@ pub(super) struct Status {
 pub(super) struct Seat {
     group: ClientGroup,
     id: u64,
+    /// How many types the others know of.
+    told: usize,
 }
 
 impl ClientGroup {
@@ -88,6 +97,11 @@ impl ClientGroup {
         lock(&self.0.turn)
     }
 
+    /// Whether several clients go by one name.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        self.0.is_ambiguous.load(Ordering::Acquire)
+    }
+
     pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
         let mut streams = lock(&self.0.streams);
         streams.last_id += 1;
@@ -95,7 +109,7 @@ impl ClientGroup {
         let stream = Stream { watch: Arc::clone(watch), standings, is_waiting: false, endpoints };
         let id = streams.last_id;
         streams.streams.insert(id, stream);
-        Seat { group: self.clone(), id }
+        Seat { group: self.clone(), id, told: 0 }
     }
 }
 
@@ -121,9 +135,15 @@ impl Seat {
     }
 
     /// Tells the others how far this stream is. Those that wait for it look again.
-    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a Progress>) {
-        let mut streams = lock(&self.group.0.streams);
+    pub(super) fn tell<'a>(&mut self, types: impl ExactSizeIterator<Item = &'a Progress>) {
+        if self.told == types.len() && self.group.is_ambiguous() {
+            return;
+        }
+        self.told = types.len();
+        let mut guard = lock(&self.group.0.streams);
+        let streams = &mut *guard;
         let is_alone = streams.streams.len() == 1;
+        let was_ambiguous = streams.is_ambiguous();
         let Some(stream) = streams.streams.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for progress in types {
@@ -132,14 +152,18 @@ impl Seat {
                 None => {
                     let standing = Standing::of(progress, is_alone);
                     stream.standings.insert(progress.type_url.clone(), standing);
+                    if is_exclusive(&progress.type_url) {
+                        *streams.followed.entry(progress.type_url.clone()).or_default() += 1;
+                    }
                     true
                 }
             };
         }
-        if is_changed {
+        if is_changed && !was_ambiguous {
             if let Some(position) = stream.endpoints_position() {
                 streams.awaited.retain(|name| !position.covers(name));
             }
+            self.group.0.is_ambiguous.store(streams.is_ambiguous(), Ordering::Release);
             streams.wake_waiting(self.id);
         }
     }
@@ -221,21 +245,35 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut streams = lock(&self.group.0.streams);
-        streams.streams.remove(&self.id);
+        let left = streams.streams.remove(&self.id);
         streams.awaited.clear();
-        // What waited for this stream no longer does.
-        streams.wake_waiting(self.id);
+        let was_ambiguous = streams.is_ambiguous();
+        for type_url in left.iter().flat_map(|left| left.standings.keys()).filter(|url| is_exclusive(url)) {
+            let count = streams.followed.get_mut(type_url).expect("what a stream follows is counted");
+            *count -= 1;
+            if *count == 0 {
+                streams.followed.remove(type_url);
+            }
+        }
+        let is_ambiguous = streams.is_ambiguous();
+        self.group.0.is_ambiguous.store(is_ambiguous, Ordering::Release);
+        if was_ambiguous && !is_ambiguous {
+            // What was not told meanwhile is unknown until it is.
+            for stream in streams.streams.values_mut() {
+                stream.standings.values_mut().for_each(Standing::forget);
+                stream.watch.wake();
+            }
+        } else if !is_ambiguous {
+            // What waited for this stream no longer does.
+            streams.wake_waiting(self.id);
+        }
     }
 }
 
 impl Streams {
-    /// Whether several clients go by one name. A client follows secrets, routes or endpoints on several streams, but its
-    /// listeners, clusters and scopes on one.
+    /// Whether several clients go by one name.
     fn is_ambiguous(&self) -> bool {
-        let mut seen = BTreeSet::new();
-        let types = self.streams.values().flat_map(|stream| stream.standings.keys());
-        let mut full_state = types.filter(|type_url| KnownType::of(type_url.as_str()).full_state);
-        full_state.any(|type_url| !seen.insert(type_url))
+        self.followed.values().any(|streams| *streams > 1)
     }
 
     /// These types on all streams but one; nothing when nobody can say whose they are.
@@ -285,6 +323,11 @@ impl Standing {
         has_moved || is_changed
     }
 
+    /// Nobody knows how far it is.
+    fn forget(&mut self) {
+        (self.is_in_flight, self.unsettled) = (true, Unsettled::Unknown);
+    }
+
     fn status(&self, snapshot: &Snapshot) -> Status {
         Status::new(self.position.as_ref(), self.is_in_flight, snapshot)
     }
@@ -300,6 +343,11 @@ impl Status {
         let is_answered = !is_in_flight && !position.is_some_and(|position| position.is_behind(snapshot));
         Self { is_answered }
     }
+}
+
+/// Whether a client follows the type on one stream only.
+fn is_exclusive(type_url: &TypeUrl) -> bool {
+    KnownType::of(type_url.as_str()).full_state
 }
 
 /// Assignments that are waited for at most; past it nobody waits.

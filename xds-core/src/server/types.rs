@@ -111,6 +111,11 @@ impl<O: Owed> Types<O> {
         Ok((at, true))
     }
 
+    /// With the other streams of the client, where it is known which they are.
+    fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref().filter(|seat| !seat.group().is_ambiguous())
+    }
+
     pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
         &mut self.states[at]
     }
@@ -132,7 +137,7 @@ impl<O: Owed> Types<O> {
     pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // On one stream for all a client asks for them before it ACKs the clusters.
         let is_alone = self.endpoints().is_some();
-        if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
+        if let Some(seat) = self.seat().filter(|_| !names.is_empty() && !is_alone) {
             seat.owe_endpoints(names);
         }
     }
@@ -145,9 +150,9 @@ impl<O: Owed> Types<O> {
         respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
         self.states.iter_mut().for_each(|state| state.progress.settle());
-        let group = self.seat.as_ref().map(|seat| seat.group().clone());
+        let group = self.seat().map(|seat| seat.group().clone());
         let _turn = group.as_ref().map(ClientGroup::turn);
-        if let Some(seat) = &self.seat {
+        if let Some(seat) = self.seat.as_ref().filter(|_| group.is_some()) {
             seat.wait(true);
             let owed = seat.take_endpoints();
             if let Some(TypeState { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
@@ -159,10 +164,12 @@ impl<O: Owed> Types<O> {
         }
         let next = self.turns(now, snapshot, respond);
         self.states.iter_mut().for_each(|state| state.progress.publish(snapshot));
-        if let Some(seat) = &self.seat {
+        if let Some(seat) = &mut self.seat {
             let states = || self.states.iter().map(|state| &state.progress);
             seat.tell(states());
-            seat.wait(states().any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
+            if group.is_some() {
+                seat.wait(states().any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
+            }
         }
         next
     }
@@ -414,7 +421,7 @@ impl<O: Owed> Types<O> {
             Gate::Until(_) if self.is_unrelated(progress, types, snapshot) => Gate::Open,
             gate => gate,
         };
-        let Some(seat) = self.seat.as_ref().filter(|_| gate == Gate::Open && !types.is_empty()) else {
+        let Some(seat) = self.seat().filter(|_| gate == Gate::Open && !types.is_empty()) else {
             return gate;
         };
         let patience = match seat.awaits_endpoints() {
@@ -431,7 +438,7 @@ impl<O: Owed> Types<O> {
 
     /// Whether what is new of a type names nothing of these that the client is still to take.
     fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
-        let others = self.seat.as_ref().map(|seat| seat.others(types, snapshot)).unwrap_or_default();
+        let others = self.seat().map(|seat| seat.others(types, snapshot)).unwrap_or_default();
         let own = self.states.iter().map(|state| &state.progress);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         others.is_empty() && order::is_unrelated(progress, own, snapshot)
@@ -443,7 +450,7 @@ impl<O: Owed> Types<O> {
         let own = self.states.iter().map(|state| &state.progress);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         let mut referrers: Vec<_> = own.filter_map(Referrer::of).collect();
-        if let Some(seat) = &self.seat {
+        if let Some(seat) = self.seat() {
             referrers.extend(seat.referrers(types));
         }
         order::removals(progress, &referrers, snapshot)
@@ -454,7 +461,7 @@ impl<O: Owed> Types<O> {
         let own = self.states.iter().map(|state| &state.progress);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         let own = own.map(|progress| Status::of(progress, snapshot));
-        let seat = self.seat.as_ref().filter(|_| !types.is_empty());
+        let seat = self.seat().filter(|_| !types.is_empty());
         own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }
 }

@@ -1,0 +1,78 @@
+//! The server under test: what a program that embeds the library writes, and nothing that such a program could not.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `arguments` | `-name value` pairs, as the bench appends them |
+//! | `control` | the port that tells when all is ready and takes updates |
+//! | `resources` | clusters and load assignments, field for field as the other servers have them |
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod control;
+mod resources;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use xds_core::server::{StreamConfig, TypeConfig};
+use xds_core::{Cache, Transaction};
+use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+use xds_server::{Server, ServerConfig};
+
+use arguments::Arguments;
+use control::query;
+use resources::{Error, Shape, cluster, load_assignment};
+
+/// What the `xds` binary has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let arguments = Arguments::read(std::env::args().skip(1))?;
+    let shape =
+        Shape { endpoints: arguments.number("endpoints", 10)?, variants: arguments.number("variants", 1)? };
+    let (clusters, assignments) = (arguments.number("clusters", 1000)?, arguments.number("eds", 1000)?);
+    let cache = Cache::new();
+    let mut transaction = Transaction::new();
+    for index in 0..clusters {
+        transaction.put(cluster(index)?);
+    }
+    for index in 0..assignments {
+        for variant in 0..shape.variants {
+            transaction.put(load_assignment(index, 0, variant, shape)?);
+        }
+    }
+    cache.commit(transaction)?;
+
+    let listener = TcpListener::bind(arguments.text("grpc", "127.0.0.1:18000")).await?;
+    let control = TcpListener::bind(arguments.text("http", "127.0.0.1:19000")).await?;
+    let updated = Arc::clone(&cache);
+    let on_path = move |path: &str| {
+        let Some(round) = query(path, "round").filter(|_| path.starts_with("/update")) else { return Ok(()) };
+        let count = query(path, "count").unwrap_or(1);
+        // Of the variants of each name; the rest keep what they have.
+        let changed_variants = query(path, "variants").unwrap_or(shape.variants);
+        let mut transaction = Transaction::new();
+        for step in 0..count {
+            let index = (round * 7919 + step * (assignments / count)) % assignments;
+            for variant in 0..changed_variants {
+                transaction.put(load_assignment(index, u32::try_from(round)?, variant, shape)?);
+            }
+        }
+        updated.commit(transaction)?;
+        Ok(())
+    };
+    tokio::spawn(control::serve(control, Arc::new(on_path)));
+
+    let mut types = BTreeMap::new();
+    // The other way to serve SotW: every response holds all of them.
+    if arguments.number("sotw-full", 0)? == 1 {
+        let full = TypeConfig { full_state: true, ..TypeConfig::of(CLUSTER_LOAD_ASSIGNMENT) };
+        types.insert(CLUSTER_LOAD_ASSIGNMENT.into(), full);
+    }
+    let stream = StreamConfig { types, ..StreamConfig::default() };
+    let server = Server::new(cache).with_config(ServerConfig { stream, ..ServerConfig::default() });
+    Ok(server.serve(listener, std::future::pending()).await?)
+}
