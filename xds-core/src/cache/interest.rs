@@ -142,13 +142,16 @@ impl Membership {
         }
     }
 
-    /// Follows a change of the keys that constraints of the type name: streams that were alike may no longer be.
-    pub(crate) fn refresh(&mut self, snapshot: &Snapshot) {
+    /// Follows a change of the keys that constraints of the type name: streams that were alike may no longer be. Whether
+    /// there was one.
+    pub(crate) fn refresh(&mut self, snapshot: &Snapshot) -> bool {
         let keys_at =
             snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
-        if keys_at.is_some_and(|keys_at| keys_at > self.keys_at) {
+        let has_changed = keys_at.is_some_and(|keys_at| keys_at > self.keys_at);
+        if has_changed {
             self.reselect();
         }
+        has_changed
     }
 
     fn reselect(&mut self) {

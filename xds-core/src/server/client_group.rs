@@ -23,17 +23,17 @@ struct Shared {
     /// Held while one of them decides what to send: it must not see another half way from one revision to the next.
     turn: Mutex<()>,
     streams: Mutex<Streams>,
-    /// Several clients go by one name, so each stream is on its own. A whole fleet may do that, so it costs none of them
-    /// a look at the others. Set with the streams locked.
-    is_ambiguous: AtomicBool,
+    /// What is sent on one of them depends on another. Most clients use one stream for all, a whole fleet may go by one
+    /// name, and a client may have a stream for each cluster's endpoints: none of these pays for looking at others.
+    /// Set with the streams locked.
+    is_tied: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, Stream>,
-    /// On how many streams each full-state type is followed: a client follows secrets, routes or endpoints on several
-    /// streams, but its listeners, clusters and scopes on one.
+    /// On how many streams each type is followed.
     followed: BTreeMap<TypeUrl, usize>,
     /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses one stream for all
     /// keeps the ACK of a cluster back until it has the endpoints (S35); with streams of their own it does not.
@@ -75,8 +75,6 @@ pub(super) struct Status {
 pub(super) struct Seat {
     group: ClientGroup,
     id: u64,
-    /// How many types the others know of.
-    told: usize,
 }
 
 impl ClientGroup {
@@ -97,9 +95,22 @@ impl ClientGroup {
         lock(&self.0.turn)
     }
 
-    /// Whether several clients go by one name.
-    pub(super) fn is_ambiguous(&self) -> bool {
-        self.0.is_ambiguous.load(Ordering::Acquire)
+    /// Whether what is sent on one of its streams depends on another.
+    pub(super) fn is_tied(&self) -> bool {
+        self.0.is_tied.load(Ordering::Acquire)
+    }
+
+    /// Sees whether its streams depend on each other now. When they begin to, only this one has just told the others how
+    /// far it is; of the rest nothing is known until they do.
+    fn tie(&self, streams: &mut Streams, teller: u64) {
+        let is_tied = streams.are_tied();
+        if self.0.is_tied.swap(is_tied, Ordering::AcqRel) || !is_tied {
+            return;
+        }
+        for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != teller) {
+            stream.standings.values_mut().for_each(Standing::forget);
+            stream.watch.wake();
+        }
     }
 
     pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
@@ -109,7 +120,7 @@ impl ClientGroup {
         let stream = Stream { watch: Arc::clone(watch), standings, is_waiting: false, endpoints };
         let id = streams.last_id;
         streams.streams.insert(id, stream);
-        Seat { group: self.clone(), id, told: 0 }
+        Seat { group: self.clone(), id }
     }
 }
 
@@ -135,35 +146,29 @@ impl Seat {
     }
 
     /// Tells the others how far this stream is. Those that wait for it look again.
-    pub(super) fn tell<'a>(&mut self, types: impl ExactSizeIterator<Item = &'a Progress>) {
-        if self.told == types.len() && self.group.is_ambiguous() {
-            return;
-        }
-        self.told = types.len();
-        let mut guard = lock(&self.group.0.streams);
-        let streams = &mut *guard;
+    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a mut Progress>) {
+        let mut streams = lock(&self.group.0.streams);
         let is_alone = streams.streams.len() == 1;
-        let was_ambiguous = streams.is_ambiguous();
-        let Some(stream) = streams.streams.get_mut(&self.id) else { return };
+        let Streams { streams: all, followed, .. } = &mut *streams;
+        let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for progress in types {
+            progress.is_moved = false;
             is_changed |= match stream.standings.get_mut(&progress.type_url) {
                 Some(standing) => standing.follow(progress, is_alone),
                 None => {
                     let standing = Standing::of(progress, is_alone);
                     stream.standings.insert(progress.type_url.clone(), standing);
-                    if is_exclusive(&progress.type_url) {
-                        *streams.followed.entry(progress.type_url.clone()).or_default() += 1;
-                    }
+                    *followed.entry(progress.type_url.clone()).or_default() += 1;
                     true
                 }
             };
         }
-        if is_changed && !was_ambiguous {
+        if is_changed {
             if let Some(position) = stream.endpoints_position() {
                 streams.awaited.retain(|name| !position.covers(name));
             }
-            self.group.0.is_ambiguous.store(streams.is_ambiguous(), Ordering::Release);
+            self.group.tie(&mut streams, self.id);
             streams.wake_waiting(self.id);
         }
     }
@@ -247,33 +252,34 @@ impl Drop for Seat {
         let mut streams = lock(&self.group.0.streams);
         let left = streams.streams.remove(&self.id);
         streams.awaited.clear();
-        let was_ambiguous = streams.is_ambiguous();
-        for type_url in left.iter().flat_map(|left| left.standings.keys()).filter(|url| is_exclusive(url)) {
+        for type_url in left.iter().flat_map(|left| left.standings.keys()) {
             let count = streams.followed.get_mut(type_url).expect("what a stream follows is counted");
             *count -= 1;
             if *count == 0 {
                 streams.followed.remove(type_url);
             }
         }
-        let is_ambiguous = streams.is_ambiguous();
-        self.group.0.is_ambiguous.store(is_ambiguous, Ordering::Release);
-        if was_ambiguous && !is_ambiguous {
-            // What was not told meanwhile is unknown until it is.
-            for stream in streams.streams.values_mut() {
-                stream.standings.values_mut().for_each(Standing::forget);
-                stream.watch.wake();
-            }
-        } else if !is_ambiguous {
-            // What waited for this stream no longer does.
-            streams.wake_waiting(self.id);
-        }
+        self.group.tie(&mut streams, self.id);
+        // What waited for this stream no longer does.
+        streams.wake_waiting(self.id);
     }
 }
 
 impl Streams {
-    /// Whether several clients go by one name.
+    /// Whether several clients go by one name: a client follows secrets, routes or endpoints on several streams, but its
+    /// listeners, clusters and scopes on one.
     fn is_ambiguous(&self) -> bool {
-        self.followed.values().any(|streams| *streams > 1)
+        let mut shared = self.followed.iter().filter(|(_, streams)| **streams > 1);
+        shared.any(|(type_url, _)| KnownType::of(type_url.as_str()).full_state)
+    }
+
+    /// Whether there are several and one has a type that waits for one that another has.
+    fn are_tied(&self) -> bool {
+        let waits = |type_url: &TypeUrl| {
+            let known = KnownType::of(type_url.as_str());
+            known.waits_for.iter().chain(known.referrers).any(|other| self.followed.contains_key(*other))
+        };
+        self.streams.len() > 1 && self.followed.keys().any(waits) && !self.is_ambiguous()
     }
 
     /// These types on all streams but one; nothing when nobody can say whose they are.
@@ -343,11 +349,6 @@ impl Status {
         let is_answered = !is_in_flight && !position.is_some_and(|position| position.is_behind(snapshot));
         Self { is_answered }
     }
-}
-
-/// Whether a client follows the type on one stream only.
-fn is_exclusive(type_url: &TypeUrl) -> bool {
-    KnownType::of(type_url.as_str()).full_state
 }
 
 /// Assignments that are waited for at most; past it nobody waits.

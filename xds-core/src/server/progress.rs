@@ -58,6 +58,8 @@ pub(super) struct Progress {
     pub(super) settled_at: Revision,
     /// Something that was rejected is to be told again (D8).
     pub(super) is_retelling: bool,
+    /// It follows something else than the other streams of the client were told.
+    pub(super) is_moved: bool,
 }
 
 /// What a response starts from.
@@ -128,6 +130,7 @@ impl Progress {
             waiting_since: None,
             settled_at: Revision::ZERO,
             is_retelling: false,
+            is_moved: true,
         }
     }
 
@@ -135,6 +138,7 @@ impl Progress {
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
+        self.is_moved = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(asked) = Wanted::of(&self.subscription, self.ttl).filter(|_| self.is_served) else {
             self.membership = None;
@@ -232,7 +236,7 @@ impl Progress {
     /// Follows a change of the keys that count.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
         for membership in self.membership.iter_mut().chain(&mut self.former) {
-            membership.refresh(snapshot);
+            self.is_moved |= membership.refresh(snapshot);
         }
     }
 

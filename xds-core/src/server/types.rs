@@ -111,9 +111,9 @@ impl<O: Owed> Types<O> {
         Ok((at, true))
     }
 
-    /// With the other streams of the client, where it is known which they are.
+    /// With the other streams of the client, where anything depends on them.
     fn seat(&self) -> Option<&Seat> {
-        self.seat.as_ref().filter(|seat| !seat.group().is_ambiguous())
+        self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
     pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
@@ -137,7 +137,7 @@ impl<O: Owed> Types<O> {
     pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
         // On one stream for all a client asks for them before it ACKs the clusters.
         let is_alone = self.endpoints().is_some();
-        if let Some(seat) = self.seat().filter(|_| !names.is_empty() && !is_alone) {
+        if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
             seat.owe_endpoints(names);
         }
     }
@@ -164,11 +164,14 @@ impl<O: Owed> Types<O> {
         }
         let next = self.turns(now, snapshot, respond);
         self.states.iter_mut().for_each(|state| state.progress.publish(snapshot));
-        if let Some(seat) = &mut self.seat {
-            let states = || self.states.iter().map(|state| &state.progress);
-            seat.tell(states());
+        if let Some(seat) = &self.seat {
+            let mut states = self.states.iter_mut().map(|state| &mut state.progress);
+            if seat.group().is_tied() || states.any(|progress| progress.is_moved) {
+                seat.tell(self.states.iter_mut().map(|state| &mut state.progress));
+            }
             if group.is_some() {
-                seat.wait(states().any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
+                let mut states = self.states.iter().map(|state| &state.progress);
+                seat.wait(states.any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
             }
         }
         next

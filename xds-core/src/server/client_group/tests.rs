@@ -11,7 +11,7 @@ const SWAP: &str = "CDS -old new=1; EDS -old new=1; RDS r=new";
 
 /// A delta client with a stream for each type, in the order of S33.
 fn deltas(cache: &Arc<Cache>, group: &ClientGroup) -> [Delta; 4] {
-    [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
+    let mut streams = [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
         let mut stream = Delta::new(cache);
         stream.stream.join(group);
         stream.ask(type_name, list);
@@ -19,11 +19,14 @@ fn deltas(cache: &Arc<Cache>, group: &ClientGroup) -> [Delta; 4] {
         stream.ack(type_name, "1");
         stream.sent();
         stream
-    })
+    });
+    // Some are woken when others come.
+    streams.each_mut().map(|stream| assert_eq!(stream.sent(), ""));
+    streams
 }
 
 fn sotws(cache: &Arc<Cache>, group: &ClientGroup) -> [Sotw; 4] {
-    [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
+    let mut streams = [("CDS", ""), ("EDS", "old"), ("LDS", ""), ("RDS", "r")].map(|(type_name, list)| {
         let mut stream = Sotw::new(cache);
         stream.stream.join(group);
         stream.ask(type_name, list, "");
@@ -31,7 +34,9 @@ fn sotws(cache: &Arc<Cache>, group: &ClientGroup) -> [Sotw; 4] {
         stream.ack(type_name, "1");
         stream.sent();
         stream
-    })
+    });
+    streams.each_mut().map(|stream| assert_eq!(stream.sent(), ""));
+    streams
 }
 
 #[test]
@@ -213,4 +218,60 @@ fn a_client_with_a_stream_for_each_cluster_is_served_in_turn() {
     endpoints[8].ack("EDS", "2");
     endpoints[8].sent();
     assert_eq!(routes.sent(), "n2 RDS r=new");
+}
+
+#[test]
+fn s33_what_streams_were_not_told_while_they_did_not_matter_to_each_other_is_unknown() {
+    let cache = Cache::new();
+    commit(&cache, "CDS old=static; RDS r=1>old");
+    let group = ClientGroup::new();
+    let join = |type_name, list| {
+        let mut stream = Delta::new(&cache);
+        stream.stream.join(&group);
+        stream.ask(type_name, list);
+        stream.sent();
+        stream
+    };
+    // Alone, it tells nobody that its response is not answered.
+    let mut clusters = join("CDS", "");
+    assert!(!group.is_tied());
+    let mut routes = join("RDS", "r");
+    assert!(group.is_tied());
+    routes.ack("RDS", "1");
+    commit(&cache, "RDS r=2>old");
+    assert_eq!(routes.sent(), "");
+    assert!(is_woken(&clusters.watch));
+    assert_eq!(clusters.sent(), "");
+    assert_eq!(routes.sent(), "");
+    clusters.ack("CDS", "1");
+    assert_eq!(clusters.sent(), "");
+    assert!(is_woken(&routes.watch));
+    assert_eq!(routes.sent(), "n2 RDS r=2>old");
+    drop(clusters);
+    assert!(!group.is_tied());
+}
+
+#[test]
+fn streams_that_cannot_matter_to_each_other_are_not_tied() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let group = ClientGroup::new();
+    let join = |type_name, list| {
+        let mut stream = Delta::new(&cache);
+        stream.stream.join(&group);
+        stream.ask(type_name, list);
+        stream.sent();
+        stream
+    };
+    let _endpoints = [join("EDS", "old"), join("EDS", "new")];
+    assert!(!group.is_tied());
+    let clusters = join("CDS", "");
+    assert!(group.is_tied());
+    // Another client of the name.
+    let others = join("CDS", "");
+    assert!(!group.is_tied());
+    drop(others);
+    assert!(group.is_tied());
+    drop(clusters);
+    assert!(!group.is_tied());
 }

@@ -91,6 +91,8 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type() {
             stream.sent();
             stream
         });
+    // Woken when the others came.
+    assert_eq!([clusters.sent(), listeners.sent()], ["", ""]);
     commit(&cache, "RDS r=2>c");
     assert_eq!(routes.sent(), "n2 RDS r=2>c");
     routes.nack("RDS", "2");
@@ -122,6 +124,9 @@ fn s33_a_rejected_route_holds_only_what_it_named_over_streams_per_type_in_sotw()
         stream.sent();
         stream
     });
+    // Woken when the other one came.
+    assert!(is_woken(&clusters.watch));
+    assert_eq!(clusters.sent(), "");
     commit(&cache, "RDS r=2>c");
     assert_eq!(routes.sent(), "n2 RDS r=2>c");
     routes.nack("RDS", "2");
