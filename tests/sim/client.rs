@@ -188,13 +188,13 @@ fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: boo
 
 /// The plain names and the locators of a request.
 fn list<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
-    let mut list = subscription::Asked::default();
+    let (mut names, mut locators) = (Vec::new(), Vec::new());
     for (name, parameters) in asked {
         let name = name.as_deref().unwrap_or("*").into();
         match parameters {
-            None => list.names.push(name),
-            Some(parameters) => list.locators.push(Locator { name, parameters: parameters.clone() }),
+            None => names.push(name),
+            Some(parameters) => locators.push(Locator { name, parameters: parameters.clone() }),
         }
     }
-    list
+    subscription::Asked { locators: locators.into_iter().collect(), ..names.into() }
 }

@@ -41,6 +41,11 @@ impl ResourceName {
         Self(text.into())
     }
 
+    /// Whether it is the same text in memory.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The text of the name.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -1,37 +1,66 @@
 //! What one stream asks for of one type (S14-S23, D2, D16-D20).
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
+use crate::xdstp::XdstpName;
 
 /// A set of names, sorted, shared between the streams that ask for the same.
-#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NameSet(Arc<Vec<ResourceName>>);
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub struct NameSet(Arc<Names>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Names {
+    list: Vec<ResourceName>,
+    /// All of them are old-style names that a resource can have, so none has to be looked at.
+    is_plain: bool,
+}
 
 impl NameSet {
     /// Whether the set holds the name.
     #[must_use]
     pub fn contains(&self, name: &ResourceName) -> bool {
-        self.0.binary_search(name).is_ok()
+        self.as_slice().binary_search(name).is_ok()
     }
 
     /// The names in order.
     pub fn iter(&self) -> std::slice::Iter<'_, ResourceName> {
-        self.0.iter()
+        self.as_slice().iter()
+    }
+
+    /// The names in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ResourceName] {
+        &self.0.list
     }
 
     /// How many names there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.list.len()
     }
 
     /// Whether there is no name.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.list.is_empty()
+    }
+
+    fn has_wildcard(&self) -> bool {
+        self.as_slice().binary_search_by(|name| name.as_str().cmp(WILDCARD)).is_ok()
+    }
+
+    /// Whether all of them are old-style names that a resource can have.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.is_plain
+    }
+
+    /// Whether it is the same list in memory.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn edited(&self, add: &[ResourceName], remove: &[ResourceName]) -> Self {
@@ -40,15 +69,73 @@ impl NameSet {
         names.extend_from_slice(add);
         names.into_iter().collect()
     }
+
+    fn union(&self, other: &Self) -> Self {
+        match (self.is_empty(), other.is_empty()) {
+            (true, _) => other.clone(),
+            (_, true) => self.clone(),
+            _ if self.is_same(other) => self.clone(),
+            _ => self.edited(other.as_slice(), &[]),
+        }
+    }
+
+    /// The names that are not in another set; O(both), unless they are the same.
+    fn without(&self, other: &Self) -> Self {
+        match () {
+            () if self.is_same(other) => Self::default(),
+            () if other.is_empty() => self.clone(),
+            () => difference(self.as_slice(), other.as_slice()).into_iter().collect(),
+        }
+    }
+
+    /// The names that pass.
+    fn filter(&self, is_kept: impl Fn(&ResourceName) -> bool) -> Self {
+        if self.iter().all(&is_kept) {
+            return self.clone();
+        }
+        self.iter().filter(|name| is_kept(name)).cloned().collect()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { list: Vec::new(), is_plain: true }
+    }
+}
+
+impl Ord for NameSet {
+    /// Equal ones are mostly the same in memory, and then not looked into.
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.is_same(other) { Ordering::Equal } else { self.as_slice().cmp(other.as_slice()) }
+    }
+}
+
+impl PartialOrd for NameSet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl FromIterator<ResourceName> for NameSet {
     fn from_iter<I: IntoIterator<Item = ResourceName>>(names: I) -> Self {
-        let mut names: Vec<_> = names.into_iter().collect();
+        let mut list: Vec<_> = names.into_iter().collect();
         // S23: a name counts once.
-        names.sort_unstable();
-        names.dedup();
-        Self(Arc::new(names))
+        if !list.is_sorted_by(|one, other| one < other) {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let is_plain =
+            list.iter().all(|name| can_be(name.as_str()) && !XdstpName::is_new_style(name.as_str()));
+        Self(Arc::new(Names { list, is_plain }))
+    }
+}
+
+impl<'a> IntoIterator for &'a NameSet {
+    type Item = &'a ResourceName;
+    type IntoIter = std::slice::Iter<'a, ResourceName>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 
@@ -61,13 +148,95 @@ pub struct Locator {
     pub parameters: Parameters,
 }
 
+/// Locators, each once: the names by the parameters that they are asked for with.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Locators(BTreeMap<Parameters, NameSet>);
+
+impl Locators {
+    /// All of them, by parameters, then by name.
+    pub fn iter(&self) -> impl Iterator<Item = Locator> {
+        self.sets().flat_map(|(parameters, names)| {
+            names.iter().map(|name| Locator { name: name.clone(), parameters: parameters.clone() })
+        })
+    }
+
+    /// The names under each set of parameters, none of them empty.
+    pub fn sets(&self) -> impl Iterator<Item = (&Parameters, &NameSet)> {
+        self.0.iter()
+    }
+
+    /// Their names; one that comes with several parameter sets more than once.
+    pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.0.values().flatten()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the name is among them, with whatever parameters.
+    pub(crate) fn has_name(&self, name: &ResourceName) -> bool {
+        self.0.values().any(|names| names.contains(name))
+    }
+
+    pub(crate) fn contains(&self, locator: &Locator) -> bool {
+        self.0.get(&locator.parameters).is_some_and(|names| names.contains(&locator.name))
+    }
+
+    pub(crate) fn insert(&mut self, parameters: &Parameters, names: NameSet) {
+        if names.is_empty() {
+            return;
+        }
+        match self.0.get_mut(parameters) {
+            Some(known) => *known = known.union(&names),
+            None => _ = self.0.insert(parameters.clone(), names),
+        }
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        for (parameters, names) in other.0 {
+            self.insert(&parameters, names);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Moves all out of another.
+    pub(crate) fn append(&mut self, other: &mut Self) {
+        self.extend(std::mem::take(other));
+    }
+
+    /// Replaces each set of names by what is kept of it.
+    pub(crate) fn retain(&mut self, mut kept: impl FnMut(&Parameters, &NameSet) -> NameSet) {
+        self.0.retain(|parameters, names| {
+            *names = kept(parameters, names);
+            !names.is_empty()
+        });
+    }
+}
+
+impl FromIterator<Locator> for Locators {
+    fn from_iter<I: IntoIterator<Item = Locator>>(locators: I) -> Self {
+        let mut sets = BTreeMap::<_, Vec<_>>::new();
+        for Locator { name, parameters } in locators {
+            sets.entry(parameters).or_default().push(name);
+        }
+        let set = |(parameters, names): (_, Vec<_>)| (parameters, names.into_iter().collect());
+        Self(sets.into_iter().map(set).collect())
+    }
+}
+
 /// What one list of a request asks for: plain names and locators, which may be mixed (T2).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// Names whose variant the parameters of the stream's node choose.
-    pub names: Vec<ResourceName>,
+    pub names: NameSet,
     /// Names that bring parameters of their own.
-    pub locators: Vec<Locator>,
+    pub locators: Locators,
 }
 
 /// What a subscription selects under one set of parameters.
@@ -94,11 +263,10 @@ pub struct Subscription {
 /// What a request added to a subscription, and therefore has to be answered.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Added {
-    /// What was asked for, sorted; also what was there before and must be answered again.
-    pub locators: Vec<Locator>,
-    /// What is no longer asked for by itself while a wildcard stays, sorted; the client cannot know whether that covers
-    /// it (D18).
-    pub left: Vec<Locator>,
+    /// What was asked for; also what was there before and must be answered again.
+    pub locators: Locators,
+    /// What is no longer asked for by itself while a wildcard stays; the client cannot know whether that covers it (D18).
+    pub left: Locators,
     /// A wildcard was not there before.
     pub wildcard: bool,
 }
@@ -129,15 +297,34 @@ impl Asked {
         self.names.is_empty() && self.locators.is_empty()
     }
 
+    /// Replaces sets of names that have to be looked into by what becomes of them: most have plain names only.
+    pub(crate) fn edit_names(&mut self, mut edit: impl FnMut(&NameSet) -> NameSet) {
+        let mut edited = |names: &NameSet| if names.is_plain() { names.clone() } else { edit(names) };
+        self.names = edited(&self.names);
+        self.locators.retain(|_, names| edited(names));
+    }
+
     /// All names in it, in no particular order.
     pub fn all_names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.names.iter().chain(self.locators.iter().map(|locator| &locator.name))
+        self.names.iter().chain(self.locators.names())
     }
 }
 
 impl From<Vec<ResourceName>> for Asked {
     fn from(names: Vec<ResourceName>) -> Self {
-        Self { names, locators: Vec::new() }
+        names.into_iter().collect::<NameSet>().into()
+    }
+}
+
+impl From<NameSet> for Asked {
+    fn from(names: NameSet) -> Self {
+        Self { names, locators: Locators::default() }
+    }
+}
+
+impl FromIterator<Locator> for Asked {
+    fn from_iter<I: IntoIterator<Item = Locator>>(locators: I) -> Self {
+        Self { names: NameSet::default(), locators: locators.into_iter().collect() }
     }
 }
 
@@ -147,7 +334,7 @@ impl Selection {
     pub fn names(&self) -> &[ResourceName] {
         match self {
             Self::All => &[],
-            Self::Names(names) => &names.0,
+            Self::Names(names) => names.as_slice(),
         }
     }
 
@@ -202,23 +389,23 @@ impl Subscription {
         let (names, locators) = self.sorted_out(asked);
         self.plain = Group::of(names);
         self.located =
-            locators.into_iter().map(|(parameters, names)| (parameters, Group::of(names))).collect();
+            locators.0.into_iter().map(|(parameters, names)| (parameters, Group::of(names))).collect();
         let mut added = Added::default();
+        let nothing = NameSet::default();
         for (parameters, group) in self.groups() {
             let old = before.group(parameters, self.is_plain(group));
-            let new = difference(&group.names.0, old.map_or(&[], |old| &old.names.0));
-            added.locators.extend(located(new, parameters));
+            let new = group.names.without(old.map_or(&nothing, |old| &old.names));
+            added.locators.insert(parameters, new);
         }
         let wildcards_before: BTreeSet<_> = before.wildcards().collect();
         added.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
         if self.knows_locators && self.is_wildcard() {
             for (parameters, old) in before.groups() {
                 let now = self.group(parameters, before.is_plain(old));
-                let left = difference(&old.names.0, now.map_or(&[], |now| &now.names.0));
-                added.left.extend(located(left, parameters));
+                added.left.insert(parameters, old.names.without(now.map_or(&nothing, |now| &now.names)));
             }
         }
-        added.sorted()
+        added
     }
 
     /// Delta: a request adds and removes (D2); lists that are empty change nothing.
@@ -235,13 +422,13 @@ impl Subscription {
         let mut added = Added::default();
         // D3: what is in both lists is removed, then added.
         let (names, locators) = self.sorted_out(unsubscribe);
-        if names.iter().any(is_wildcard) {
+        if names.has_wildcard() {
             self.legacy = Legacy::Off;
         }
-        added.left.extend(located(self.plain.remove(names), &self.derived));
-        for (parameters, names) in locators {
-            if let Some(group) = self.located.get_mut(&parameters) {
-                added.left.extend(located(group.remove(names), &parameters));
+        added.left.insert(&self.derived, self.plain.remove(&names));
+        for (parameters, names) in locators.sets() {
+            if let Some(group) = self.located.get_mut(parameters) {
+                added.left.insert(parameters, group.remove(names));
             }
         }
         // D19: nobody waits to hear of it.
@@ -249,16 +436,16 @@ impl Subscription {
             added.left.clear();
         }
         let (names, locators) = self.sorted_out(subscribe);
-        added.wildcard = names.iter().chain(locators.values().flatten()).any(is_wildcard);
-        added.locators.extend(located(self.plain.add(names), &self.derived));
-        for (parameters, names) in locators {
+        added.wildcard = names.has_wildcard() || locators.0.values().any(NameSet::has_wildcard);
+        added.locators.insert(&self.derived, self.plain.add(names));
+        for (parameters, names) in locators.0 {
             let group = self.located.entry(parameters.clone()).or_default();
             // D30, T33b: answered anew, whatever was sent for it before.
-            added.locators.extend(located(group.add(names), &parameters));
+            added.locators.insert(&parameters, group.add(names));
         }
         self.located.retain(|_, group| !group.is_empty());
         added.wildcard |= self.is_wildcard() && !had_wildcard;
-        added.sorted()
+        added
     }
 
     /// Something was asked for that cannot be: so it was not nothing, which would mean everything (S19, D16).
@@ -295,6 +482,18 @@ impl Subscription {
     pub fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Parameters> {
         let covers = move |group: &Group| self.is_wildcard_group(group) || group.names.contains(name);
         self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
+    }
+
+    /// Keeps of some locators those that are asked for.
+    pub(crate) fn retain_covered(&self, locators: &mut Locators) {
+        locators.retain(|parameters, names| {
+            let plain = Some(&self.plain).filter(|_| *parameters == self.derived);
+            let groups: Vec<_> = self.located.get(parameters).into_iter().chain(plain).collect();
+            if groups.iter().any(|group| self.is_wildcard_group(group) || group.names.is_same(names)) {
+                return names.clone();
+            }
+            names.filter(|name| groups.iter().any(|group| group.names.contains(name)))
+        });
     }
 
     /// Whether the name is asked for with these parameters.
@@ -364,44 +563,39 @@ impl Subscription {
 
     /// The plain names and the others by their parameters. T2: without parameters a locator is the plain name, where
     /// that has none either.
-    fn sorted_out(&mut self, asked: Asked) -> (Vec<ResourceName>, BTreeMap<Parameters, Vec<ResourceName>>) {
-        let Asked { mut names, locators } = asked;
+    fn sorted_out(&mut self, asked: Asked) -> (NameSet, Locators) {
+        let Asked { mut names, mut locators } = asked;
         self.knows_locators |= !locators.is_empty();
-        let mut located = BTreeMap::<_, Vec<_>>::new();
-        for Locator { name, parameters } in locators {
-            if parameters.is_empty() && self.derived.is_empty() {
-                names.push(name);
-            } else {
-                located.entry(parameters).or_default().push(name);
-            }
+        if self.derived.is_empty()
+            && let Some(plain) = locators.0.remove(&self.derived)
+        {
+            names = names.union(&plain);
         }
-        (names, located)
+        (names, locators)
     }
 }
 
 impl Group {
-    fn of(names: Vec<ResourceName>) -> Self {
-        let wildcard = names.iter().any(is_wildcard);
-        Self { names: names.into_iter().filter(|name| !is_wildcard(name)).collect(), wildcard }
+    fn of(names: NameSet) -> Self {
+        let wildcard = names.has_wildcard();
+        let names = if wildcard { names.filter(|name| name.as_str() != WILDCARD) } else { names };
+        Self { names, wildcard }
     }
 
     /// Adds names, and gives them back without the wildcard.
-    fn add(&mut self, names: Vec<ResourceName>) -> Vec<ResourceName> {
+    fn add(&mut self, names: NameSet) -> NameSet {
         let Self { names, wildcard } = Self::of(names);
         self.wildcard |= wildcard;
-        if !names.is_empty() {
-            self.names = self.names.edited(&names.0, &[]);
-        }
-        names.0.to_vec()
+        self.names = self.names.union(&names);
+        names
     }
 
     /// Removes names, and gives back those that were there.
-    fn remove(&mut self, names: Vec<ResourceName>) -> Vec<ResourceName> {
-        let Self { names, wildcard } = Self::of(names);
-        self.wildcard &= !wildcard;
-        let removed: Vec<_> = names.iter().filter(|name| self.names.contains(name)).cloned().collect();
+    fn remove(&mut self, names: &NameSet) -> NameSet {
+        self.wildcard &= !names.has_wildcard();
+        let removed = names.filter(|name| self.names.contains(name));
         if !removed.is_empty() {
-            self.names = self.names.edited(&[], &removed);
+            self.names = self.names.without(&removed);
         }
         removed
     }
@@ -411,28 +605,9 @@ impl Group {
     }
 }
 
-impl Added {
-    fn sorted(mut self) -> Self {
-        for list in [&mut self.locators, &mut self.left] {
-            list.sort_unstable();
-            list.dedup();
-        }
-        self
-    }
-}
-
-fn located(names: Vec<ResourceName>, parameters: &Parameters) -> impl Iterator<Item = Locator> {
-    names.into_iter().map(|name| Locator { name, parameters: parameters.clone() })
-}
-
-/// Whether a name is among locators.
-pub(crate) fn has_name(locators: &BTreeSet<Locator>, name: &ResourceName) -> bool {
-    let first = Locator { name: name.clone(), parameters: Parameters::new() };
-    locators.range(first..).next().is_some_and(|locator| locator.name == *name)
-}
-
-fn is_wildcard(name: &ResourceName) -> bool {
-    name.as_str() == WILDCARD
+/// Whether a resource can have the name (W2).
+pub(crate) fn can_be(name: &str) -> bool {
+    !name.is_empty() && !name.bytes().any(|byte| byte < b' ')
 }
 
 /// The names of one sorted list that are not in another, in order; O(both).

@@ -20,7 +20,7 @@ use crate::frame::{Outlet, Room};
 use crate::observe::Event;
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
-use crate::skim::{Client, Skimmer};
+use crate::skim::{Client, Lists, Skimmer};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
 ///
@@ -66,6 +66,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) config: &'a Arc<ServerConfig>,
     pub(crate) clients: &'a Arc<Clients>,
     pub(crate) roster: &'a Arc<Roster>,
+    pub(crate) lists: &'a Arc<Lists>,
 }
 
 #[derive(Debug)]
@@ -110,7 +111,7 @@ impl Driver {
         inbound: Streaming<Bytes>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<Outlet>) {
-        let Shared { cache, config, clients, roster } = shared;
+        let Shared { cache, config, clients, roster, lists } = shared;
         let watch = cache.watch();
         let label = label(&service, protocol);
         let type_url = match &service {
@@ -133,7 +134,7 @@ impl Driver {
             alarm: Alarm::default(),
             clients: Arc::clone(clients),
             place: None,
-            skimmer: Skimmer::new(type_url, Arc::clone(&config.parameters)),
+            skimmer: Skimmer::new(type_url, Arc::clone(&config.parameters)).with_lists(Arc::clone(lists)),
             listing: roster.list(Arc::clone(&watch), label),
             watch,
             config: Arc::clone(config),

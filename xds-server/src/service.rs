@@ -26,7 +26,7 @@ use crate::driver::{Driver, Protocol, Shared};
 use crate::frame::ResponseBody;
 use crate::observe::{Event, Observer};
 use crate::roster::Roster;
-use crate::skim::Client;
+use crate::skim::{Client, Lists};
 
 /// Serves one cache over gRPC, with health and reflection.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ impl Server {
             (ADS, ADS_DELTA, Service::Aggregated, Protocol::Delta),
         ];
         let mut router = routes.into_axum_router();
-        let clients = Arc::<Clients>::default();
+        let (clients, lists) = (Arc::<Clients>::default(), Arc::<Lists>::default());
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
@@ -205,6 +205,7 @@ impl Server {
                 protocol,
                 clients: Arc::clone(&clients),
                 roster: Arc::clone(roster),
+                lists: Arc::clone(&lists),
                 streams: Arc::clone(&streams),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
@@ -246,6 +247,7 @@ struct Method {
     protocol: Protocol,
     clients: Arc<Clients>,
     roster: Arc<Roster>,
+    lists: Arc<Lists>,
     /// One permit for each stream that may be.
     streams: Arc<Semaphore>,
 }
@@ -271,8 +273,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         };
         let limit = Some(self.config.request_limit_bytes);
         let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
-        let Self { cache, config, clients, roster, .. } = self;
-        let shared = Shared { cache, config, clients, roster };
+        let Self { cache, config, clients, roster, lists, .. } = self;
+        let shared = Shared { cache, config, clients, roster, lists };
         let (driver, outlet) = Driver::new(&shared, self.service.clone(), self.protocol, inbound, place);
         tokio::spawn(driver);
         let body = tonic::body::Body::new(ResponseBody::new(outlet));

@@ -1,10 +1,11 @@
 //! Requests read off the wire without decoding what nobody asks for.
 //!
 //! An Envoy repeats its node, with some 500 extensions, and in SotW all its names with each ACK. So the node is read
-//! once, and names whose bytes are those of the type's last request are not read again.
+//! once, and names whose bytes are those of the type's last request, or of another stream's, are not read again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -13,6 +14,12 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use xds_core::server::{DeltaRequest, SotwRequest};
 use xds_core::subscription::{Asked, Locator};
 use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName};
+
+use lists::List;
+
+pub use lists::Lists;
+
+mod lists;
 
 /// Who is at the other end of a stream, in its own words.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -42,11 +49,29 @@ pub struct Skimmer {
     client: Option<Client>,
     /// Of the node that came first, and whether another came since it was asked for (G7).
     node: (u64, bool),
-    /// Per type, a hash of the names of its last SotW request. A client that finds a collision fools itself alone.
-    names: BTreeMap<String, u64>,
+    /// Per type, what its last SotW request asked for.
+    known: BTreeMap<String, Subscribed>,
+    /// Shared with the other streams of a server.
+    lists: Arc<Lists>,
     hasher: RandomState,
     default_type: String,
     mapping: Arc<ParameterMapping>,
+}
+
+/// What a SotW request asks for: by names, and by locators.
+#[derive(Debug, Default, Clone)]
+struct Subscribed {
+    names: Arc<List>,
+    locators: Arc<List>,
+}
+
+/// The bytes of some fields of a request, which mostly follow each other.
+#[derive(Debug)]
+struct Run<'f> {
+    frame: &'f [u8],
+    place: Range<usize>,
+    /// All of it, when they do not.
+    pieces: Vec<u8>,
 }
 
 /// Why a frame is no request. Only the sender can mend it, so the stream ends (G1).
@@ -64,12 +89,49 @@ pub enum SkimError {
     },
 }
 
+impl Subscribed {
+    fn asked(&self) -> Asked {
+        Asked { names: self.names.asked.names.clone(), locators: self.locators.asked.locators.clone() }
+    }
+}
+
+impl<'f> Run<'f> {
+    fn of(frame: &'f [u8]) -> Self {
+        Self { frame, place: 0..0, pieces: Vec::new() }
+    }
+
+    /// Adds what stands in the frame before `rest` and is this long: a field with its tag, or several.
+    fn add(&mut self, len: usize, rest: &[u8]) {
+        let end = self.frame.len() - rest.len();
+        let added = end - len..end;
+        if !self.pieces.is_empty() {
+            self.pieces.extend_from_slice(&self.frame[added]);
+        } else if self.place.is_empty() {
+            self.place = added;
+        } else if self.place.end == added.start {
+            self.place.end = added.end;
+        } else {
+            self.pieces = [&self.frame[self.place.clone()], &self.frame[added]].concat();
+        }
+    }
+
+    fn bytes(self) -> Cow<'f, [u8]> {
+        if self.pieces.is_empty() { self.frame[self.place].into() } else { self.pieces.into() }
+    }
+}
+
 impl Skimmer {
     /// For a stream on which an empty type URL means this one (S12).
     #[must_use]
     pub fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
-        let (names, hasher) = (BTreeMap::new(), RandomState::new());
-        Self { client: None, node: (0, false), names, hasher, default_type, mapping }
+        let (known, lists, hasher) = (BTreeMap::new(), Arc::default(), RandomState::new());
+        Self { client: None, node: (0, false), known, lists, hasher, default_type, mapping }
+    }
+
+    /// The same, sharing the lists that it reads with other streams.
+    #[must_use]
+    pub fn with_lists(self, lists: Arc<Lists>) -> Self {
+        Self { lists, ..self }
     }
 
     /// Who sends the requests: of the first one that said so (S11); what later ones say is not looked at (G7).
@@ -84,32 +146,51 @@ impl Skimmer {
     /// See [`SkimError`]; the stream has to end with it.
     pub fn sotw(&mut self, frame: &[u8]) -> Result<SotwRequest, SkimError> {
         let mut request = SotwRequest::default();
-        let mut names = self.hasher.build_hasher();
-        for field in fields(frame) {
-            let (field, bytes) = field?;
+        let (mut names, mut locators) = (Run::of(frame), Run::of(frame));
+        let mut rest = frame;
+        while !rest.is_empty() {
+            let before = rest;
+            if let Some(len) = self.known_run(before) {
+                rest = &before[len..];
+                // The first byte is the tag: lists are of these two fields only.
+                if before[0] == NAMES_TAG { &mut names } else { &mut locators }.add(len, rest);
+                continue;
+            }
+            let Some((field, bytes)) = next_field(&mut rest)? else { continue };
             match field {
                 1 => request.version_info = text(field, bytes)?.to_owned(),
                 2 => self.read_node(bytes)?,
-                3 | 7 => {
-                    names.write_u32(field);
-                    names.write(bytes);
-                    names.write_usize(bytes.len());
-                }
+                3 => names.add(before.len() - rest.len(), rest),
                 4 => request.type_url = text(field, bytes)?.to_owned(),
                 5 => request.response_nonce = Nonce::parse(text(field, bytes)?),
                 6 => request.error_detail = Some(status_message(bytes)?),
+                7 => locators.add(before.len() - rest.len(), rest),
                 _ => {}
             }
         }
         if request.type_url.is_empty() {
             request.type_url.clone_from(&self.default_type);
         }
-        let names = names.finish();
-        if self.names.get(&request.type_url) != Some(&names) {
-            request.asked = Some(asked(frame, 3, 7)?);
-            self.names.insert(request.type_url.clone(), names);
+        let (names, locators) = (names.bytes(), locators.bytes());
+        let known = self.known.get(&request.type_url);
+        if known.is_none_or(|known| !known.names.is(&names) || !known.locators.is(&locators)) {
+            let subscribed = Subscribed {
+                names: self.lists.get(names, |raw| asked(raw, 3, 7))?,
+                locators: self.lists.get(locators, |raw| asked(raw, 3, 7))?,
+            };
+            request.asked = Some(subscribed.asked());
+            self.known.insert(request.type_url.clone(), subscribed);
         }
         Ok(request)
+    }
+
+    /// How long a list that some type was asked for with before stands here, whole.
+    fn known_run(&self, frame: &[u8]) -> Option<usize> {
+        if ![NAMES_TAG, LOCATORS_TAG].contains(&frame[0]) {
+            return None;
+        }
+        let mut lists = self.known.values().flat_map(|known| [&known.names, &known.locators]);
+        lists.find_map(|list| list.is_start_of(frame))
     }
 
     /// Reads a `DeltaDiscoveryRequest`.
@@ -117,16 +198,17 @@ impl Skimmer {
     /// # Errors
     /// See [`SkimError`]; the stream has to end with it.
     pub fn delta(&mut self, frame: &[u8]) -> Result<DeltaRequest, SkimError> {
-        let mut request = DeltaRequest {
-            subscribe: asked(frame, 3, 8)?,
-            unsubscribe: asked(frame, 4, 9)?,
-            ..DeltaRequest::default()
-        };
-        for field in fields(frame) {
-            let (field, bytes) = field?;
+        let mut request = DeltaRequest::default();
+        let (mut subscribe, mut unsubscribe) = (Run::of(frame), Run::of(frame));
+        let mut rest = frame;
+        while !rest.is_empty() {
+            let before = rest;
+            let Some((field, bytes)) = next_field(&mut rest)? else { continue };
             match field {
                 1 => self.read_node(bytes)?,
                 2 => request.type_url = text(field, bytes)?.to_owned(),
+                3 | 8 => subscribe.add(before.len() - rest.len(), rest),
+                4 | 9 => unsubscribe.add(before.len() - rest.len(), rest),
                 5 => {
                     let (name, version) = text_pair(bytes)?;
                     request.initial_resource_versions.insert(ResourceName::new(name), version.to_owned());
@@ -135,6 +217,13 @@ impl Skimmer {
                 7 => request.error_detail = Some(status_message(bytes)?),
                 _ => {}
             }
+        }
+        let (subscribe, unsubscribe) = (subscribe.bytes(), unsubscribe.bytes());
+        if !subscribe.is_empty() {
+            request.subscribe = self.lists.get(subscribe, |raw| asked(raw, 3, 8))?.asked.clone();
+        }
+        if !unsubscribe.is_empty() {
+            request.unsubscribe = asked(&unsubscribe, 4, 9)?;
         }
         Ok(request)
     }
@@ -177,28 +266,32 @@ fn is_ttl_feature(feature: &[u8]) -> bool {
     feature == Some(b"supports-resource-ttl")
 }
 
+/// The tags of the two lists of a `DiscoveryRequest`, as every encoder writes them.
+const NAMES_TAG: u8 = 3 << 3 | 2;
+const LOCATORS_TAG: u8 = 7 << 3 | 2;
+
 /// How much of a node is compared with the one before.
 const NODE_HASHED_BYTES: usize = 1024;
 
 /// The names in one field and the locators in another.
 fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Asked, SkimError> {
-    let mut asked = Asked::default();
+    let (mut names, mut locators) = (Vec::new(), Vec::new());
     // The locators of a client have few sets of parameters between them.
     let mut known = BTreeSet::<Parameters>::new();
     for field in fields(frame) {
         let (field, bytes) = field?;
         if field == name_field {
-            asked.names.push(ResourceName::new(text(field, bytes)?));
+            names.push(ResourceName::new(text(field, bytes)?));
         } else if field == locator_field {
             let mut locator = locator(bytes)?;
             match known.get(&locator.parameters) {
                 Some(parameters) => locator.parameters = parameters.clone(),
                 None => _ = known.insert(locator.parameters.clone()),
             }
-            asked.locators.push(locator);
+            locators.push(locator);
         }
     }
-    Ok(asked)
+    Ok(Asked { names: names.into_iter().collect(), locators: locators.into_iter().collect() })
 }
 
 /// A `ResourceLocator`. Of a key given twice the last counts (T9).
@@ -257,6 +350,15 @@ fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), SkimErro
 }
 
 fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u32, &'a [u8])>, prost::DecodeError> {
+    // Names and their like have a tag and a length of one byte each; a list of a thousand is read in one go by this.
+    if let [tag @ ..0x80, len @ ..0x80, after @ ..] = *rest
+        && *tag > 7
+        && tag & 7 == 2
+        && let Some((bytes, after)) = after.split_at_checked(usize::from(*len))
+    {
+        *rest = after;
+        return Ok(Some((u32::from(tag >> 3), bytes)));
+    }
     let (field, wire_type) = decode_key(rest)?;
     if wire_type != WireType::LengthDelimited {
         skip_field(wire_type, field, rest, DecodeContext::default())?;
@@ -421,8 +523,7 @@ mod tests {
             let message = DiscoveryRequest { resource_locators, ..request(&[]) };
             skimmer.sotw(&message.encode_to_vec()).unwrap().asked
         };
-        let expected =
-            |env| Some(Asked { locators: vec![located("l", &[("env", env)])], ..Asked::default() });
+        let expected = |env| Some(Asked::from_iter([located("l", &[("env", env)])]));
         assert_eq!(read("prod"), expected("prod"));
         assert_eq!(read("prod"), None);
         assert_eq!(read("test"), expected("test"));
@@ -443,10 +544,10 @@ mod tests {
         let expected = DeltaRequest {
             type_url: "t".into(),
             subscribe: Asked {
-                locators: vec![located("l", &[("env", "prod"), ("zone", "")])],
+                locators: [located("l", &[("env", "prod"), ("zone", "")])].into_iter().collect(),
                 ..names(&["a"])
             },
-            unsubscribe: Asked { locators: vec![located("m", &[])], ..names(&["b"]) },
+            unsubscribe: Asked { locators: [located("m", &[])].into_iter().collect(), ..names(&["b"]) },
             initial_resource_versions: [("c".into(), "1".to_owned())].into(),
             response_nonce: Nonce::parse("7"),
             error_detail: None,

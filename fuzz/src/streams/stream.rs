@@ -313,7 +313,7 @@ impl Stream {
     fn check_error(&self, error: &StreamError, found: &str, asked: &[&Asked], is_new: bool, names: usize) {
         let is_own = |found: &str| self.service.is_none_or(|own| found.is_empty() || found == own);
         let has_locator = |wanted: &str, is_it: &dyn Fn(&Parameters) -> bool| {
-            let mut locators = asked.iter().flat_map(|asked| &asked.locators);
+            let mut locators = asked.iter().flat_map(|asked| asked.locators.iter());
             locators.any(|locator| locator.name.as_str() == wanted && is_it(&locator.parameters))
         };
         let is_right = match error {
@@ -481,7 +481,7 @@ impl Request {
 }
 
 fn lists_of(asked: &Asked) -> Lists {
-    let locator = |locator: &Locator| ResourceLocator {
+    let locator = |locator: Locator| ResourceLocator {
         name: locator.name.as_str().into(),
         dynamic_parameters: locator
             .parameters

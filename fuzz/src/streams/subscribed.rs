@@ -239,7 +239,7 @@ impl Subscribed {
         let names =
             asked.names.iter().map(|name| Locator { name: name.clone(), parameters: Parameters::new() });
         let names = names.map(|locator| (locator, true));
-        let locators = asked.locators.iter().map(|locator| (locator.clone(), false));
+        let locators = asked.locators.iter().map(|locator| (locator, false));
         let mut wanted = BTreeSet::new();
         for (Locator { name, parameters }, is_plain) in names.chain(locators) {
             let name = name.as_str().to_owned();
@@ -271,8 +271,7 @@ pub(super) fn has_invalid_key(parameters: &Parameters) -> bool {
 
 pub(super) fn has_invalid(asked: &Asked) -> bool {
     let has_name = asked.names.iter().any(|name| is_invalid(name.as_str()));
-    let is_bad =
-        |locator: &Locator| is_invalid(locator.name.as_str()) || has_invalid_key(&locator.parameters);
+    let is_bad = |locator: Locator| is_invalid(locator.name.as_str()) || has_invalid_key(&locator.parameters);
     has_name || asked.locators.iter().any(is_bad)
 }
 

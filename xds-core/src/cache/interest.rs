@@ -20,7 +20,7 @@ use super::update::Update;
 use super::wanted::Wanted;
 use super::{Cache, ChangedNames, lock};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::subscription::{self, Selection};
+use crate::subscription::{self, NameSet, Selection};
 use crate::variants::Variant;
 
 /// One stream as the cache sees it: what it wants, and how to wake it.
@@ -473,9 +473,7 @@ impl TypeInterest {
         self.last_class += 1;
         let wanted = wanted.map(|selection| match selection {
             Selection::All => Selection::All,
-            Selection::Names(names) => {
-                Selection::Names(self.interned(names.iter().cloned().collect()).into_iter().collect())
-            }
+            Selection::Names(names) => Selection::Names(self.interned(names)),
         });
         let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
         self.index(&class, &class.wanted.names());
@@ -488,15 +486,17 @@ impl TypeInterest {
         self.wildcards.remove(&old.id);
         let (before, after) = (old.wanted.names(), wanted.names());
         let removed = subscription::difference(&before, &after);
-        let added = self.interned(subscription::difference(&after, &before));
+        let added = self.interned(subscription::difference(&after, &before).into_iter().collect());
         let wanted = match (wanted.single(), old.wanted.single()) {
-            (Some(_), Some(old)) => wanted.map(|selection| selection.rebuilt(old, &added, &removed)),
+            (Some(_), Some(old)) => {
+                wanted.map(|selection| selection.rebuilt(old, added.as_slice(), &removed))
+            }
             _ => wanted,
         };
         let class = Arc::new(Class::new(old.id, old.type_url.clone(), wanted, revision));
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
         self.unindex(old.id, &removed);
-        self.index(&class, &added);
+        self.index(&class, added.as_slice());
         class
     }
 
@@ -530,8 +530,17 @@ impl TypeInterest {
     }
 
     /// The same names with the strings that the index already holds.
-    fn interned(&self, names: Vec<ResourceName>) -> Vec<ResourceName> {
-        let known = |name| self.by_name.get_key_value(&name).map(|(known, _)| known.clone()).unwrap_or(name);
-        names.into_iter().map(known).collect()
+    fn interned(&self, names: NameSet) -> NameSet {
+        let known = |name: &ResourceName| self.by_name.get_key_value(name).map(|(known, _)| known.clone());
+        // A set that has these strings already is the one that other classes share.
+        let known: Vec<_> = names.iter().map(known).collect();
+        let is_same = |(name, known): (&ResourceName, &Option<ResourceName>)| {
+            known.as_ref().is_none_or(|known| known.is_same(name))
+        };
+        if names.iter().zip(&known).all(is_same) {
+            return names;
+        }
+        let known = names.iter().zip(known).map(|(name, known)| known.unwrap_or_else(|| name.clone()));
+        known.collect()
     }
 }

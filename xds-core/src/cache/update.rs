@@ -36,6 +36,8 @@ pub(crate) struct Update {
     pub(crate) delta_body: OnceLock<Arc<Body>>,
     /// What a client knows all of that by.
     pub(crate) handles: OnceLock<Arc<BTreeSet<Handle>>>,
+    /// The endpoints of the clusters in [`changed`](Self::changed).
+    endpoints: OnceLock<Arc<[ResourceName]>>,
     /// The cursor it starts from; zero when it holds everything.
     pub(crate) from: Revision,
     pub(super) to: Revision,
@@ -46,6 +48,7 @@ impl Update {
         let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
         let (passed, absent, unmatched) = (Vec::new(), Vec::new(), Vec::new());
         let (sotw_body, delta_body, handles) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let endpoints = OnceLock::new();
         Self {
             changed,
             replaced,
@@ -56,6 +59,7 @@ impl Update {
             sotw_body,
             delta_body,
             handles,
+            endpoints,
             from,
             to,
         }
@@ -93,6 +97,12 @@ impl Update {
         update.removed.sort_by(|a, b| a.variant.name().cmp(b.variant.name()));
         update.removed.dedup_by(|a, b| Arc::ptr_eq(&a.variant, &b.variant));
         update
+    }
+
+    /// The assignments of the clusters that it brings (S34).
+    pub(crate) fn endpoints(&self) -> Arc<[ResourceName]> {
+        let endpoints = || self.changed.iter().filter_map(|cluster| cluster.endpoints().cloned());
+        Arc::clone(self.endpoints.get_or_init(|| endpoints().collect()))
     }
 
     /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.

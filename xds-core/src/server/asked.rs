@@ -5,32 +5,29 @@ use std::collections::BTreeSet;
 use super::failure::{Code, Failure};
 use super::progress::Progress;
 use crate::name::ResourceName;
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Asked, Locators};
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl Progress {
     /// Takes new-style names by their canonical text (X4), and out those that no resource can have (X6).
     pub(super) fn read_names(&mut self, asked: &mut Asked) -> Vec<Failure> {
-        let Asked { names, locators } = asked;
         let mut failures = Vec::new();
-        let mut is_readable = |name: &mut ResourceName| match self.canonical(name) {
-            Ok(None) => true,
+        let mut read = |name: &ResourceName| match self.canonical(name) {
+            Ok(None) => Some(name.clone()),
             Ok(Some(canonical)) => {
-                let asked = std::mem::replace(name, canonical.clone());
-                match asked == canonical {
+                match *name == canonical {
                     true => _ = self.spelled.remove(&canonical),
-                    false => _ = self.spelled.insert(canonical, asked),
+                    false => _ = self.spelled.insert(canonical.clone(), name.clone()),
                 }
-                true
+                Some(canonical)
             }
             Err(error) => {
                 let message = format!("{} {name:?}: {error}", self.type_url.message_name());
                 failures.push(Failure::new(name.clone(), Code::InvalidArgument, message));
-                false
+                None
             }
         };
-        names.retain_mut(&mut is_readable);
-        locators.retain_mut(|locator| is_readable(&mut locator.name));
+        asked.edit_names(|names| names.iter().filter_map(&mut read).collect());
         failures
     }
 
@@ -42,9 +39,9 @@ impl Progress {
     }
 
     /// G4: what is said of names that were asked for, when the type is not served.
-    pub(super) fn unserved(&self, asked: &[Locator]) -> impl Iterator<Item = Failure> {
+    pub(super) fn unserved(&self, asked: &Locators) -> impl Iterator<Item = Failure> {
         let message = format!("{} is not served here", self.type_url.message_name());
-        let names: BTreeSet<_> = asked.iter().map(|locator| &locator.name).collect();
+        let names: BTreeSet<_> = asked.names().collect();
         names.into_iter().map(move |name| Failure::new(name.clone(), Code::Unimplemented, message.clone()))
     }
 }

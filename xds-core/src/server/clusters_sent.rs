@@ -12,12 +12,12 @@ pub(super) enum ClustersSent {
 }
 
 impl ClustersSent {
-    pub(super) fn add(&mut self, endpoints: Vec<ResourceName>, is_whole: bool) {
+    pub(super) fn add(&mut self, endpoints: &[ResourceName], is_whole: bool) {
         match self {
             _ if endpoints.is_empty() => {}
             Self::All => {}
             Self::Some(names) if is_whole || names.len() > CLUSTERS_REMEMBERED => *self = Self::All,
-            Self::Some(names) => names.extend(endpoints),
+            Self::Some(names) => names.extend(endpoints.iter().cloned()),
         }
     }
 

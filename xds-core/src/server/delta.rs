@@ -19,7 +19,7 @@ use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{self, Asked, Locator, Subscription};
+use crate::subscription::{Asked, Locators, Subscription};
 use crate::variants::{Form, Variant};
 use crate::xdstp::{self, XdstpName};
 
@@ -52,11 +52,11 @@ pub struct DeltaRequest {
 /// What has to be answered at once (D9, D10, D18).
 #[derive(Debug, Default)]
 struct Owed {
-    locators: BTreeSet<Locator>,
+    locators: Locators,
     /// Given up while a wildcard stays (D18).
-    left: BTreeSet<Locator>,
+    left: Locators,
     /// The same while what is new is held back: without that a wildcard would be left without a variant (T31).
-    left_later: BTreeSet<Locator>,
+    left_later: Locators,
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
     everything: bool,
@@ -149,18 +149,19 @@ impl DeltaStream {
             owed.nothing = (is_first || owed.nothing) && progress.membership.is_none();
             if !progress.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
-                let asked = added.locators.iter().map(|locator| &locator.name);
-                let missing = asked.filter(|name| !owed.brought.contains_key(*name));
+                let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
                 owed.gone.extend(missing.map(Handle::of_name));
                 owed.refused.extend(progress.unserved(&added.locators));
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
             }
             owed.locators.extend(added.locators);
-            owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
+            progress.subscription.retain_covered(&mut owed.locators);
             owed.left.extend(added.left);
-            owed.left.retain(|_| progress.subscription.is_wildcard());
-            owed.left_later.retain(|_| progress.subscription.is_wildcard());
+            if !progress.subscription.is_wildcard() {
+                owed.left.clear();
+                owed.left_later.clear();
+            }
             owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
         }
         Ok(verdict)
@@ -198,12 +199,12 @@ fn respond(
         let form = progress.form();
         // Its answer says so already. D14: a removal too many does no harm, one too few does.
         let is_unknown = |_: &Subscription, _: &Update, gone: &Variant| {
-            form == Form::Name && subscription::has_name(&owed.locators, gone.name())
+            form == Form::Name && owed.locators.has_name(gone.name())
         };
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
             true => {
                 left_later.append(&mut owed.left);
-                progress.stay(owed.locators.iter(), snapshot)
+                progress.stay(&owed.locators, snapshot)
             }
             false => progress.advance(now, snapshot, is_unknown)?,
         };
@@ -242,7 +243,10 @@ fn respond(
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
     }
-    let endpoints: Vec<_> = content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect();
+    let endpoints: Arc<[_]> = match &content.shared {
+        Some(update) if content.changed.is_empty() => update.endpoints(),
+        _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
+    };
     let held = content.held(progress);
     // D8: what changed goes alone, the rest after it.
     uncertain.retain(|handle| !held.has(handle));
@@ -258,10 +262,10 @@ fn respond(
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
         Some(TypeState { progress, owed }) if progress.is_answered() => {
-            let covered = endpoints.into_iter().filter(|name| progress.subscription.covers(name));
-            owed.endpoints.extend(covered);
+            let covered = endpoints.iter().filter(|name| progress.subscription.covers(name));
+            owed.endpoints.extend(covered.cloned());
         }
-        _ => clusters_sent.add(endpoints, content.is_whole()),
+        _ => clusters_sent.add(&endpoints, content.is_whole()),
     }
     Ok(Some(response))
 }
@@ -291,7 +295,7 @@ impl Content {
         self.changed.extend(changed);
         for handle in progress.told_at_once(update).collect::<Vec<_>>() {
             if handle.constraints.is_none() && progress.holds(&handle.name) {
-                if !subscription::has_name(&owed.locators, &handle.name) {
+                if !owed.locators.has_name(&handle.name) {
                     continue;
                 }
                 progress.told_all(&handle.name);
@@ -352,7 +356,7 @@ impl Content {
             };
             let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
             let mut others = Others::new();
-            for locator in told {
+            for locator in &told {
                 if let Answer::Gone(handles) = progress.answer(locator, &mut others, snapshot) {
                     self.removed.extend(handles);
                 }
@@ -378,9 +382,9 @@ impl Content {
         }
         // D10, D18: the client is told at once, and again each time it asks.
         let mut others = Others::new();
-        let answers = owed.locators.iter().map(|locator| progress.answer(locator, &mut others, snapshot));
+        let answers = owed.locators.iter().map(|locator| progress.answer(&locator, &mut others, snapshot));
         let answers = answers.collect::<Vec<_>>();
-        let left = owed.left.iter().flat_map(|locator| progress.answer_left(locator, update.from, snapshot));
+        let left = owed.left.iter().flat_map(|locator| progress.answer_left(&locator, update.from, snapshot));
         for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
@@ -407,7 +411,7 @@ impl Content {
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
         let asked = owed.locators.iter().filter(|locator| progress.find(locator, snapshot).is_empty());
-        self.unresolved.extend(absent.chain(asked.map(|locator| &locator.name)).cloned());
+        self.unresolved.extend(absent.cloned().chain(asked.map(|locator| locator.name)));
         self.removed.retain(|handle| !self.unresolved.contains(&handle.name));
     }
 
@@ -570,7 +574,7 @@ impl types::Owed for Owed {
     }
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.locators.iter().map(|locator| &locator.name)
+        self.locators.names()
     }
 
     fn owes_everything(&self) -> bool {

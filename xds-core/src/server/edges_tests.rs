@@ -265,9 +265,8 @@ fn t39_removed_variants_of_a_name_are_not_parted() {
         let parameters = parameters(&format!("env={value}"));
         Locator { name: "r".into(), parameters }
     });
-    let locators = locators.to_vec();
     let type_url = type_url("X");
-    let subscribe = Asked { locators, ..Asked::default() };
+    let subscribe = Asked::from_iter(locators);
     client.send(DeltaRequest { type_url: type_url.as_str().into(), subscribe, ..DeltaRequest::default() });
     assert_eq!(client.sent().matches(';').count(), 0, "one response at first");
     client.ack("X", "1");

@@ -143,17 +143,15 @@ pub(crate) fn parameters(text: &str) -> Parameters {
 
 /// Names, and locators as `name?key=value&key=value`.
 fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Asked {
-    let mut asked = Asked::default();
-    for word in words {
-        match word.split_once('?') {
-            None => asked.names.push(word.into()),
-            Some((name, pairs)) => {
-                let parameters = parameters(&pairs.replace('&', " "));
-                asked.locators.push(Locator { name: name.into(), parameters });
-            }
-        }
+    let (located, plain): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('?'));
+    let locator = |word: &str| {
+        let (name, pairs) = word.split_once('?').unwrap();
+        Locator { name: name.into(), parameters: parameters(&pairs.replace('&', " ")) }
+    };
+    Asked {
+        names: plain.into_iter().map(Into::into).collect(),
+        locators: located.into_iter().map(locator).collect(),
     }
-    asked
 }
 
 /// A variant as it is told to a client that knows locators: `name[when]`.

@@ -477,12 +477,11 @@ fn s22_a_name_given_up_that_the_wildcard_covers_sends_nothing() {
 #[test]
 fn g9_wildcards_count() {
     use super::{DeltaRequest, DeltaStream, Service, StreamConfig};
-    use crate::subscription::{Asked, Locator};
+    use crate::subscription::Locator;
     let config = StreamConfig { names_limit: 3, ..StreamConfig::default() };
     let mut stream = DeltaStream::new(cache("X a=A").watch(), Service::Aggregated, config);
     let locator = |k| Locator { name: "*".into(), parameters: parameters(&format!("k={k}")) };
-    let locators = (0..4).map(locator).collect();
-    let subscribe = Asked { locators, ..Asked::default() };
+    let subscribe = (0..4).map(locator).collect();
     assert!(
         stream
             .on_request(DeltaRequest { type_url: "X".into(), subscribe, ..DeltaRequest::default() })

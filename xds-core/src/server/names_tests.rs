@@ -290,8 +290,7 @@ fn x12_t28_a_glob_with_parameters_resolves_each_member() {
     cache.commit(transaction).unwrap();
     let mut client = Delta::new(&cache);
     let parameters = [("env", "prod")].into_iter().collect();
-    let locators = vec![Locator { name: "xdstp://a/X/foo/*".into(), parameters }];
-    let subscribe = Asked { locators, ..Asked::default() };
+    let subscribe = Asked::from_iter([Locator { name: "xdstp://a/X/foo/*".into(), parameters }]);
     let type_url = type_url("X").as_str().into();
     client.send(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() });
     assert_eq!(client.sent(), "n1 X xdstp://a/X/foo/1[env=prod]=A");

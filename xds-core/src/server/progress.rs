@@ -16,7 +16,7 @@ use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Selection, Subscription};
+use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
@@ -246,14 +246,10 @@ impl Progress {
     }
 
     /// Stays where it is, for who is only answered.
-    pub(super) fn stay<'a>(
-        &mut self,
-        answered: impl Iterator<Item = &'a Locator>,
-        snapshot: &Snapshot,
-    ) -> Step {
+    pub(super) fn stay(&mut self, answered: &Locators, snapshot: &Snapshot) -> Step {
         let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
         let mut gone = Vec::new();
-        for locator in answered {
+        for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.find(locator, snapshot);
             self.ahead.entry(locator.name.clone()).or_default();
             for variant in found {

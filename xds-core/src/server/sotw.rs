@@ -18,7 +18,7 @@ use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{self, Asked, Locator, Subscription};
+use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::Variant;
 use crate::xdstp::XdstpName;
 
@@ -48,9 +48,9 @@ pub struct SotwRequest {
 /// What was asked for and not answered yet.
 #[derive(Debug, Default)]
 struct Owed {
-    locators: BTreeSet<Locator>,
+    locators: Locators,
     /// Given up while a wildcard stays (S22).
-    left: BTreeSet<Locator>,
+    left: Locators,
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
@@ -150,14 +150,18 @@ impl SotwStream {
                 owed.refused.extend(progress.unserved(&added.locators));
             }
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
-            owed.locators.retain(|locator| progress.subscription.covers_locator(locator));
+            progress.subscription.retain_covered(&mut owed.locators);
             owed.endpoints.retain(|name| progress.subscription.covers(name));
             // S15, S16: sent whatever version the client has, also when it was sent before.
-            owed.locators.extend(added.locators.into_iter().filter(|_| progress.is_served));
+            if progress.is_served {
+                owed.locators.extend(added.locators);
+            }
             let is_wildcard = progress.is_served && progress.subscription.is_wildcard();
             owed.is_overtaken |= progress.known.full_state && !is_current && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
-            owed.left.retain(|_| is_wildcard);
+            if !is_wildcard {
+                owed.left.clear();
+            }
             if progress.known.full_state {
                 owed.left.extend(added.left);
             }
@@ -227,7 +231,7 @@ fn respond(
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
     let Step { update, mut unsure, .. } = match is_answer_only {
-        true => progress.stay(owed.locators.iter(), snapshot),
+        true => progress.stay(&owed.locators, snapshot),
         false => progress.advance(now, snapshot, is_unknown)?,
     };
     if !progress.known.full_state && tells_missing {
@@ -265,23 +269,25 @@ fn respond(
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter())));
     }
-    let has_globs = owed.locators.iter().any(|locator| is_glob(&locator.name));
+    let is_all_fresh = owed.everything || update.from == Revision::ZERO;
+    let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
     let is_fresh = |variant: &&Arc<Variant>| {
-        owed.everything
-            || has_globs
-            || variant.changed_at > update.from
-            || subscription::has_name(&owed.locators, variant.name())
+        has_globs || variant.changed_at > update.from || owed.locators.has_name(variant.name())
     };
-    let fresh = everything.changed.iter().filter(is_fresh);
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
-    let endpoints: Vec<_> = fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect();
+    let endpoints: Arc<[_]> = if is_all_fresh {
+        everything.endpoints()
+    } else {
+        let fresh = everything.changed.iter().filter(is_fresh);
+        fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()
+    };
     let resources = bodies.remove(0);
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     types.owe_endpoints(&endpoints);
     if let Some(TypeState { progress, owed }) = types.endpoints() {
         types::Owed::add_endpoints(
             owed,
-            endpoints.into_iter().filter(|name| progress.subscription.covers(name)),
+            endpoints.iter().filter(|name| progress.subscription.covers(name)).cloned(),
             now,
         );
     }
@@ -305,7 +311,7 @@ impl types::Owed for Owed {
     const ERRORS_FIELD: u32 = SOTW_ERRORS;
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {
-        self.locators.iter().map(|locator| &locator.name)
+        self.locators.names()
     }
 
     fn owes_everything(&self) -> bool {
@@ -337,7 +343,7 @@ impl Progress {
     fn missing(
         &mut self,
         released: Vec<Handle>,
-        asked: &BTreeSet<Locator>,
+        asked: &Locators,
         update: &Update,
         snapshot: &Snapshot,
     ) -> Vec<Failure> {
@@ -346,8 +352,8 @@ impl Progress {
             missing.extend(self.told_at_once(update));
         }
         let mut others = Others::new();
-        for locator in asked {
-            if let Answer::Gone(handles) = self.answer(locator, &mut others, snapshot) {
+        for locator in asked.iter() {
+            if let Answer::Gone(handles) = self.answer(&locator, &mut others, snapshot) {
                 missing.extend(handles);
             }
         }
@@ -381,11 +387,11 @@ impl Progress {
             || owed
                 .locators
                 .iter()
-                .any(|locator| is_glob(&locator.name) || !self.find(locator, snapshot).is_empty())
+                .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
             || owed.brought.as_ref().is_some_and(|brought| *brought != version)
             || !owed.refused.is_empty();
         // S22: what a wildcard with other parameters does not cover leaves the full state.
-        let left = owed.left.iter().flat_map(|locator| self.find(locator, snapshot));
+        let left = owed.left.iter().flat_map(|locator| self.find(&locator, snapshot));
         let leaves = left.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
         if !answers && !gone && !leaves && update.changed.is_empty() {
             return None;
@@ -406,7 +412,10 @@ impl Progress {
         fresh: &Update,
         snapshot: &Snapshot,
     ) -> Option<(Vec<Arc<Body>>, Held)> {
-        let answers = owed.locators.iter().flat_map(|locator| self.find(locator, snapshot));
+        // From the start there is everything.
+        let asked = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
+        let asked = asked.into_iter().flat_map(Locators::iter);
+        let answers = asked.flat_map(|locator| self.find(&locator, snapshot));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
         let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
         let besides = endpoints.chain(unsure).cloned();

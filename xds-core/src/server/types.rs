@@ -17,7 +17,7 @@ use super::unsettled::Referrer;
 use crate::cache::{Snapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Asked, NameSet, can_be};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
@@ -351,21 +351,28 @@ impl<O: Owed> Types<O> {
         let unreadable = self.states[at].progress.read_names(asked);
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;
-        if let Some(locator) = asked.locators.iter().find(|locator| locator.parameters.len() > limit) {
-            let (name, found) = (locator.name.clone(), locator.parameters.len());
+        let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
+        if let Some((parameters, names)) = too_many {
+            let (name, found) = (names.as_slice()[0].clone(), parameters.len());
             return Err(StreamError::TooManyParameters { type_url: type_url(), name, found, limit });
         }
+        let mut errors = Vec::new();
+        asked.edit_names(|names| {
+            let is_valid = |name: &&ResourceName| can_be(name.as_str());
+            let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
+            errors.extend(invalid.map(|name| StreamError::InvalidName { type_url: type_url(), name }));
+            names.iter().filter(is_valid).cloned().collect()
+        });
+        // An empty key is one that constraints can have.
         let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
-        let is_invalid = |name: &ResourceName| name.as_str().is_empty() || has_control(name.as_str());
-        let of_name = |name: ResourceName| StreamError::InvalidName { type_url: type_url(), name };
-        let names = asked.names.extract_if(.., |name| is_invalid(name)).map(of_name);
-        let mut errors: Vec<_> = names.collect();
-        let has_key = |locator: &Locator| locator.parameters.iter().any(|(key, _)| has_control(key));
-        let locators = asked.locators.extract_if(.., |locator| is_invalid(&locator.name) || has_key(locator));
-        errors.extend(locators.map(|Locator { name, .. }| match is_invalid(&name) {
-            true => of_name(name),
-            false => StreamError::InvalidKey { type_url: type_url(), name },
-        }));
+        asked.locators.retain(|parameters, names| {
+            if !parameters.iter().any(|(key, _)| has_control(key)) {
+                return names.clone();
+            }
+            let names = names.iter().cloned();
+            errors.extend(names.map(|name| StreamError::InvalidKey { type_url: type_url(), name }));
+            NameSet::default()
+        });
         let ends = matches!(self.service, Service::Single(_)) || errors.len() > REFUSED_LIMIT;
         if ends && !errors.is_empty() {
             return Err(errors.remove(0));

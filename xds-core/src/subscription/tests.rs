@@ -6,14 +6,11 @@ use super::*;
 
 /// Plain names, and locators as `name?key=value`.
 fn asked(list: &[&str]) -> Asked {
-    let mut asked = Asked::default();
-    for word in list {
-        match word.split_once('?') {
-            None => asked.names.push(ResourceName::new(*word)),
-            Some(_) => asked.locators.push(locator(word)),
-        }
+    let (located, plain): (Vec<&str>, Vec<&str>) = list.iter().partition(|word| word.contains('?'));
+    Asked {
+        names: plain.into_iter().map(ResourceName::new).collect(),
+        locators: located.into_iter().map(locator).collect(),
     }
-    asked
 }
 
 fn locator(word: &str) -> Locator {
@@ -22,7 +19,7 @@ fn locator(word: &str) -> Locator {
     Locator { name: name.into(), parameters }
 }
 
-fn locators(list: &[&str]) -> Vec<Locator> {
+fn locators(list: &[&str]) -> Locators {
     list.iter().map(|word| locator(word)).collect()
 }
 
@@ -128,9 +125,9 @@ fn d18_a_name_unsubscribed_under_the_wildcard_is_answered() {
 }
 
 #[derive(Debug, Clone)]
-struct Names(BTreeSet<u8>);
+struct Few(BTreeSet<u8>);
 
-impl Arbitrary for Names {
+impl Arbitrary for Few {
     fn arbitrary(g: &mut Gen) -> Self {
         Self(Vec::<u8>::arbitrary(g).into_iter().map(|n| n % 16).collect())
     }
@@ -140,32 +137,32 @@ impl Arbitrary for Names {
     }
 }
 
-impl Names {
+impl Few {
     fn list(&self) -> Vec<ResourceName> {
         self.0.iter().map(|n| ResourceName::new(format!("r{n:02}"))).collect()
     }
 }
 
-fn plain(names: Vec<ResourceName>) -> Vec<Locator> {
-    located(names, &Parameters::new()).collect()
+fn plain(names: Vec<ResourceName>) -> Locators {
+    names.into_iter().map(|name| Locator { name, parameters: Parameters::new() }).collect()
 }
 
 #[test]
 fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
-    fn agrees(steps: Vec<(Names, Names)>) -> bool {
+    fn agrees(steps: Vec<(Few, Few)>) -> bool {
         let mut model = BTreeSet::new();
         let (mut delta, mut sotw) = (Subscription::default(), Subscription::default());
         steps.into_iter().all(|(subscribe, unsubscribe)| {
             model = &(&model - &unsubscribe.0) | &subscribe.0;
             let before = sotw.plain.names.clone();
             let added = delta.edit(subscribe.list().into(), unsubscribe.list().into(), false);
-            let sotw_added = sotw.replace(Names(model.clone()).list().into(), false);
+            let sotw_added = sotw.replace(Few(model.clone()).list().into(), false);
             delta.plain.names == sotw.plain.names
                 && added.locators == plain(subscribe.list())
-                && sotw_added.locators == plain(difference(&delta.plain.names.0, &before.0))
+                && sotw_added.locators == plain(difference(delta.plain.names.as_slice(), before.as_slice()))
         })
     }
-    QuickCheck::new().quickcheck(agrees as fn(Vec<(Names, Names)>) -> bool);
+    QuickCheck::new().quickcheck(agrees as fn(Vec<(Few, Few)>) -> bool);
 }
 
 #[test]

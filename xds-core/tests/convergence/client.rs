@@ -317,15 +317,15 @@ impl Client for DeltaClient {
 
 /// The plain names and the locators of a request.
 fn request<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
-    let mut request = subscription::Asked::default();
+    let (mut names, mut locators) = (Vec::new(), Vec::new());
     for (name, parameters) in asked {
         let name = name.as_deref().unwrap_or("*").into();
         match parameters {
-            None => request.names.push(name),
-            Some(parameters) => request.locators.push(Locator { name, parameters: parameters.clone() }),
+            None => names.push(name),
+            Some(parameters) => locators.push(Locator { name, parameters: parameters.clone() }),
         }
     }
-    request
+    subscription::Asked { locators: locators.into_iter().collect(), ..names.into() }
 }
 
 /// The bytes of what is to be sent, if something is.

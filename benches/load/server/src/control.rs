@@ -8,11 +8,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::resources::Error;
 
+/// Takes the path of a request.
+pub(crate) type OnPath = dyn Fn(&str) -> Result<(), Error> + Send + Sync;
+
 /// Answers each request after `on_path` took its path.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    on_path: Arc<dyn Fn(&str) -> Result<(), Error> + Send + Sync>,
-) {
+pub(crate) async fn serve(listener: TcpListener, on_path: Arc<OnPath>) {
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -27,10 +27,7 @@ pub(crate) async fn serve(
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    on_path: &(dyn Fn(&str) -> Result<(), Error> + Send + Sync),
-) -> Result<(), Error> {
+async fn connection(stream: TcpStream, on_path: &OnPath) -> Result<(), Error> {
     let mut stream = BufReader::new(stream);
     let (mut path, mut line) = (String::new(), String::new());
     while stream.read_line(&mut line).await? > 0 {

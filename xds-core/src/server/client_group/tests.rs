@@ -21,7 +21,7 @@ fn deltas(cache: &Arc<Cache>, group: &ClientGroup) -> [Delta; 4] {
         stream
     });
     // Some are woken when others come.
-    streams.each_mut().map(|stream| assert_eq!(stream.sent(), ""));
+    streams.iter_mut().for_each(|stream| assert_eq!(stream.sent(), ""));
     streams
 }
 
@@ -35,7 +35,7 @@ fn sotws(cache: &Arc<Cache>, group: &ClientGroup) -> [Sotw; 4] {
         stream.sent();
         stream
     });
-    streams.each_mut().map(|stream| assert_eq!(stream.sent(), ""));
+    streams.iter_mut().for_each(|stream| assert_eq!(stream.sent(), ""));
     streams
 }
 

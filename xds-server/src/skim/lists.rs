@@ -1,0 +1,130 @@
+//! What clients ask for, each list read once: a fleet asks for the same, and a SotW client repeats all that it asks for
+//! with every ACK.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ahash::RandomState;
+use xds_core::subscription::Asked;
+
+use super::SkimError;
+
+/// The lists that were read last by the streams of a server.
+#[derive(Debug, Default)]
+pub struct Lists(Mutex<Recent>);
+
+#[derive(Debug, Default)]
+struct Recent {
+    hasher: RandomState,
+    /// By hash; of two with one hash the later counts.
+    lists: HashMap<u64, Arc<List>, RandomState>,
+    /// Oldest first.
+    order: VecDeque<u64>,
+    size_bytes: usize,
+}
+
+/// A list of a request, or several fields of one: what it says in bytes, and what that asks for.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    raw: Box<[u8]>,
+    pub(super) asked: Asked,
+}
+
+impl List {
+    /// Whether these bytes begin with the list: where it ends.
+    pub(super) fn is_start_of(&self, bytes: &[u8]) -> Option<usize> {
+        (!self.raw.is_empty() && bytes.starts_with(&self.raw)).then_some(self.raw.len())
+    }
+
+    pub(super) fn is(&self, raw: &[u8]) -> bool {
+        *self.raw == *raw
+    }
+}
+
+impl Lists {
+    /// The list with these bytes, read if nobody did lately.
+    pub(super) fn get(
+        &self,
+        raw: Cow<'_, [u8]>,
+        read: impl FnOnce(&[u8]) -> Result<Asked, SkimError>,
+    ) -> Result<Arc<List>, SkimError> {
+        let is_kept = (KEPT_FROM_BYTES..=KEPT_LIMIT_BYTES / 4).contains(&raw.len());
+        let recent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hash = 0;
+        if is_kept {
+            let recent = recent();
+            hash = recent.hasher.hash_one(&*raw);
+            // Equal hashes say nothing: names come from peers.
+            if let Some(known) = recent.lists.get(&hash).filter(|known| known.is(&raw)) {
+                return Ok(Arc::clone(known));
+            }
+        }
+        let asked = read(&raw)?;
+        let list = Arc::new(List { raw: raw.into_owned().into_boxed_slice(), asked });
+        if is_kept {
+            recent().insert(hash, &list);
+        }
+        Ok(list)
+    }
+}
+
+impl Recent {
+    fn insert(&mut self, hash: u64, list: &Arc<List>) {
+        self.size_bytes += list.raw.len();
+        match self.lists.insert(hash, Arc::clone(list)) {
+            Some(before) => self.size_bytes -= before.raw.len(),
+            None => self.order.push_back(hash),
+        }
+        while self.size_bytes > KEPT_LIMIT_BYTES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.size_bytes -= self.lists.remove(&oldest).map_or(0, |list| list.raw.len());
+        }
+    }
+}
+
+/// Smaller lists are read faster than looked up.
+const KEPT_FROM_BYTES: usize = 256;
+
+/// What the lists of a server weigh at most in bytes as they came; read they take about three times as much.
+const KEPT_LIMIT_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(_: &[u8]) -> Result<Asked, SkimError> {
+        Ok(Asked::default())
+    }
+
+    fn raw(number: usize, len: usize) -> Vec<u8> {
+        let mut raw = number.to_be_bytes().to_vec();
+        raw.resize(len, 0);
+        raw
+    }
+
+    #[test]
+    fn equal_bytes_are_read_once() {
+        let lists = Lists::default();
+        let first = lists.get(raw(1, 300).into(), read).unwrap();
+        let second = lists.get(raw(1, 300).into(), |_| panic!("it is known")).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let other = lists.get(raw(2, 300).into(), read).unwrap();
+        assert!(!Arc::ptr_eq(&first, &other));
+    }
+
+    #[test]
+    fn what_is_kept_has_a_limit() {
+        let lists = Lists::default();
+        for number in 0..10_000 {
+            lists.get(raw(number, 1000).into(), read).unwrap();
+        }
+        let recent = lists.0.lock().unwrap();
+        assert!(recent.size_bytes <= KEPT_LIMIT_BYTES, "{}", recent.size_bytes);
+        assert_eq!(recent.lists.len(), recent.order.len());
+        assert_eq!(recent.size_bytes, recent.lists.len() * 1000);
+        drop(recent);
+        lists.get(raw(9_999, 1000).into(), |_| panic!("the newest stay")).unwrap();
+    }
+}
