@@ -1,0 +1,65 @@
+package main
+
+// What a round of updates changes, and which streams that concerns.
+
+// audience says who subscribes to what.
+type audience struct {
+	streams  []*stream
+	all      bool                // each stream subscribes to every load assignment
+	owner    map[int32][]*stream // else: the streams of each
+	variants int                 // V: stream i has variant i mod V; 0: there are none
+	changed  int                 // K: a round changes the variants 0..K; 0: all of them
+}
+
+// changedIdx is the j-th of count load assignments that a round changes.
+func changedIdx(round, j, total, count int) int { return (round*7919 + j*(total/count)) % total }
+
+func changedSet(round, total, count int) []int32 {
+	r := make([]int32, count)
+	for j := range r {
+		r[j] = int32(changedIdx(round, j, total, count))
+	}
+	return r
+}
+
+// concerned gives each stream that must see the round what it must see.
+func (a *audience) concerned(changed []int32) map[*stream][]int32 {
+	m := map[*stream][]int32{}
+	for _, k := range changed {
+		of := a.owner[k]
+		if a.all {
+			of = a.streams
+		}
+		for _, s := range of {
+			if a.sees(s) {
+				m[s] = append(m[s], k)
+			}
+		}
+	}
+	return m
+}
+
+func (a *audience) sees(s *stream) bool {
+	return a.variants == 0 || a.changed == 0 || s.idx%a.variants < a.changed
+}
+
+// bystanders counts the streams of a loop that got something in a round which did not concern them.
+func bystanders(l *loop, streams []*stream, concerned map[*stream][]int32) (n int) {
+	for _, s := range streams {
+		if _, ok := concerned[s]; !ok && s.c.lp == l && s.roundMsgs > 0 {
+			n++
+		}
+	}
+	return
+}
+
+// nextRound is the first after round that concerns a stream, and whom. It is round+1 where nobody subscribes to any.
+func (a *audience) nextRound(round, total, count int) (int, []int32, map[*stream][]int32) {
+	for r := round + 1; ; r++ {
+		changed := changedSet(r, total, count)
+		m := a.concerned(changed)
+		if len(m) > 0 || r == round+total || !a.all && len(a.owner) == 0 {
+			return r, changed, m
+		}
+	}
+}
