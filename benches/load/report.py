@@ -132,7 +132,14 @@ PEAK = 2.0
 
 
 def target(w, mode, metric, full):
-    """The most that ours may take of what the floor takes; None: it is only reported."""
+    """The most that ours may take of what the floor takes; None: it is only reported.
+
+    >>> cpu = lambda name, mode, full=False: target(workloads.named(name), mode, "cpu", full)
+    >>> cpu("A5000", "delta"), cpu("A1000", "sotw"), cpu("A1000", "sotw", True), cpu("B", "sotw")
+    (1.3, 1.4, 1.2, None)
+    >>> cpu("C1", "delta"), cpu("C1000", "delta"), cpu("C(50,500,50)", "delta"), cpu("C(50,500,7)", "delta")
+    (1.5, 1.4, 1.4, None)
+    """
     if metric == "cpu":
         if w.family == "A":
             return 1.2 if full else 1.3 if mode == "delta" else 1.4
@@ -167,7 +174,18 @@ def values(runs, metric):
 
 
 def of_floor(runs, label, metric):
-    """In one pass, of one workload and mode: ours, the mean of the floor before and after it, and the ratio."""
+    """In one pass, of one workload and mode: ours, the mean of the floor before and after it, and the ratio.
+
+    >>> def run(label, cpu, around=None):
+    ...     return {"label": label, "around": around, "ok": True, "cold_ok": True, "rounds": 10,
+    ...             "cpu_us_per_affected": [0, cpu, 0]}
+    >>> runs = [run("floor-body", 10, "ours"), run("ours", 18), run("floor-body", 14, "ours")]
+    >>> of_floor(runs + [run("floor-body", 99, "old")], "ours", "cpu")
+    (18, 12, 1.5)
+    >>> of_floor([run("floor-body", 9), run("old", 18)], "old", "cpu")
+    (18, 9, 2.0)
+    >>> of_floor([run("floor-body", 9), dict(run("ours", 18), ok=False)], "ours", "cpu")
+    """
     own = values([r for r in runs if r["label"] == label], metric)
     floors = [r for r in runs if r["label"] == floor_of(label)]
     floors = [r for r in floors if r.get("around") == label] or floors
