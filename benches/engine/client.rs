@@ -1,0 +1,125 @@
+//! A client on one stream that ACKs all it is sent at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use xds_core::server::{
+    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
+};
+use xds_core::subscription::Asked;
+use xds_core::{Cache, Nonce, Parameters, ResourceName, Watch};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Protocol {
+    Sotw,
+    Delta,
+}
+
+pub(crate) struct Client {
+    watch: Arc<Watch>,
+    stream: Stream,
+    type_url: &'static str,
+}
+
+enum Stream {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+impl Client {
+    pub(crate) fn new(cache: &Arc<Cache>, protocol: Protocol, type_url: &'static str) -> Self {
+        let (watch, config) = (cache.watch(), StreamConfig::default());
+        let stream = match protocol {
+            Protocol::Sotw => Stream::Sotw(SotwStream::new(Arc::clone(&watch), Service::Aggregated, config)),
+            Protocol::Delta => {
+                Stream::Delta(DeltaStream::new(Arc::clone(&watch), Service::Aggregated, config))
+            }
+        };
+        Self { watch, stream, type_url }
+    }
+
+    /// A delta client whose node says which variant it gets.
+    pub(crate) fn of_variant(cache: &Arc<Cache>, type_url: &'static str, variant: &str) -> Self {
+        let mut client = Self::new(cache, Protocol::Delta, type_url);
+        if let Stream::Delta(stream) = &mut client.stream {
+            stream.on_node(Parameters::from_iter([("variant", variant)]));
+        }
+        client
+    }
+
+    pub(crate) fn subscribe(mut self, names: Vec<ResourceName>) -> Self {
+        self.request(names.into(), BTreeMap::new(), None);
+        self
+    }
+
+    /// One that has what it asks for.
+    pub(crate) fn caught_up(mut self) -> Self {
+        self.catch_up();
+        self.follow();
+        self
+    }
+
+    /// Asks for what it had on another stream, with the versions of that, which are the delta protocol's to tell.
+    pub(crate) fn resume(&mut self, names: Vec<ResourceName>, versions: BTreeMap<ResourceName, String>) {
+        self.request(names.into(), versions, None);
+    }
+
+    /// What the newest state has for it.
+    pub(crate) fn next(&mut self) -> Next {
+        let snapshot = self.watch.cache().snapshot();
+        match &mut self.stream {
+            Stream::Sotw(stream) => stream.next(Duration::ZERO, &snapshot),
+            Stream::Delta(stream) => stream.next(Duration::ZERO, &snapshot),
+        }
+    }
+
+    /// The next response, of which there is one.
+    pub(crate) fn response(&mut self) -> Response {
+        match self.next() {
+            Next::Send(response) => response,
+            other => panic!("{other:?} is no response"),
+        }
+    }
+
+    pub(crate) fn ack(&mut self, response: &Response) {
+        self.request(Asked::default(), BTreeMap::new(), Some(response.nonce));
+    }
+
+    fn catch_up(&mut self) {
+        while let Next::Send(response) = self.next() {
+            self.ack(&response);
+        }
+    }
+
+    /// The same if a commit concerned it, and waits to be woken by the next, as a task does.
+    pub(crate) fn follow(&mut self) {
+        if self.watch.poll_woken(&Context::from_waker(Waker::noop())).is_ready() {
+            self.catch_up();
+        }
+    }
+
+    fn request(&mut self, asked: Asked, versions: BTreeMap<ResourceName, String>, nonce: Option<Nonce>) {
+        let type_url = self.type_url.to_owned();
+        match &mut self.stream {
+            Stream::Sotw(stream) => {
+                // An ACK repeats the names, which whoever reads it sees without decoding them.
+                let asked = nonce.is_none().then_some(asked);
+                let request =
+                    SotwRequest { type_url, response_nonce: nonce, asked, ..SotwRequest::default() };
+                stream.on_request(Duration::ZERO, request).unwrap();
+            }
+            Stream::Delta(stream) => {
+                let request = DeltaRequest {
+                    type_url,
+                    subscribe: asked,
+                    initial_resource_versions: versions,
+                    response_nonce: nonce,
+                    ..DeltaRequest::default()
+                };
+                stream.on_request(request).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What a stream needs to get to the newest state.
+
+use std::cell::{LazyCell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::{BatchSize, BenchmarkId, Criterion, SamplingMode};
+use xds_core::{Cache, Resource, ResourceName};
+use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
+
+use crate::client::{Client, Protocol};
+use crate::resources::{self, Changes};
+
+/// Shows the cost of finding what one stream lacks: it may grow with that, not with what the stream asks for. But a full
+/// state, which SotW sends of clusters, holds everything, and a client that comes back tells everything it has.
+pub(crate) fn group(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("diff");
+    // Between two responses there are a commit and an ACK.
+    group.sampling_mode(SamplingMode::Flat);
+    let ways = [
+        ("delta, by name", Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT, Names::Listed),
+        ("delta, wildcard", Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT, Names::Wildcard),
+        ("SotW, by name", Protocol::Sotw, CLUSTER_LOAD_ASSIGNMENT, Names::Listed),
+        ("SotW, wildcard", Protocol::Sotw, CLUSTER_LOAD_ASSIGNMENT, Names::Wildcard),
+        ("SotW, full state", Protocol::Sotw, CLUSTER, Names::Wildcard),
+    ];
+    for (way, protocol, type_url, names) in ways {
+        for count in [1_000, 10_000] {
+            let follower = || Follower::new(protocol, type_url, names.of(count), count);
+            let follower = LazyCell::new(|| RefCell::new(follower()));
+            group.bench_function(BenchmarkId::new(format!("one changed, {way}"), count), |bencher| {
+                let mut follower = follower.borrow_mut();
+                bencher.iter_custom(|responses| follower.time(responses));
+            });
+        }
+    }
+    for (way, names) in [("by name", Names::Listed), ("wildcard", Names::Wildcard)] {
+        let count = 10_000;
+        let returning = LazyCell::new(|| Returning::new(names.of(count), count));
+        group.bench_function(BenchmarkId::new(format!("reconnect, one changed, {way}"), count), |bencher| {
+            let returning = LazyCell::force(&returning);
+            let resume = |(mut client, names, versions): (Client, _, _)| {
+                client.resume(names, versions);
+                (client.response(), client)
+            };
+            bencher.iter_batched(|| returning.again(), resume, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+#[derive(Clone, Copy)]
+enum Names {
+    Listed,
+    Wildcard,
+}
+
+impl Names {
+    fn of(self, count: usize) -> Vec<ResourceName> {
+        match self {
+            Self::Listed => (0..count).map(|at| resources::name(at).as_str().into()).collect(),
+            Self::Wildcard => vec!["*".into()],
+        }
+    }
+}
+
+/// One stream, and what changes among that which it asks for.
+struct Follower {
+    cache: Arc<Cache>,
+    client: Client,
+    changes: Changes<fn(usize, u64) -> Resource>,
+}
+
+impl Follower {
+    fn new(protocol: Protocol, type_url: &'static str, names: Vec<ResourceName>, count: usize) -> Self {
+        let changed = if type_url == CLUSTER { resources::cluster } else { resources::assignment };
+        let cache = resources::cache((0..count).map(|at| changed(at, 0)));
+        let client = Client::new(&cache, protocol, type_url).subscribe(names).caught_up();
+        Self { cache, client, changes: Changes::new(count, changed) }
+    }
+
+    /// How long it takes to make responses to one commit each.
+    fn time(&mut self, responses: u64) -> Duration {
+        let mut took = Duration::ZERO;
+        for _ in 0..responses {
+            resources::commit(&self.cache, [self.changes.next()]);
+            let started = Instant::now();
+            let response = self.client.response();
+            took += started.elapsed();
+            self.client.ack(&response);
+        }
+        took
+    }
+}
+
+/// A client that comes back with all but one of what it asks for.
+struct Returning {
+    cache: Arc<Cache>,
+    names: Vec<ResourceName>,
+    versions: BTreeMap<ResourceName, String>,
+}
+
+impl Returning {
+    fn new(names: Vec<ResourceName>, count: usize) -> Self {
+        let all: Vec<_> = (0..count).map(|at| resources::assignment(at, 0)).collect();
+        let version = |one: &Resource| (one.name().clone(), one.version().to_string());
+        let versions = all.iter().map(version).collect();
+        let cache = resources::cache(all);
+        resources::commit(&cache, [resources::assignment(count / 2, 1)]);
+        Self { cache, names, versions }
+    }
+
+    /// A new stream and what the client says on it; nobody else asks for the same.
+    fn again(&self) -> (Client, Vec<ResourceName>, BTreeMap<ResourceName, String>) {
+        let client = Client::new(&self.cache, Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT);
+        (client, self.names.clone(), self.versions.clone())
+    }
+}

@@ -1,0 +1,91 @@
+//! Resources byte for byte as the server of the load bench has them, and caches full of them.
+
+use std::sync::Arc;
+
+use prost::encoding::{WireType, encode_key, encode_varint};
+use xds_core::{Cache, Constraints, Formula, Resource, Transaction};
+use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+
+pub(crate) fn name(index: usize) -> String {
+    format!("cluster-{index:06}")
+}
+
+pub(crate) fn variant_name(variant: usize) -> String {
+    format!("v{variant:03}")
+}
+
+/// Ten endpoints, as the last round that changed them left them.
+pub(crate) fn assignment(index: usize, round: u64) -> Resource {
+    assignment_of(index, round, 0)
+}
+
+/// The same for those whose parameters name the variant.
+pub(crate) fn variant(index: usize, round: u64, variant: usize) -> Resource {
+    let value = variant_name(variant).as_str().into();
+    let only = Formula::Equals { key: "variant".into(), value };
+    assignment_of(index, round, variant).with_constraints(Constraints::from_formula(only).unwrap())
+}
+
+fn assignment_of(index: usize, round: u64, variant: usize) -> Resource {
+    let sub_zone = variant_name(variant);
+    let locality = [message(1, b"region-1"), message(2, b"zone-1"), message(3, sub_zone.as_bytes())].concat();
+    let mut endpoints = message(1, &locality);
+    for endpoint in 0..10 {
+        let address = format!("10.{}.{}.{endpoint}", index >> 8 & 255, index & 255);
+        let socket = [message(2, address.as_bytes()), number(3, 8080)].concat();
+        let endpoint = message(1, &message(1, &message(1, &socket)));
+        endpoints.extend(message(2, &[endpoint, number(2, 1), message(4, &number(1, 100))].concat()));
+    }
+    let policy = message(3, &number(1, 1000 + round));
+    let payload = [message(1, name(index).as_bytes()), message(2, &endpoints), message(4, &policy)].concat();
+    Resource::new(CLUSTER_LOAD_ASSIGNMENT.into(), name(index).as_str().into(), payload.into()).unwrap()
+}
+
+/// A field that holds a message or a text.
+fn message(field: u32, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    prost::encoding::bytes::encode(field, &value.to_vec(), &mut bytes);
+    bytes
+}
+
+fn number(field: u32, value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(field, WireType::Varint, &mut bytes);
+    encode_varint(value, &mut bytes);
+    bytes
+}
+
+/// What a source changes, one after the other and never to what was there before.
+pub(crate) struct Changes<F> {
+    round: u64,
+    among: usize,
+    changed: F,
+}
+
+impl<F: Fn(usize, u64) -> Resource> Changes<F> {
+    pub(crate) fn new(among: usize, changed: F) -> Self {
+        Self { round: 0, among, changed }
+    }
+
+    pub(crate) fn next(&mut self) -> Resource {
+        self.round += 1;
+        // A prime, so that neighbours in time are none in any table.
+        (self.changed)(self.round as usize * 7919 % self.among, self.round)
+    }
+}
+
+/// Puts the resources into one transaction, which is part of what a commit costs.
+pub(crate) fn commit(cache: &Cache, resources: impl IntoIterator<Item = Resource>) {
+    let mut transaction = Transaction::new();
+    for resource in resources {
+        transaction.put(resource);
+    }
+    cache.commit(transaction).unwrap();
+}
+
+/// A cache of these resources.
+pub(crate) fn cache(resources: impl IntoIterator<Item = Resource>) -> Arc<Cache> {
+    let cache = Cache::new();
+    commit(&cache, resources);
+    cache
+}
