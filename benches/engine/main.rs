@@ -1,14 +1,18 @@
 //! Claim: a commit of one resource into 100,000 takes less than 100 us of CPU and allocates less than 64 KiB, and of
 //! 100,000 into nothing more than 300,000 resources per second get in.
 //!
-//! Size: up to 100,000 resources of 10 endpoints, as in the load bench; no sockets, one thread. The
+//! Size: up to 100,000 resources of 10 endpoints, as in the load bench, and 10,000 streams; no sockets, one thread. The
 //! groups show what each step costs and with what it grows; the claim is checked after them. Linux only.
 //!
 //!     cargo bench --bench engine [-- GROUP]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
 
 mod claim;
+mod client;
 mod commit;
+mod diff;
+mod encode;
+mod interest;
 mod resources;
 
 use std::time::Duration;
@@ -23,6 +27,9 @@ fn main() {
         .measurement_time(Duration::from_millis(800))
         .configure_from_args();
     commit::group(&mut criterion);
+    interest::group(&mut criterion);
+    diff::group(&mut criterion);
+    encode::group(&mut criterion);
     criterion.final_summary();
     // Not when only asked to run each function once, as `cargo test` does.
     if std::env::args().any(|word| word == "--bench") {

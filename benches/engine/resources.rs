@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prost::encoding::{WireType, encode_key, encode_varint};
 use xds_core::{Cache, Constraints, Formula, Resource, Transaction};
-use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
 
 pub(crate) fn name(index: usize) -> String {
     format!("cluster-{index:06}")
@@ -12,6 +12,18 @@ pub(crate) fn name(index: usize) -> String {
 
 pub(crate) fn variant_name(variant: usize) -> String {
     format!("v{variant:03}")
+}
+
+/// A cluster that gets its endpoints from the stream it came from.
+pub(crate) fn cluster(index: usize, round: u64) -> Resource {
+    let ads = [message(3, &[]), number(6, 2)].concat();
+    let payload = [
+        message(1, name(index).as_bytes()),
+        number(2, 3),
+        message(3, &message(1, &ads)),
+        message(4, &number(1, 1 + round)),
+    ];
+    Resource::new(CLUSTER.into(), name(index).as_str().into(), payload.concat().into()).unwrap()
 }
 
 /// Ten endpoints, as the last round that changed them left them.
