@@ -34,7 +34,7 @@ pub(crate) fn group(criterion: &mut Criterion) {
     let count = 100_000;
     let all = LazyCell::new(|| (0..count).map(|at| resources::assignment(at, 0)).collect::<Vec<_>>());
     group.throughput(Throughput::Elements(count as u64));
-    group.measurement_time(Duration::from_secs(3));
+    group.measurement_time(Duration::from_secs(4));
     group.bench_function(BenchmarkId::new("into nothing", count), |bencher| {
         let all = LazyCell::force(&all);
         let fill = |all: Vec<Resource>| {

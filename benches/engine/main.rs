@@ -22,7 +22,7 @@ use criterion::Criterion;
 fn main() {
     let mut criterion = Criterion::default()
         .sample_size(10)
-        .nresamples(1_000)
+        .nresamples(2_000)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
         .configure_from_args();
