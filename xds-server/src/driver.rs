@@ -149,9 +149,11 @@ impl Driver {
 
     /// Does all that can be done now; ready with the status that ends the stream.
     fn poll_status(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
+        // Once there is no request, the next one wakes the task.
+        let mut may_read = true;
         loop {
             // Requests before pushes; after some in a row pushes get a turn.
-            if self.is_open && self.requests_in_a_row < REQUESTS_IN_A_ROW {
+            if may_read && self.is_open && self.requests_in_a_row < REQUESTS_IN_A_ROW {
                 match Pin::new(&mut self.inbound).poll_next(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Err(status) = self.on_frame(&frame) {
@@ -169,7 +171,7 @@ impl Driver {
                         return Poll::Ready(Status::resource_exhausted(status.message()));
                     }
                     Poll::Ready(Some(Err(status))) => return Poll::Ready(status),
-                    Poll::Pending => self.requests_in_a_row = 0,
+                    Poll::Pending => (may_read, self.requests_in_a_row) = (false, 0),
                 }
             }
             if self.listing.is_stopping() {
@@ -187,13 +189,14 @@ impl Driver {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
                         self.last_word.outlet.put(response);
+                        // Mostly nothing else is due, and then nobody has to say when there is room again.
+                        if let Some(until) = self.until_due() {
+                            self.wait(until);
+                        }
                         continue;
                     }
                     Next::Wait { .. } if !self.is_open => return Poll::Ready(Status::ok("")),
-                    Next::Wait { until } => {
-                        self.is_due = false;
-                        self.due_at = until.map(|until| self.start + until);
-                    }
+                    Next::Wait { until } => self.wait(until),
                     Next::Close(error) => return Poll::Ready(self.close(&error)),
                 },
                 Room::Free | Room::Taken => {}
@@ -274,6 +277,22 @@ impl Driver {
             (None, None) => {}
         }
         Ok(())
+    }
+
+    /// Until when nothing is due, unless something is now.
+    fn until_due(&mut self) -> Option<Option<Duration>> {
+        let now = self.now();
+        let snapshot = self.watch.cache().snapshot();
+        match &mut self.machine {
+            _ if !self.is_open => None,
+            Machine::Sotw(stream) => stream.until_due(now, &snapshot),
+            Machine::Delta(stream) => stream.until_due(now, &snapshot),
+        }
+    }
+
+    /// Asks the machine again at this time, if nothing happens before.
+    fn wait(&mut self, until: Option<Duration>) {
+        (self.is_due, self.due_at) = (false, until.map(|until| self.start + until));
     }
 
     fn next(&mut self) -> Next {

@@ -141,8 +141,10 @@ impl http_body::Body for ResponseBody {
         if let Some(response) = content.response.take() {
             let driver = if content.wants_room { content.driver.take() } else { None };
             wake(driver, content);
-            let head = message_head(&response);
-            self.state = State::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
+            let (head, is_whole) = message_head(&response);
+            if !is_whole {
+                self.state = State::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
+            }
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
         let Some(status) = content.end.take() else {
@@ -165,13 +167,22 @@ impl Drop for ResponseBody {
     }
 }
 
-/// The gRPC prefix (uncompressed, length) and the fields of this stream alone.
-fn message_head(response: &Response) -> Bytes {
+/// The gRPC prefix (uncompressed, length) and the fields of this stream alone; with the rest if that is small, which is
+/// told by the other half.
+fn message_head(response: &Response) -> (Bytes, bool) {
     let fields = response.head();
-    let len = fields.len() + response.bodies.iter().map(|body| body.len()).sum::<usize>();
-    let mut head = BytesMut::with_capacity(5 + fields.len());
+    let rest = response.bodies.iter().map(|body| body.len()).sum::<usize>();
+    let is_whole = rest < COPIED_BELOW_BYTES;
+    let mut head = BytesMut::with_capacity(5 + fields.len() + if is_whole { rest } else { 0 });
     head.put_u8(0);
-    head.put_u32(u32::try_from(len).expect("a response holds far less than 4 GiB"));
+    head.put_u32(u32::try_from(fields.len() + rest).expect("a response holds far less than 4 GiB"));
     head.put_slice(&fields);
-    head.freeze()
+    if is_whole {
+        let chunks = response.bodies.iter().flat_map(|body| body.chunks());
+        chunks.for_each(|chunk| head.put_slice(chunk));
+    }
+    (head.freeze(), is_whole)
 }
+
+/// Another frame costs the transport more than a copy of this size.
+const COPIED_BELOW_BYTES: usize = 4096;

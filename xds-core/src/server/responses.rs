@@ -121,6 +121,11 @@ impl Responses {
         Some((nonce, part))
     }
 
+    /// Whether parts of a response wait to be sent.
+    pub(super) fn has_parts(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
     /// The rest of a response is not sent; what it was to bring comes with the next one.
     pub(super) fn drop_queued(&mut self) {
         for part in self.queued.drain(..) {

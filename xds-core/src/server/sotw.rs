@@ -178,6 +178,13 @@ impl SotwStream {
         self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
     }
 
+    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular; `None` when there may be
+    /// something to send. Costs less than asking that, so a caller without room for another response knows whether it
+    /// has to come back for one.
+    pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+        self.types.until_due(now, snapshot)
+    }
+
     /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.types.report(snapshot)

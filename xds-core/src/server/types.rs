@@ -246,6 +246,27 @@ impl<O: Owed> Types<O> {
         (Next::Wait { until }, is_settled)
     }
 
+    /// Until when no type is due; `None` when one may be.
+    pub(super) fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+        if !snapshot.is_synced() {
+            return None;
+        }
+        let mut until = None;
+        for at in 0..self.states.len() {
+            let TypeState { progress, owed } = &mut self.states[at];
+            if progress.responses.has_parts() || owed.has_deferred() {
+                return None;
+            }
+            progress.refresh(snapshot);
+            progress.time_refresh(now, snapshot);
+            match self.due(at, now, snapshot) {
+                Gate::Open => return None,
+                gate => until = gate.earlier(until),
+            }
+        }
+        Some(until)
+    }
+
     /// G13: after a while the client is told of each name that nobody knows yet. What it has it keeps, and it is answered as
     /// soon as somebody does.
     fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
