@@ -245,10 +245,10 @@ impl Poll {
         let (version, bodies) = match self.machine.next(Duration::ZERO, snapshot) {
             Next::Send(response) => (response.version, response.bodies),
             // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll is always answered.
-            Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot).to_string(), Vec::new()),
+            Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot), Vec::new()),
             Next::Close(error) => return Err(error.into()),
         };
-        Ok(Answer { version, type_url: self.type_url, bodies })
+        Ok(Answer { version: version.to_string(), type_url: self.type_url, bodies })
     }
 }
 

@@ -66,6 +66,16 @@ impl Version {
     pub fn of_payload(payload: &[u8]) -> Self {
         Self(digest(blake3::Hasher::new().update(payload)))
     }
+
+    /// As it is printed. By hand: each response and each resource has one, and the formatter takes ten times as long.
+    pub(crate) fn digits(self) -> [u8; 32] {
+        let mut digits = [0; 32];
+        for (two, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+            (two[0], two[1]) = (digit(byte >> 4), digit(byte & 15));
+        }
+        digits
+    }
 }
 
 /// The first 128 bits of a BLAKE3 digest.
@@ -87,6 +97,11 @@ impl Nonce {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.is_empty() { None } else { Some(text.parse().map_or(Self::FOREIGN, Self)) }
+    }
+
+    /// As it is printed.
+    pub(crate) fn text(self) -> String {
+        self.0.to_string()
     }
 
     pub(crate) fn nth(number: u64) -> Self {
@@ -159,7 +174,7 @@ impl From<&str> for ResourceName {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(str::from_utf8(&self.digits()).expect("hex digits are text"))
     }
 }
 

@@ -170,19 +170,22 @@ impl Drop for ResponseBody {
 /// The gRPC prefix (uncompressed, length) and the fields of this stream alone; with the rest if that is small, which is
 /// told by the other half.
 fn message_head(response: &Response) -> (Bytes, bool) {
-    let fields = response.head();
     let rest = response.bodies.iter().map(|body| body.len()).sum::<usize>();
     let is_whole = rest < COPIED_BELOW_BYTES;
-    let mut head = BytesMut::with_capacity(5 + fields.len() + if is_whole { rest } else { 0 });
-    head.put_u8(0);
-    head.put_u32(u32::try_from(fields.len() + rest).expect("a response holds far less than 4 GiB"));
-    head.put_slice(&fields);
+    let mut head = BytesMut::with_capacity(PREFIX_BYTES + 128 + if is_whole { rest } else { 0 });
+    head.put_bytes(0, PREFIX_BYTES);
+    response.put_head(&mut head);
+    let len = u32::try_from(head.len() - PREFIX_BYTES + rest).expect("a response holds far less than 4 GiB");
+    head[1..PREFIX_BYTES].copy_from_slice(&len.to_be_bytes());
     if is_whole {
         let chunks = response.bodies.iter().flat_map(|body| body.chunks());
         chunks.for_each(|chunk| head.put_slice(chunk));
     }
     (head.freeze(), is_whole)
 }
+
+/// Of a gRPC message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
 
 /// Another frame costs the transport more than a copy of this size.
 const COPIED_BELOW_BYTES: usize = 4096;

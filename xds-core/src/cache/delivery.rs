@@ -201,6 +201,11 @@ impl Ledger {
         &self.type_url
     }
 
+    /// How far the stream was when it said so last.
+    pub(crate) fn standing(&self) -> Standing {
+        lock(&self.book).standing.clone()
+    }
+
     /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very stream).
     pub(crate) fn follow(&self, standing: Standing) {
         let mut book = lock(&self.book);

@@ -13,10 +13,12 @@ use crate::name::{Nonce, Revision};
 impl Progress {
     /// Notes a response and what it holds.
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
-        let mut responses = std::mem::take(&mut self.responses);
-        responses.supersede(&content, |handle| self.is_live(handle, snapshot));
-        responses.sent(now, nonce, content, self.cursor());
-        self.responses = responses;
+        if self.responses.have_rejected_groups() {
+            let mut responses = std::mem::take(&mut self.responses);
+            responses.supersede(&content, |handle| self.is_live(handle, snapshot));
+            self.responses = responses;
+        }
+        self.responses.sent(now, nonce, content, self.cursor());
     }
 
     /// The same for a response whose first part goes now.
@@ -46,8 +48,19 @@ impl Progress {
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = &self.ledger else { return };
         self.responses.forget_told();
-        let standing = if self.membership.is_some() {
-            self.responses.reach(self.cursor());
+        let asks = self.membership.is_some();
+        self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
+        let is_held = !self.gone.is_empty();
+        if !self.responses.take_news() && !is_held && !self.was_held {
+            debug_assert_eq!(ledger.standing(), self.standing(snapshot));
+            return;
+        }
+        self.was_held = is_held;
+        ledger.follow(self.standing(snapshot));
+    }
+
+    fn standing(&self, snapshot: &Snapshot) -> Standing {
+        if self.membership.is_some() {
             let mut standing = self.responses.standing();
             // S33: what is held was not told.
             for gone in self.gone.values() {
@@ -58,10 +71,8 @@ impl Progress {
             standing
         } else {
             // Nobody asks for it any more.
-            self.responses.reach(snapshot.revision());
             Standing { sent: snapshot.revision(), ..Standing::default() }
-        };
-        ledger.follow(standing);
+        }
     }
 
     /// Books what the client says about a response; `None` when the nonce is not one that waits for its answer (D5). Neither

@@ -184,7 +184,7 @@ impl Body {
         let mut body = Builder::default();
         for name in names.map(|name| shape.spell(name).as_str()) {
             body.length(RESOURCES, field_len(VERSION_TEXT_LEN) + 2 * field_len(name.len()));
-            body.text(RESOURCE_VERSION, &Version(0).to_string());
+            put_field(&mut body.buffer, RESOURCE_VERSION, &Version(0).digits());
             body.text(RESOURCE_NAME, name);
             body.text(RESOURCE_ALIASES, name);
             body.body.resources += 1;
@@ -252,7 +252,7 @@ impl Builder {
     /// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
     /// constraints go with it.
     fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
-        self.text(RESOURCE_VERSION, &variant.version_in(shape.form).to_string());
+        put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form).digits());
         if content == Content::Payload {
             self.any(shape.type_url, variant);
         }
@@ -329,8 +329,7 @@ impl Builder {
     }
 
     fn text(&mut self, field: u32, text: &str) {
-        self.length(field, text.len());
-        self.buffer.put_slice(text.as_bytes());
+        put_field(&mut self.buffer, field, text.as_bytes());
     }
 
     fn length(&mut self, field: u32, len: usize) {
@@ -356,12 +355,10 @@ fn put_length(buffer: &mut BytesMut, field: u32, len: usize) {
     encode_varint(len as u64, buffer);
 }
 
-/// Writes a string field, unless it is empty.
-pub(super) fn put_text(buffer: &mut BytesMut, field: u32, text: &str) {
-    if !text.is_empty() {
-        put_length(buffer, field, text.len());
-        buffer.put_slice(text.as_bytes());
-    }
+/// Writes a string or a message.
+pub(super) fn put_field(buffer: &mut BytesMut, field: u32, bytes: &[u8]) {
+    put_length(buffer, field, bytes.len());
+    buffer.put_slice(bytes);
 }
 
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {

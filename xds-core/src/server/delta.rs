@@ -103,10 +103,13 @@ impl DeltaStream {
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.types.entry(&request.type_url)?;
         let mut request = request;
-        // D19: giving up what cannot be changes nothing.
-        let spelled = self.types.state(at).progress.spelled.clone();
-        let ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
-        self.types.state(at).progress.spelled = spelled;
+        let mut ignored = Vec::new();
+        if !request.unsubscribe.is_empty() {
+            // D19: giving up what cannot be changes nothing.
+            let spelled = self.types.state(at).progress.spelled.clone();
+            ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
+            self.types.state(at).progress.spelled = spelled;
+        }
         let refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
@@ -239,7 +242,7 @@ fn respond(
         return Ok(None);
     }
     let resources = snapshot.of_type(&progress.type_url);
-    let version = Version(resources.map_or(0, TypeSnapshot::sum)).to_string();
+    let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(progress), Vec::new());
     if !content.unresolved.is_empty() {
         bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));

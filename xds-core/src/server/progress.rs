@@ -58,8 +58,12 @@ pub(super) struct Progress {
     pub(super) settled_at: Revision,
     /// Something that was rejected is to be told again (D8).
     pub(super) is_retelling: bool,
+    /// Held removals stood in the ledger.
+    pub(super) was_held: bool,
     /// It follows something else than the other streams of the client were told.
     pub(super) is_moved: bool,
+    /// The newest revision whose keys are known.
+    refreshed_at: Revision,
 }
 
 /// What a response starts from.
@@ -130,7 +134,9 @@ impl Progress {
             waiting_since: None,
             settled_at: Revision::ZERO,
             is_retelling: false,
+            was_held: false,
             is_moved: true,
+            refreshed_at: Revision::ZERO,
         }
     }
 
@@ -235,6 +241,10 @@ impl Progress {
 
     /// Follows a change of the keys that count.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
+        if snapshot.revision() == self.refreshed_at {
+            return;
+        }
+        self.refreshed_at = snapshot.revision();
         for membership in self.membership.iter_mut().chain(&mut self.former) {
             self.is_moved |= membership.refresh(snapshot);
         }
@@ -288,8 +298,10 @@ impl Progress {
         membership.advance(snapshot.revision());
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
-        for variant in &update.changed {
-            self.gone.remove(&self.handle(variant));
+        if !self.gone.is_empty() {
+            for variant in &update.changed {
+                self.gone.remove(&self.handle(variant));
+            }
         }
         let ahead = std::mem::take(&mut self.ahead);
         let unsure = ahead.keys().flat_map(|name| self.chosen(name, snapshot));

@@ -11,8 +11,9 @@ use crate::variants::Variant;
 impl Progress {
     /// Times the next refresh of what has a TTL: at half of the shortest one.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
-        let shortest = snapshot.of_type(&self.type_url).and_then(TypeSnapshot::shortest_ttl);
-        let every = shortest.filter(|_| self.ttl && self.is_answered()).map(|ttl| ttl / 2);
+        let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
+        let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
+        let every = resources.and_then(TypeSnapshot::shortest_ttl).map(|ttl| ttl / 2);
         let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
         self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::body::{Body, put_text};
-use crate::name::{Nonce, ResourceName, TypeUrl};
+use super::body::{Body, put_field};
+use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 
 /// Which service a stream was opened on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Response {
     /// Its nonce, new within the stream (S2, D7).
     pub nonce: Nonce,
     /// `version_info` in SotW, `system_version_info` in delta.
-    pub version: String,
+    pub version: Version,
     /// The resources and removals.
     pub bodies: Vec<Arc<Body>>,
 }
@@ -48,11 +48,16 @@ impl Response {
     /// The fields that differ from stream to stream, encoded. SotW and delta number them alike (A).
     #[must_use]
     pub fn head(&self) -> Bytes {
-        let mut head = BytesMut::with_capacity(24 + self.version.len() + self.type_url.as_str().len());
-        put_text(&mut head, 1, &self.version);
-        put_text(&mut head, 4, self.type_url.as_str());
-        put_text(&mut head, 5, &self.nonce.to_string());
+        let mut head = BytesMut::new();
+        self.put_head(&mut head);
         head.freeze()
+    }
+
+    /// Appends the same. Of the space that it takes 128 bytes are enough with the types of Envoy.
+    pub fn put_head(&self, buffer: &mut BytesMut) {
+        put_field(buffer, 1, &self.version.digits());
+        put_field(buffer, 4, self.type_url.as_str().as_bytes());
+        put_field(buffer, 5, self.nonce.text().as_bytes());
     }
 
     /// How many resources it holds.

@@ -8,7 +8,7 @@ use super::body::Body;
 use super::config::StreamConfig;
 use super::handle::Handle;
 use crate::cache::{Spans, Standing};
-use crate::name::{Nonce, ResourceName, Revision};
+use crate::name::{Nonce, ResourceName, Revision, Version};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ pub(super) struct Responses {
     queued: VecDeque<Part>,
     /// Not all that is in flight is remembered.
     is_overfull: bool,
+    /// The [standing](Self::standing) may be another one than when it was last asked for news.
+    is_news: bool,
 }
 
 /// What stands in responses that the client did not accept, or not yet.
@@ -51,7 +53,7 @@ struct Sent {
 /// A part of a response, in a message of its own.
 #[derive(Debug)]
 pub(super) struct Part {
-    pub(super) version: String,
+    pub(super) version: Version,
     pub(super) bodies: Vec<Arc<Body>>,
     pub(super) content: Held,
     /// The revisions that the last part brings.
@@ -128,6 +130,7 @@ impl Responses {
 
     /// The rest of a response is not sent; what it was to bring comes with the next one.
     pub(super) fn drop_queued(&mut self) {
+        self.is_news = true;
         for part in self.queued.drain(..) {
             self.told.extend(&part.brings);
         }
@@ -141,6 +144,7 @@ impl Responses {
     }
 
     fn insert(&mut self, now: Duration, nonce: Nonce, content: Held, brings: Spans) {
+        self.is_news = true;
         self.is_overfull &= self.are_in_flight();
         self.in_flight.insert(nonce, Sent { at: now, content, brings });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
@@ -156,6 +160,7 @@ impl Responses {
 
     /// Nothing has to be sent up to a revision.
     pub(super) fn reach(&mut self, revision: Revision) {
+        self.is_news |= revision > self.reached;
         self.reached = self.reached.max(revision);
     }
 
@@ -177,6 +182,7 @@ impl Responses {
     /// The next response tells the last of what is uncertain.
     pub(super) fn tell_uncertain(&mut self) {
         if let Some(Complaint { about, .. }) = self.uncertain.take() {
+            self.is_news = true;
             self.told.extend(&about);
         }
     }
@@ -197,6 +203,11 @@ impl Responses {
         Standing { sent: self.reached, open, rejected }
     }
 
+    /// Whether that may have changed since the last call.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_news)
+    }
+
     /// The newest response, answered or not.
     pub(super) fn last(&self) -> Option<Nonce> {
         self.last
@@ -205,6 +216,11 @@ impl Responses {
     /// Whether an answer is still to come.
     pub(super) fn are_in_flight(&self) -> bool {
         !self.in_flight.is_empty() || !self.queued.is_empty()
+    }
+
+    /// Whether some resources were rejected and not put right since.
+    pub(super) fn have_rejected_groups(&self) -> bool {
+        !self.rejected.is_empty()
     }
 
     /// Whether the client rejected something that was not put right since.
@@ -259,11 +275,13 @@ impl Responses {
 
     /// S8c: whoever answers the newest response will not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
+        self.is_news |= !self.in_flight.is_empty();
         self.in_flight.clear();
     }
 
     /// The client rejected the newest response and will not answer those before it: they count as rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
+        self.is_news = true;
         let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
         if let Some(complaint) = self.state_rejected.as_mut().or(newest) {
             self.in_flight.values().for_each(|sent| complaint.about.extend(&sent.brings));
@@ -275,7 +293,9 @@ impl Responses {
     /// D8: when the response changed something that an earlier, rejected one had held, what else that one held is still
     /// uncertain and comes back, to be told once.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
-        match self.in_flight.remove(&nonce)?.content {
+        let content = self.in_flight.remove(&nonce)?.content;
+        self.is_news = true;
+        match content {
             Held::State => {
                 self.state_rejected = None;
                 Some(BTreeSet::new())
@@ -297,6 +317,7 @@ impl Responses {
     /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits for its answer.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { content, brings, .. }) = self.in_flight.remove(&nonce) else { return false };
+        self.is_news = true;
         let mut complaint = Complaint { about: brings, detail: detail.into() };
         if matches!(content, Held::State) {
             if let Some(before) = self.state_rejected.take() {
@@ -318,6 +339,7 @@ impl Responses {
     /// To who wrote it that is an answer.
     pub(super) fn keep_rejected(&mut self, handles: BTreeSet<Handle>) {
         if let Some(Complaint { detail, .. }) = self.uncertain.take() {
+            self.is_news = true;
             self.reject(Rejected { handles, complaint: Complaint { about: Spans::default(), detail } });
         }
     }
@@ -357,6 +379,7 @@ impl Responses {
 
     /// Nothing is asked for any more.
     pub(super) fn forget_rejected(&mut self) {
+        self.is_news = true;
         self.drop_queued();
         self.rejected.clear();
         self.state_rejected = None;
@@ -365,6 +388,7 @@ impl Responses {
 
     /// What is no longer asked for is no longer uncertain.
     pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&Handle) -> bool) {
+        self.is_news |= !self.rejected.is_empty();
         self.rejected.retain_mut(|group| {
             group.handles.retain(&mut is_covered);
             !group.handles.is_empty()
@@ -385,7 +409,7 @@ impl Responses {
 }
 
 impl Part {
-    pub(super) fn new(version: String, bodies: Vec<Arc<Body>>, content: Held) -> Self {
+    pub(super) fn new(version: Version, bodies: Vec<Arc<Body>>, content: Held) -> Self {
         Self { version, bodies, content, brings: Spans::default() }
     }
 }

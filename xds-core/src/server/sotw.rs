@@ -221,7 +221,7 @@ fn respond(
         return Ok(None);
     }
     if progress.membership.is_none() {
-        let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot).to_string());
+        let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot));
         let nonce = types.next_nonce();
         let progress = &mut types.state(at).progress;
         progress.sent(now, nonce, Held::nothing(), snapshot);
@@ -258,15 +258,14 @@ fn respond(
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
         version => version,
     };
-    let version = version.to_string();
     // S32: only a wildcard is sure to be what it was on the stream before.
     let is_comparable = progress.known.full_state && progress.selects_all();
-    if is_comparable && owed.brought.as_ref() == Some(&version) {
+    if is_comparable && owed.brings(version) == Some(true) {
         return Ok(None);
     }
     let made = if progress.known.full_state {
         let must_send = releases || !refreshed.is_empty();
-        let bodies = progress.full_state(&owed, &update, &everything, must_send, &version, snapshot);
+        let bodies = progress.full_state(&owed, &update, &everything, must_send, version, snapshot);
         bodies.map(|bodies| (bodies, Held::State))
     } else {
         unsure.extend(refreshed);
@@ -305,6 +304,11 @@ impl Owed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
         !has_answers && !self.everything && self.refused.is_empty()
+    }
+
+    /// Whether the client brought this version; `None` when it brought none.
+    fn brings(&self, version: Version) -> Option<bool> {
+        self.brought.as_ref().map(|brought| *brought == version.to_string())
     }
 
     /// Answers what is owed then, or earlier if that was to be.
@@ -380,7 +384,7 @@ impl Progress {
         update: &Update,
         everything: &Update,
         must_send: bool,
-        version: &str,
+        version: Version,
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
@@ -395,7 +399,7 @@ impl Progress {
                 .locators
                 .iter()
                 .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
-            || owed.brought.as_ref().is_some_and(|brought| *brought != version)
+            || owed.brings(version) == Some(false)
             || !owed.refused.is_empty();
         // S22: what a wildcard with other parameters does not cover leaves the full state.
         let left = owed.left.iter().flat_map(|locator| self.find(&locator, snapshot));

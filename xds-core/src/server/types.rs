@@ -91,6 +91,10 @@ impl<O: Owed> Types<O> {
 
     /// The place of the type a request is about (S12, G2, G3), and whether it is new on this stream.
     pub(super) fn entry(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
+        let known = |state: &TypeState<O>| state.progress.type_url.as_str() == type_url;
+        if let Some(at) = self.states.iter().position(known) {
+            return Ok((at, false));
+        }
         let type_url = self.request_type(type_url)?;
         if let Some(at) = self.states.iter().position(|state| state.progress.type_url == type_url) {
             return Ok((at, false));
@@ -301,7 +305,7 @@ impl<O: Owed> Types<O> {
         let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
         let nonce = self.next_nonce();
         self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
-        Ok(Response { type_url, nonce, version: Version(0).to_string(), bodies })
+        Ok(Response { type_url, nonce, version: Version(0), bodies })
     }
 
     /// Lets go the held removals of a type that may be; their names.
@@ -327,7 +331,7 @@ impl<O: Owed> Types<O> {
         &mut self,
         at: usize,
         now: Duration,
-        version: String,
+        version: Version,
         (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
         held: Held,
         snapshot: &Snapshot,
@@ -347,7 +351,7 @@ impl<O: Owed> Types<O> {
         let mut rest = Vec::new();
         for (body, until) in parts {
             let content = held.part(after.as_ref(), until.as_ref());
-            rest.push(Part::new(version.clone(), vec![body], content));
+            rest.push(Part::new(version, vec![body], content));
             after = until;
         }
         if let Some(last) = rest.last_mut() {
@@ -369,6 +373,9 @@ impl<O: Owed> Types<O> {
     /// On the service of one type the stream ends (G8); so it does with very many of them, and where a locator has too many
     /// parameters (G9).
     pub(super) fn take_invalid(&mut self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
+        if asked.is_empty() {
+            return Ok(Vec::new());
+        }
         let unreadable = self.states[at].progress.read_names(asked);
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;

@@ -86,7 +86,7 @@ impl SotwClient {
         let message = SotwRequest { type_url: type_url.into(), asked, ..SotwRequest::default() };
         stream.on_request(Duration::ZERO, message).unwrap();
         match stream.next(Duration::ZERO, &self.cache.snapshot()) {
-            Next::Send(response) => response.version,
+            Next::Send(response) => response.version.to_string(),
             Next::Wait { .. } | Next::Close(_) => known.version.clone(),
         }
     }
