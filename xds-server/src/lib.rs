@@ -2,8 +2,8 @@
 //!
 //! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per stream that hands frames
 //! to its machine, asks it for the next response when the transport has room, and gives the transport shared bytes.
-//! There is no TLS here yet. REST, which needs descriptors of all types, comes from outside as
-//! [routes](Server::with_routes) on the same port.
+//! There is no TLS here: [connections](Server::serve_with_incoming) may come from an acceptor that speaks it. REST, which
+//! needs descriptors of all types, comes from outside as [routes](Server::with_routes) on the same port.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;
@@ -46,3 +46,4 @@ pub mod skim;
 pub use delivery::applied;
 pub use observe::{Event, Observer};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
+pub use tonic::transport::server::Connected;

@@ -3,17 +3,20 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
+use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::{Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio_stream::{Stream, StreamExt};
 use tonic::codec::{DecodeBuf, Decoder};
 use tonic::service::Routes;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Connected, TcpIncoming};
 use tonic::{Status, Streaming};
 use xds_core::server::{Service, StreamConfig};
 use xds_core::{Cache, ParameterMapping};
@@ -143,6 +146,45 @@ impl Server {
         listener: TcpListener,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
+        self.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown).await
+    }
+
+    /// The same as [`serve`](Self::serve) over any connections: unix sockets, what a TLS acceptor makes of TCP, or memory.
+    ///
+    /// An error among them is a connection that could not be made, and the next is asked for at once: who makes them waits
+    /// where trying again would not help. When no more can come, those that are there are served on until `shutdown` is
+    /// done. Connections without [vectored writes](AsyncWrite::is_write_vectored) take two writes for what others take in one.
+    ///
+    /// # Errors
+    /// As those of [`serve`](Self::serve): what happens on one connection is none.
+    ///
+    /// # Example
+    /// ```
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    /// use xds_core::Cache;
+    /// use xds_server::Server;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (mut client, connection) = duplex(1 << 16);
+    /// let connections = tokio_stream::once(Ok(connection));
+    /// tokio::spawn(Server::new(Cache::new()).serve_with_incoming(connections, std::future::pending()));
+    /// // From here on a client of gRPC would have its end. HTTP/2 begins with this, and a frame of no SETTINGS.
+    /// client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
+    /// let mut head = [0; 9];
+    /// client.read_exact(&mut head).await?;
+    /// assert_eq!(head[3], 4, "SETTINGS of the server");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn serve_with_incoming<IO>(
+        self,
+        incoming: impl Stream<Item = io::Result<IO>> + Send,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError>
+    where
+        IO: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
+    {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
         let services = || SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]);
@@ -161,7 +203,8 @@ impl Server {
             .accept_http1(has_routes)
             .http2_keepalive_interval(Some(self.config.keepalive))
             .add_routes(Routes::from(routes))
-            .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+            // At the end of them tonic would have all clients leave.
+            .serve_with_incoming_shutdown(incoming.chain(tokio_stream::pending()), async {
                 let mut stopping = stopping.clone();
                 _ = stopping.wait_for(|stopping| *stopping).await;
             });
