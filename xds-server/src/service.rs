@@ -296,7 +296,7 @@ struct Method {
 }
 
 impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
-    type Response = Response<tonic::body::Body>;
+    type Response = Response<axum::body::Body>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -320,7 +320,7 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let shared = Shared { cache, config, clients, roster, lists };
         let (driver, outlet) = Driver::new(&shared, self.service.clone(), self.protocol, inbound, place);
         tokio::spawn(driver);
-        let body = tonic::body::Body::new(ResponseBody::new(outlet));
+        let body = axum::body::Body::new(ResponseBody::new(outlet));
         let mut response = Response::new(body);
         let grpc = http::HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);

@@ -107,9 +107,8 @@ async fn a_large_payload_takes_a_write_per_frame() {
         let frames = size.div_ceil(FRAME_BYTES);
         let writes = sotw.traffic.at_rest().await.writes;
         assert_eq!(writes.len(), frames, "{size} bytes: {writes:?}");
-        // The name of a `Resource` may come after its payload, and is a frame of its own then.
         let writes = delta.traffic.take().writes;
-        assert!(writes.len() <= frames + 1, "{size} bytes: {writes:?}");
+        assert_eq!(writes.len(), frames, "{size} bytes: {writes:?}");
         let response = next(&mut sotw.responses).await.unwrap().unwrap();
         sotw.ack(response).await;
         let response = next(&mut delta.responses).await.unwrap().unwrap();
@@ -146,8 +145,8 @@ async fn large_payloads_go_from_the_commit_to_every_transport_without_a_copy() {
             let shared_bytes: usize = writes.iter().flatten().map(|slice| slice.overlap(payload)).sum();
             assert!(shared_bytes >= payload.len() - COPIED_BYTES, "{shared_bytes} of {}", payload.len());
         }
-        // One for each, with all that is small before it, and one for what is small after the last.
-        assert!(writes.len() <= payloads.len() + 1, "{} writes", writes.len());
+        // One for each, with all that is small before it.
+        assert_eq!(writes.len(), payloads.len());
         let response = next(&mut stream.responses).await.unwrap().unwrap();
         assert_eq!(response.resources.len(), names.len());
     }

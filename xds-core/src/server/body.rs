@@ -253,9 +253,6 @@ impl Builder {
     /// constraints go with it.
     fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
         put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form).digits());
-        if content == Content::Payload {
-            self.any(shape.type_url, variant);
-        }
         for fields in variant.extra_fields(shape.ttl) {
             self.buffer.put_slice(fields);
         }
@@ -265,6 +262,10 @@ impl Builder {
                 let name = shape.spell(variant.name());
                 self.resource_name(RESOURCE_RESOURCE_NAME, name, variant.constraints());
             }
+        }
+        // Last, as nothing that is small then follows a slice of a large payload, in a frame and a packet of its own.
+        if content == Content::Payload {
+            self.any(shape.type_url, variant);
         }
     }
 
