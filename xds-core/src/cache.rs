@@ -76,6 +76,12 @@ impl Cache {
         self.snapshot.load_full()
     }
 
+    /// Hands out the newest state for a short time: without a count of its holders, which all who read it would write to.
+    /// For long looks there is [`snapshot`](Self::snapshot).
+    pub fn read<R>(&self, look: impl FnOnce(&Snapshot) -> R) -> R {
+        look(&self.snapshot.load())
+    }
+
     /// Makes the changes visible, all at once, and wakes the streams they concern.
     ///
     /// The first commit also says that what it does not bring does not exist (G13), so it counts even when it is

@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_stream::Stream;
 use tonic::{Code, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, Verdict};
-use xds_core::{Cache, Watch};
+use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
+use xds_core::{Cache, Snapshot, Watch};
 
 use crate::clients::{Clients, Place};
 use crate::frame::{Outlet, Room};
@@ -86,6 +86,29 @@ impl Drop for LastWord {
     fn drop(&mut self) {
         let status = self.status.take();
         self.outlet.end(status.unwrap_or_else(|| Status::unavailable("the stream ended")));
+    }
+}
+
+impl Machine {
+    fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+        match self {
+            Self::Sotw(stream) => stream.next(now, snapshot),
+            Self::Delta(stream) => stream.next(now, snapshot),
+        }
+    }
+
+    fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
+        match self {
+            Self::Sotw(stream) => stream.until_due(now, snapshot),
+            Self::Delta(stream) => stream.until_due(now, snapshot),
+        }
+    }
+
+    fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
+        match self {
+            Self::Sotw(stream) => stream.report(snapshot),
+            Self::Delta(stream) => stream.report(snapshot),
+        }
     }
 }
 
@@ -185,19 +208,19 @@ impl Driver {
                 Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
                 // Asked only when there is room, so that what is sent is the newest and nothing queues up.
                 Room::Free if self.is_due => match self.next() {
-                    Next::Send(response) => {
+                    (Next::Send(response), rest) => {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
                         self.last_word.outlet.put(response);
                         // Mostly nothing else is due, and then nobody has to say when there is room again.
-                        if let Some(until) = self.until_due() {
+                        if let Some(until) = rest {
                             self.wait(until);
                         }
                         continue;
                     }
-                    Next::Wait { .. } if !self.is_open => return Poll::Ready(Status::ok("")),
-                    Next::Wait { until } => self.wait(until),
-                    Next::Close(error) => return Poll::Ready(self.close(&error)),
+                    (Next::Wait { .. }, _) if !self.is_open => return Poll::Ready(Status::ok("")),
+                    (Next::Wait { until }, _) => self.wait(until),
+                    (Next::Close(error), _) => return Poll::Ready(self.close(&error)),
                 },
                 Room::Free | Room::Taken => {}
             }
@@ -279,39 +302,27 @@ impl Driver {
         Ok(())
     }
 
-    /// Until when nothing is due, unless something is now.
-    fn until_due(&mut self) -> Option<Option<Duration>> {
-        let now = self.now();
-        let snapshot = self.watch.cache().snapshot();
-        match &mut self.machine {
-            _ if !self.is_open => None,
-            Machine::Sotw(stream) => stream.until_due(now, &snapshot),
-            Machine::Delta(stream) => stream.until_due(now, &snapshot),
-        }
-    }
-
     /// Asks the machine again at this time, if nothing happens before.
     fn wait(&mut self, until: Option<Duration>) {
         (self.is_due, self.due_at) = (false, until.map(|until| self.start + until));
     }
 
-    fn next(&mut self) -> Next {
-        let now = self.now();
-        // Loaded after the last request was handed over, as the machines ask for.
-        let snapshot = self.watch.cache().snapshot();
-        match &mut self.machine {
-            Machine::Sotw(stream) => stream.next(now, &snapshot),
-            Machine::Delta(stream) => stream.next(now, &snapshot),
-        }
+    /// What to do now; after a response also until when nothing is due, unless something is.
+    fn next(&mut self) -> (Next, Option<Option<Duration>>) {
+        let (now, is_open, machine) = (self.now(), self.is_open, &mut self.machine);
+        // Read after the last request was handed over, as the machines ask for.
+        self.watch.cache().read(|snapshot| {
+            let next = machine.next(now, snapshot);
+            let is_sent = matches!(next, Next::Send(_));
+            let rest = if is_sent && is_open { machine.until_due(now, snapshot) } else { None };
+            (next, rest)
+        })
     }
 
     fn report(&mut self) {
         for asker in self.listing.take_asks() {
-            let snapshot = self.watch.cache().snapshot();
-            let report = match &mut self.machine {
-                Machine::Sotw(stream) => stream.report(&snapshot),
-                Machine::Delta(stream) => stream.report(&snapshot),
-            };
+            let machine = &mut self.machine;
+            let report = self.watch.cache().read(|snapshot| machine.report(snapshot));
             // Who asked may have given up.
             _ = asker.send(report);
         }

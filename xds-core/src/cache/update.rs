@@ -37,7 +37,7 @@ pub(crate) struct Update {
     /// What a client knows all of that by.
     pub(crate) handles: OnceLock<Arc<BTreeSet<Handle>>>,
     /// The endpoints of the clusters in [`changed`](Self::changed).
-    endpoints: OnceLock<Arc<[ResourceName]>>,
+    endpoints: OnceLock<Box<[ResourceName]>>,
     /// The cursor it starts from; zero when it holds everything.
     pub(crate) from: Revision,
     pub(super) to: Revision,
@@ -100,9 +100,9 @@ impl Update {
     }
 
     /// The assignments of the clusters that it brings (S34).
-    pub(crate) fn endpoints(&self) -> Arc<[ResourceName]> {
+    pub(crate) fn endpoints(&self) -> &[ResourceName] {
         let endpoints = || self.changed.iter().filter_map(|cluster| cluster.endpoints().cloned());
-        Arc::clone(self.endpoints.get_or_init(|| endpoints().collect()))
+        self.endpoints.get_or_init(|| endpoints().collect())
     }
 
     /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.

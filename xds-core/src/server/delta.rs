@@ -1,5 +1,6 @@
 //! One delta stream, seen from the server.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,8 +254,8 @@ fn respond(
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
     }
-    let endpoints: Arc<[_]> = match &content.shared {
-        Some(update) if content.changed.is_empty() => update.endpoints(),
+    let endpoints: Cow<'_, [_]> = match &content.shared {
+        Some(update) if content.changed.is_empty() => update.endpoints().into(),
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
     let held = content.held(progress);

@@ -1,6 +1,6 @@
 //! The responses of one type on one stream, and what the client said about them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::name::{Nonce, ResourceName, Revision, Version};
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]
 pub(super) struct Responses {
-    in_flight: BTreeMap<Nonce, Sent>,
+    /// Oldest first.
+    in_flight: VecDeque<Sent>,
     /// The newest one.
     last: Option<Nonce>,
     /// What rejected responses held, each response by itself (D8): the client may have taken all of it, some or none.
@@ -44,6 +45,7 @@ pub(super) enum Open {
 
 #[derive(Debug)]
 struct Sent {
+    nonce: Nonce,
     at: Duration,
     content: Held,
     /// The revisions that it brings.
@@ -146,14 +148,14 @@ impl Responses {
     fn insert(&mut self, now: Duration, nonce: Nonce, content: Held, brings: Spans) {
         self.is_news = true;
         self.is_overfull &= self.are_in_flight();
-        self.in_flight.insert(nonce, Sent { at: now, content, brings });
+        self.in_flight.push_back(Sent { nonce, at: now, content, brings });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
-            && let Some((_, forgotten)) = self.in_flight.pop_first()
-            && let Some(mut next) = self.in_flight.first_entry()
+            && let Some(forgotten) = self.in_flight.pop_front()
+            && let Some(next) = self.in_flight.front_mut()
         {
             self.is_overfull = true;
             // Its answer may never be booked; what it brought is not taken as accepted for that.
-            next.get_mut().brings.extend(&forgotten.brings);
+            next.brings.extend(&forgotten.brings);
         }
         self.last = Some(nonce);
     }
@@ -191,7 +193,7 @@ impl Responses {
     pub(super) fn standing(&self) -> Standing {
         let mut open = Spans::default();
         let queued = self.queued.iter().map(|part| &part.brings);
-        for brings in self.in_flight.values().map(|sent| &sent.brings).chain(queued) {
+        for brings in self.in_flight.iter().map(|sent| &sent.brings).chain(queued) {
             open.extend(brings);
         }
         if let Some(uncertain) = &self.uncertain {
@@ -231,7 +233,7 @@ impl Responses {
     /// Whether an answer is still to come to a response that held this.
     pub(super) fn are_in_flight_with(&self, handle: &Handle) -> bool {
         let queued = self.queued.iter().map(|part| &part.content);
-        let mut open = self.in_flight.values().map(|sent| &sent.content).chain(queued);
+        let mut open = self.in_flight.iter().map(|sent| &sent.content).chain(queued);
         open.any(|content| content.has(handle))
     }
 
@@ -244,7 +246,7 @@ impl Responses {
     /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
     /// than the limit.
     pub(super) fn open(&self, limit: usize) -> Option<Open> {
-        let is_state = self.in_flight.values().any(|sent| matches!(sent.content, Held::State));
+        let is_state = self.in_flight.iter().any(|sent| matches!(sent.content, Held::State));
         if self.state_rejected.is_some() || is_state {
             return Some(Open::State);
         }
@@ -260,7 +262,7 @@ impl Responses {
     /// The names in responses without an answer; `None` when they are not known, or more than the limit.
     pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
         let queued = || self.queued.iter().map(|part| &part.content);
-        let sent = || self.in_flight.values().map(|sent| &sent.content).chain(queued());
+        let sent = || self.in_flight.iter().map(|sent| &sent.content).chain(queued());
         let is_unknown = self.is_overfull || sent().any(|content| matches!(content, Held::State));
         if is_unknown && self.are_in_flight() || sent().map(Held::len).sum::<usize>() > limit {
             return None;
@@ -284,8 +286,14 @@ impl Responses {
         self.is_news = true;
         let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
         if let Some(complaint) = self.state_rejected.as_mut().or(newest) {
-            self.in_flight.values().for_each(|sent| complaint.about.extend(&sent.brings));
+            self.in_flight.iter().for_each(|sent| complaint.about.extend(&sent.brings));
         }
+    }
+
+    /// Takes out a response that waits for its answer.
+    fn answered(&mut self, nonce: Nonce) -> Option<Sent> {
+        let at = self.in_flight.binary_search_by_key(&nonce, |sent| sent.nonce).ok()?;
+        self.in_flight.remove(at)
     }
 
     /// Books an ACK; `None` when the nonce is not one that waits for its answer.
@@ -293,7 +301,7 @@ impl Responses {
     /// D8: when the response changed something that an earlier, rejected one had held, what else that one held is still
     /// uncertain and comes back, to be told once.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
-        let content = self.in_flight.remove(&nonce)?.content;
+        let content = self.answered(nonce)?.content;
         self.is_news = true;
         match content {
             Held::State => {
@@ -316,7 +324,7 @@ impl Responses {
 
     /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits for its answer.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
-        let Some(Sent { content, brings, .. }) = self.in_flight.remove(&nonce) else { return false };
+        let Some(Sent { content, brings, .. }) = self.answered(nonce) else { return false };
         self.is_news = true;
         let mut complaint = Complaint { about: brings, detail: detail.into() };
         if matches!(content, Held::State) {
@@ -397,7 +405,8 @@ impl Responses {
 
     /// S9b: until when newer content waits for the ACK of the response before it; `None` when it need not.
     pub(super) fn wait_until(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
-        let sent = self.in_flight.get(&self.last?)?;
+        let last = self.last?;
+        let sent = self.in_flight.back().filter(|sent| sent.nonce == last)?;
         Some(sent.at + config.ack_wait).filter(|until| *until > now)
     }
 

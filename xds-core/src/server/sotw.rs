@@ -1,5 +1,6 @@
 //! One state-of-the-world stream, seen from the server.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,8 +282,8 @@ fn respond(
         has_globs || variant.changed_at > update.from || owed.locators.has_name(variant.name())
     };
     // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
-    let endpoints: Arc<[_]> = if is_all_fresh {
-        everything.endpoints()
+    let endpoints: Cow<'_, [_]> = if is_all_fresh {
+        everything.endpoints().into()
     } else {
         let fresh = everything.changed.iter().filter(is_fresh);
         fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()

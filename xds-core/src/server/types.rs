@@ -219,7 +219,9 @@ impl<O: Owed> Types<O> {
                 }
                 continue;
             }
-            progress.unknown.clear();
+            if !progress.unknown.is_empty() {
+                progress.unknown.clear();
+            }
             let (type_url, last_nonce) = (&progress.type_url, &mut self.last_nonce);
             let part = progress.responses.next_part(now, || {
                 *last_nonce += 1;
