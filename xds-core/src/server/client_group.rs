@@ -100,17 +100,19 @@ impl ClientGroup {
         self.0.is_tied.load(Ordering::Acquire)
     }
 
-    /// Sees whether its streams depend on each other now. When they begin to, only this one has just told the others how
-    /// far it is; of the rest nothing is known until they do.
-    fn tie(&self, streams: &mut Streams, teller: u64) {
+    /// Sees whether its streams depend on each other now; whether any may have waited for this one, or does. When they
+    /// begin to, only this one has just told the others how far it is; of the rest nothing is known until they do.
+    fn tie(&self, streams: &mut Streams, teller: u64) -> bool {
         let is_tied = streams.are_tied();
-        if self.0.is_tied.swap(is_tied, Ordering::AcqRel) || !is_tied {
-            return;
+        let was_tied = self.0.is_tied.swap(is_tied, Ordering::AcqRel);
+        if was_tied || !is_tied {
+            return was_tied;
         }
         for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != teller) {
             stream.standings.values_mut().for_each(Standing::forget);
             stream.watch.wake();
         }
+        true
     }
 
     pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
@@ -168,8 +170,9 @@ impl Seat {
             if let Some(position) = stream.endpoints_position() {
                 streams.awaited.retain(|name| !position.covers(name));
             }
-            self.group.tie(&mut streams, self.id);
-            streams.wake_waiting(self.id);
+            if self.group.tie(&mut streams, self.id) {
+                streams.wake_waiting(self.id);
+            }
         }
     }
 
@@ -259,9 +262,10 @@ impl Drop for Seat {
                 streams.followed.remove(type_url);
             }
         }
-        self.group.tie(&mut streams, self.id);
-        // What waited for this stream no longer does.
-        streams.wake_waiting(self.id);
+        if self.group.tie(&mut streams, self.id) {
+            // What waited for this stream no longer does.
+            streams.wake_waiting(self.id);
+        }
     }
 }
 
