@@ -1,10 +1,11 @@
 //! The one cache of all three doors: transactions in, immutable snapshots out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
+use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::resource::VariantId;
@@ -25,6 +26,7 @@ pub use transaction::{Commit, CommitError, Transaction};
 pub(crate) use update::Update;
 pub(crate) use wanted::Wanted;
 
+mod by_parameters;
 mod class;
 mod delivery;
 mod events;
@@ -109,7 +111,8 @@ impl Cache {
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let revision = next.revision();
         let concerned = self.publish(&current, next, &changed).into();
-        Ok(Commit { revision, changed: changed.values().map(BTreeSet::len).sum(), concerned })
+        let changed = changed.values().map(|variants| by_name(variants).count()).sum();
+        Ok(Commit { revision, changed, concerned })
     }
 
     /// Registers a stream: what it wants, and how it is woken.
@@ -132,7 +135,7 @@ impl Cache {
 
     /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile does so wholly before or
     /// wholly after.
-    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &ChangedNames) -> Vec<Arc<Ledger>> {
+    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &Changed) -> Vec<Arc<Ledger>> {
         let (woken, concerned) = {
             let mut interest = lock(&self.interest);
             let marked = interest.mark(current, &next, changed);
@@ -148,7 +151,7 @@ impl Cache {
 
 impl Writer {
     /// Forgets removals that every stream has heard of; looks only when their number has doubled.
-    fn forget_removals(&mut self, next: &mut Snapshot, changed: &ChangedNames, interest: &Interest) {
+    fn forget_removals(&mut self, next: &mut Snapshot, changed: &Changed, interest: &Interest) {
         let revision = next.revision();
         for type_url in changed.keys() {
             let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
@@ -173,8 +176,16 @@ impl Writer {
     }
 }
 
-/// Names with a changed variant, by type.
-type ChangedNames = BTreeMap<TypeUrl, BTreeSet<ResourceName>>;
+/// The variants that came, went or have another content, by type; those of a name stand together.
+type Changed = BTreeMap<TypeUrl, Vec<(ResourceName, Constraints)>>;
+
+/// Each name with its changed variants.
+fn by_name(
+    changed: &[(ResourceName, Constraints)],
+) -> impl Iterator<Item = (&ResourceName, &[(ResourceName, Constraints)])> {
+    let of_name = changed.chunk_by(|(one, _), (other, _)| one == other);
+    of_name.map(|variants| (&variants[0].0, variants))
+}
 
 /// Edits the snapshot; what changed.
 fn apply(
@@ -182,9 +193,9 @@ fn apply(
     next: &mut Snapshot,
     revision: Revision,
     key_sets: KeySetRule,
-) -> Result<ChangedNames, CommitError> {
+) -> Result<Changed, CommitError> {
     let types = next.edit(revision);
-    let mut changed = ChangedNames::new();
+    let mut changed = Changed::new();
     let mut changes = changes.into_iter().peekable();
     while let Some((VariantId { type_url, name, constraints }, change)) = changes.next() {
         // All changes of one name are judged together.
@@ -202,14 +213,16 @@ fn apply(
             None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,
             None => types.entry(type_url.clone()).or_default(),
         };
-        let is_changed = resources.edit(&name, of_name, revision, key_sets);
-        if is_changed.map_err(|error| CommitError::of_set(&type_url, error))? {
-            changed.entry(type_url).or_default().insert(name);
+        let variants = resources.edit(&name, of_name, revision, key_sets);
+        let variants = variants.map_err(|error| CommitError::of_set(&type_url, error))?;
+        if !variants.is_empty() {
+            let variants = variants.into_iter().map(|constraints| (name.clone(), constraints));
+            changed.entry(type_url).or_default().extend(variants);
         }
     }
-    for (type_url, names) in &changed {
+    for (type_url, variants) in &changed {
         let resources = &types[type_url];
-        names.iter().try_for_each(|name| check_aliases(type_url, name, resources))?;
+        by_name(variants).try_for_each(|(name, _)| check_aliases(type_url, name, resources))?;
     }
     Ok(changed)
 }

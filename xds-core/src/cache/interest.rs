@@ -13,12 +13,14 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
+use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, Member};
 use super::delivery::{ClientName, Ledger};
 use super::snapshot::{Keys, Snapshot, TypeSnapshot};
 use super::update::Update;
 use super::wanted::Wanted;
-use super::{Cache, ChangedNames, lock};
+use super::{Cache, Changed, by_name, lock};
+use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::{self, NameSet, Selection};
 use crate::variants::Variant;
@@ -326,6 +328,7 @@ pub(super) struct TypeInterest {
     by_wanted: BTreeMap<Wanted, ClassId>,
     /// The classes that select everything.
     wildcards: BTreeSet<ClassId>,
+    by_parameters: ByParameters,
     classes: BTreeMap<ClassId, Arc<Class>>,
     pub(super) last_class: ClassId,
 }
@@ -342,7 +345,7 @@ impl Interest {
         &mut self,
         current: &Snapshot,
         next: &Snapshot,
-        changed: &ChangedNames,
+        changed: &Changed,
     ) -> (Vec<Arc<Stream>>, Vec<Arc<Ledger>>) {
         self.revision = next.revision();
         let nothing = TypeSnapshot::default();
@@ -353,26 +356,14 @@ impl Interest {
             // G13: the first commit ends the time in which nothing was known. And when other keys count than before,
             // each stream has to see which class it belongs to.
             let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
-            let mut touched = BTreeSet::new();
-            for name in changed.get(type_url).into_iter().flatten() {
-                let others = before.others_of(name).iter().chain(after.others_of(name));
-                let asked = std::iter::once(name).chain(others);
-                let mut by_name: Vec<_> =
-                    asked.filter_map(|name| interest.by_name.get(name)).flatten().collect();
-                by_name.sort_unstable();
-                by_name.dedup();
-                // A class may ask for everything and, under other parameters, for the name: it is noted once.
-                let by_name = by_name.into_iter().filter(|id| !interest.wildcards.contains(id));
-                for id in by_name.chain(&interest.wildcards) {
-                    if interest.classes[id].record(name, before, after, self.revision) {
-                        touched.insert(id);
-                    }
-                }
-            }
             if all {
-                touched.extend(interest.classes.keys());
+                concerned.extend(interest.classes.values());
             }
-            concerned.extend(touched.into_iter().map(|id| &interest.classes[id]));
+            let variants = changed.get(type_url).map_or(&[][..], Vec::as_slice);
+            let touched = interest.record(variants, before, after, self.revision);
+            if !all {
+                concerned.extend(touched);
+            }
         }
         let (mut woken, mut ledgers) = (BTreeMap::new(), Vec::new());
         for class in concerned {
@@ -469,6 +460,70 @@ impl Interest {
 }
 
 impl TypeInterest {
+    /// Writes changed variants into the logs of the classes for which something else is there now; these, each once, in
+    /// order.
+    fn record(
+        &self,
+        changed: &[(ResourceName, Constraints)],
+        before: &TypeSnapshot,
+        after: &TypeSnapshot,
+        revision: Revision,
+    ) -> Vec<&Arc<Class>> {
+        let mut touched = Vec::new();
+        for (name, variants) in by_name(changed) {
+            let others = before.others_of(name).iter().chain(after.others_of(name));
+            let of_names = std::iter::once(name).chain(others).filter_map(|asked| self.by_name.get(asked));
+            let asking: Vec<_> = of_names.chain(Some(&self.wildcards)).collect();
+            let candidates = self.candidates(&asking, variants);
+            debug_assert!(
+                asking.iter().copied().flatten().all(|id| candidates.binary_search(id).is_ok()
+                    || self.classes[id].wanted.shift(name, before, after).is_none()),
+                "no class is left out that gets something else of {name:?}"
+            );
+            let classes = candidates.iter().map(|id| &self.classes[id]);
+            touched.extend(classes.filter(|class| class.record(name, before, after, revision)));
+        }
+        touched.sort_unstable_by_key(|class| class.id);
+        touched.dedup_by_key(|class| class.id);
+        touched
+    }
+
+    /// Of classes that ask for a name those that some of its variants can be for; each once, in order.
+    fn candidates(
+        &self,
+        asking: &[&BTreeSet<ClassId>],
+        variants: &[(ResourceName, Constraints)],
+    ) -> Vec<ClassId> {
+        let count = asking.iter().map(|classes| classes.len()).sum();
+        // Only who gets a variant, or had it, gets something else; so there are two ways to these, and one may be much
+        // shorter.
+        let mut candidates: Vec<_> = match self.matching(variants, count) {
+            Some(matching) => {
+                matching.iter().filter(|id| asking.iter().any(|classes| classes.contains(id))).collect()
+            }
+            None => asking.iter().copied().flatten().copied().collect(),
+        };
+        // A class may ask for everything and, under other parameters, for the name.
+        candidates.sort_unstable();
+        candidates.dedup();
+        candidates
+    }
+
+    /// The classes that variants can be for, whatever these ask for, unless there are as many as `limit`.
+    fn matching(&self, variants: &[(ResourceName, Constraints)], limit: usize) -> Option<Matching<'_>> {
+        if variants.len() >= limit {
+            return None;
+        }
+        let mut all = Matching::default();
+        for (_, constraints) in variants {
+            all = all.and(self.by_parameters.matching(constraints.formula())?);
+            if all.len() >= limit {
+                return None;
+            }
+        }
+        Some(all)
+    }
+
     fn form(&mut self, type_url: &TypeUrl, wanted: Wanted, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
         let wanted = wanted.map(|selection| match selection {
@@ -476,6 +531,7 @@ impl TypeInterest {
             Selection::Names(names) => Selection::Names(self.interned(names)),
         });
         let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
+        self.by_parameters.insert(class.id, &class.wanted);
         self.index(&class, &class.wanted.names());
         class
     }
@@ -496,6 +552,7 @@ impl TypeInterest {
         let class = Arc::new(Class::new(old.id, old.type_url.clone(), wanted, revision));
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
         self.unindex(old.id, &removed);
+        self.by_parameters.replace(old.id, &old.wanted, &class.wanted);
         self.index(&class, added.as_slice());
         class
     }
@@ -505,6 +562,7 @@ impl TypeInterest {
         self.wildcards.remove(&class.id);
         self.classes.remove(&class.id);
         self.unindex(class.id, &class.wanted.names());
+        self.by_parameters.remove(class.id, &class.wanted);
     }
 
     fn index(&mut self, class: &Arc<Class>, names: &[ResourceName]) {
@@ -544,3 +602,6 @@ impl TypeInterest {
         known.collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -220,7 +220,8 @@ impl TypeSnapshot {
         self.sum
     }
 
-    /// Replaces and removes variants of one name, judged together. Whether anything changed.
+    /// Replaces and removes variants of one name, judged together. The constraints of those that changed, in the order
+    /// of the changes.
     ///
     /// # Errors
     /// When what comes out may not be (T15, T17); nothing is changed then.
@@ -230,10 +231,10 @@ impl TypeSnapshot {
         changes: Vec<VariantChange>,
         revision: Revision,
         key_sets: KeySetRule,
-    ) -> Result<bool, SetError<Arc<Variant>>> {
+    ) -> Result<Vec<Constraints>, SetError<Arc<Variant>>> {
         let nothing = Variants::default();
         let set = self.get(name).unwrap_or(&nothing);
-        let (mut removed, mut inserted) = (Vec::new(), Vec::new());
+        let (mut removed, mut inserted, mut changed) = (Vec::new(), Vec::new(), Vec::new());
         for (constraints, change) in changes {
             let before = set.get(&constraints);
             match change {
@@ -253,11 +254,15 @@ impl TypeSnapshot {
                     }));
                     removed.extend(before.cloned());
                 }
-                Change::Remove => removed.extend(before.cloned()),
+                Change::Remove => match before {
+                    Some(before) => removed.push(Arc::clone(before)),
+                    None => continue,
+                },
             }
+            changed.push(constraints);
         }
-        if removed.is_empty() && inserted.is_empty() {
-            return Ok(false);
+        if changed.is_empty() {
+            return Ok(changed);
         }
         match set.edit(&removed, &inserted, key_sets)? {
             Some(set) => self.present.insert_mut(name.clone(), set),
@@ -280,7 +285,7 @@ impl TypeSnapshot {
         if has_aliases || XdstpName::is_new_style(name.as_str()) {
             self.name_others(name, revision);
         }
-        Ok(true)
+        Ok(changed)
     }
 
     /// Notes what a resource is asked for by, as long as it is there or its removal is remembered.

@@ -124,6 +124,11 @@ impl Wanted {
         self.parts.iter().any(|part| part.selection == Selection::All)
     }
 
+    /// The sets of parameters under which something is wanted, each once, in order.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = &Parameters> {
+        self.parts.iter().map(|part| &part.parameters)
+    }
+
     /// How many names are listed.
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.selection.names().len()).sum()

@@ -1,0 +1,104 @@
+//! Which classes a variant can be for, by what its constraints require.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::class::ClassId;
+use super::wanted::Wanted;
+use crate::constraint::Formula;
+
+/// The classes of one type by the values in their parameters, whatever names they ask for.
+///
+/// A name may have many variants and each of them a few classes: a commit that changes one must not look at the classes
+/// of all. Values come from peers, so the tables are ordered, like those of names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ByParameters(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<ClassId>>>);
+
+impl ByParameters {
+    pub(super) fn insert(&mut self, id: ClassId, wanted: &Wanted) {
+        self.replace(id, &Wanted::default(), wanted);
+    }
+
+    pub(super) fn remove(&mut self, id: ClassId, wanted: &Wanted) {
+        self.replace(id, wanted, &Wanted::default());
+    }
+
+    /// Follows a class that wants something else; only other parameters cost something.
+    pub(super) fn replace(&mut self, id: ClassId, before: &Wanted, after: &Wanted) {
+        if before.parameters().eq(after.parameters()) {
+            return;
+        }
+        let (before, after) = (pairs(before), pairs(after));
+        for (key, value) in before.difference(&after) {
+            self.remove_pair(id, key, value);
+        }
+        for (key, value) in after.difference(&before) {
+            let values = self.0.entry(Arc::clone(key)).or_default();
+            values.entry(Arc::clone(value)).or_default().insert(id);
+        }
+    }
+
+    fn remove_pair(&mut self, id: ClassId, key: &str, value: &str) {
+        let values = self.0.get_mut(key).expect("each key of a class stands here");
+        let classes = values.get_mut(value).expect("each value of a class stands here");
+        classes.remove(&id);
+        if classes.is_empty() {
+            values.remove(value);
+        }
+        if values.is_empty() {
+            self.0.remove(key);
+        }
+    }
+
+    /// Every class with parameters that the formula matches, and others too. `None` when the formula requires no value,
+    /// as one that is only about absence does.
+    pub(super) fn matching(&self, formula: &Formula) -> Option<Matching<'_>> {
+        match formula {
+            Formula::Equals { key, value } => {
+                let classes = self.0.get(key).and_then(|values| values.get(value));
+                Some(classes.map(Matching::of).unwrap_or_default())
+            }
+            // What matches all of them matches whichever has the fewest classes.
+            Formula::All(parts) => {
+                parts.iter().filter_map(|part| self.matching(part)).min_by_key(Matching::len)
+            }
+            Formula::Any(parts) => {
+                parts.iter().try_fold(Matching::default(), |all, part| Some(all.and(self.matching(part)?)))
+            }
+            Formula::Exists { .. } | Formula::Not(_) => None,
+        }
+    }
+}
+
+/// Lists of classes; one may be in several.
+#[derive(Debug, Default)]
+pub(super) struct Matching<'a> {
+    lists: Vec<&'a BTreeSet<ClassId>>,
+    len: usize,
+}
+
+impl<'a> Matching<'a> {
+    fn of(classes: &'a BTreeSet<ClassId>) -> Self {
+        Self { lists: vec![classes], len: classes.len() }
+    }
+
+    /// The sum of the lengths of the lists.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = ClassId> {
+        self.lists.iter().copied().flatten().copied()
+    }
+
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.lists.extend(other.lists);
+        self.len += other.len;
+        self
+    }
+}
+
+/// What the parameters of a class say, each once.
+fn pairs(wanted: &Wanted) -> BTreeSet<(&Arc<str>, &Arc<str>)> {
+    wanted.parameters().flat_map(|parameters| parameters.iter()).collect()
+}

@@ -1,0 +1,202 @@
+use quickcheck::{Arbitrary, Gen, QuickCheck};
+
+use super::*;
+use crate::matching::KeySetRule;
+use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
+use crate::subscription::{Asked, Locator, Subscription};
+use crate::variants::Form;
+
+/// What happens, as places in the tables below.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A stream starts, or one that is there asks for something else.
+    Ask {
+        stream: usize,
+        asked: usize,
+        node: usize,
+    },
+    Leave {
+        stream: usize,
+    },
+    /// Puts or removes a variant, and another with it.
+    Commit([(usize, usize, Option<u8>); 2]),
+}
+
+impl Arbitrary for Step {
+    fn arbitrary(g: &mut Gen) -> Self {
+        let mut below = |limit: usize| usize::arbitrary(g) % limit;
+        match below(8) {
+            0..3 => Self::Ask { stream: below(6), asked: below(ASKED.len()), node: below(NODES.len()) },
+            3 => Self::Leave { stream: below(6) },
+            _ => Self::Commit([(); 2].map(|()| {
+                let content = (below(3) > 0).then(|| below(3) as u8);
+                (below(NAMES.len()), below(WHEN.len()), content)
+            })),
+        }
+    }
+}
+
+const NAMES: [&str; 4] = ["a", "b", "b{alias=n}", "c{alias=n|alias=m}"];
+
+const WHEN: [&str; 10] = [
+    "",
+    "[env=p]",
+    "[env=q]",
+    "[(env=q||env=r)]",
+    "[env!=p]",
+    "[!env]",
+    "[env=p,zone=x]",
+    "[env=p,zone!=x]",
+    "[(zone=x,env=r)||env=q]",
+    "[zone]",
+];
+
+const NODES: [&str; 6] = ["", "env=p", "env=q", "env=p zone=x", "env=r zone=x", "zone=y"];
+
+const ASKED: [&[&str]; 9] = [
+    &["a"],
+    &["a", "b"],
+    &["*"],
+    &["n"],
+    &["m", "c", "b"],
+    &["a?env=p", "b?env=q"],
+    &["a?env=p&zone=x", "a?env=p&zone=y", "n?env=p&zone=x"],
+    &["*?env=q", "a?zone=x&env=r", "b"],
+    &["*?env=p&zone=x", "a?env=p"],
+];
+
+fn wanted(asked: usize, node: usize) -> (Wanted, Form) {
+    let (located, plain): (Vec<&str>, Vec<&str>) =
+        ASKED[asked].iter().copied().partition(|word| word.contains('?'));
+    let form = if located.is_empty() { Form::Name } else { Form::Located };
+    let locator = |word: &str| {
+        let (name, pairs) = word.split_once('?').unwrap();
+        Locator { name: name.into(), parameters: parameters(&pairs.replace('&', " ")) }
+    };
+    let asked = Asked {
+        names: plain.into_iter().map(|name: &str| name.into()).collect(),
+        locators: located.into_iter().map(locator).collect(),
+    };
+    let mut subscription = Subscription::new(parameters(NODES[node]));
+    subscription.replace(asked, true);
+    (Wanted::of(&subscription, false).unwrap(), form)
+}
+
+struct Watcher {
+    watch: Arc<Watch>,
+    membership: Membership,
+    form: Form,
+}
+
+impl Watcher {
+    fn new(cache: &Arc<Cache>, wanted: Wanted, form: Form) -> Self {
+        let watch = cache.watch();
+        let membership = watch.join(&type_url("EDS"), wanted);
+        Self { watch, membership, form }
+    }
+
+    /// What it gets, as far as it is told of it.
+    fn gets(&self, snapshot: &Snapshot) -> Vec<(ResourceName, crate::Version, Option<Constraints>)> {
+        let told = |variant: &&Arc<Variant>| {
+            let constraints = (self.form == Form::Located).then(|| variant.constraints().clone());
+            (variant.name().clone(), variant.version(), constraints)
+        };
+        let names = ["a", "b", "c"].map(ResourceName::new);
+        names
+            .iter()
+            .flat_map(|name| self.membership.chosen(name, snapshot).iter().map(told).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+fn commit(cache: &Cache, changes: &[(usize, usize, Option<u8>); 2]) {
+    let word = |(name, when, content): &(usize, usize, Option<u8>)| match content {
+        Some(content) => format!("{}{}={content}", NAMES[*name], WHEN[*when]),
+        None => format!("-{}{}", NAMES[*name].split('{').next().unwrap(), WHEN[*when]),
+    };
+    // What may not be is refused, and then nobody is woken.
+    _ = try_commit(cache, &format!("EDS {} {}", word(&changes[0]), word(&changes[1])));
+}
+
+/// A simple way to know whom a commit concerns: everyone who gets something else, and all when other keys count.
+fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
+    let cache = Cache::with_key_sets(KeySetRule::Free);
+    try_commit(&cache, "EDS x=1").unwrap();
+    let mut watchers = BTreeMap::<usize, Watcher>::new();
+    for step in steps {
+        match step {
+            Step::Ask { stream, asked, node } => {
+                let (wanted, form) = wanted(asked, node);
+                match watchers.get_mut(&stream) {
+                    Some(watcher) => {
+                        watcher.membership.select(wanted);
+                        watcher.form = form;
+                    }
+                    None => _ = watchers.insert(stream, Watcher::new(&cache, wanted, form)),
+                }
+            }
+            Step::Leave { stream } => _ = watchers.remove(&stream),
+            Step::Commit(changes) => {
+                let before = cache.snapshot();
+                commit(&cache, &changes);
+                let after = cache.snapshot();
+                let keys_at =
+                    |snapshot: &Snapshot| snapshot.of_type(&type_url("EDS")).unwrap().keys().changed_at();
+                let all = keys_at(&before) != keys_at(&after);
+                for watcher in watchers.values_mut() {
+                    let is_concerned = all || watcher.gets(&before) != watcher.gets(&after);
+                    if is_woken(&watcher.watch) != is_concerned {
+                        return false;
+                    }
+                    watcher.membership.refresh(&after);
+                }
+            }
+        }
+        let interest = lock(&cache.interest);
+        let mut rebuilt = ByParameters::default();
+        for class in interest.types.values().flat_map(|of_type| of_type.classes.values()) {
+            rebuilt.insert(class.id, &class.wanted);
+        }
+        let kept = interest.types.values().next();
+        if kept.is_some_and(|kept| kept.by_parameters != rebuilt) {
+            return false;
+        }
+    }
+    true
+}
+
+#[test]
+fn a_commit_wakes_exactly_those_who_get_something_else_whatever_constraints_and_parameters() {
+    QuickCheck::new().tests(300).quickcheck(wakes_whom_it_concerns as fn(Vec<Step>) -> bool);
+}
+
+#[test]
+fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_variant_can_be_for() {
+    let cache = Cache::new();
+    let variants: String = (0..100).map(|at| format!(" a[env=p,own={at}]=1 b[env=p,own={at}]=1")).collect();
+    try_commit(&cache, &format!("EDS{variants}")).unwrap();
+    let watchers: Vec<_> = (0..100)
+        .map(|at| {
+            let mut subscription = Subscription::new(parameters(&format!("env=p own={at}")));
+            // Some ask by wildcard.
+            let name = if at % 2 == 0 { "a" } else { "*" };
+            subscription.replace(vec![ResourceName::new(name)].into(), true);
+            Watcher::new(&cache, Wanted::of(&subscription, false).unwrap(), Form::Name)
+        })
+        .collect();
+    let interest = lock(&cache.interest);
+    let of_type = &interest.types[&type_url("EDS")];
+    let candidates = |when: &str| {
+        let asking = [&of_type.by_name["a"], &of_type.wildcards];
+        let variants = [(ResourceName::new("a"), when.parse().unwrap())];
+        of_type.candidates(&asking, &variants).len()
+    };
+    assert_eq!(candidates("env=p,own=7"), 1);
+    assert_eq!(candidates("env=p,own=none"), 0);
+    assert_eq!(candidates("env=p,own in (7,8,9)"), 3);
+    // Whatever has no value to go by is looked at by name.
+    assert_eq!(candidates("env=p"), 100);
+    assert_eq!(candidates("env=p,own!=7"), 100);
+    drop(interest);
+    drop(watchers);
+}
