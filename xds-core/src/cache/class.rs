@@ -66,7 +66,7 @@ impl Class {
             wanted,
             members: Mutex::default(),
             touched_at: AtomicU64::new(revision.0),
-            log: Mutex::new(Log { complete_after: revision, entries: VecDeque::new() }),
+            log: Mutex::new(Log::new(revision)),
             updates: Mutex::default(),
             sum: Mutex::new(Sum { at: Revision::ZERO, value: 0 }),
         }
@@ -93,23 +93,13 @@ impl Class {
         if let Ok(mut updates) = self.updates.try_lock() {
             updates.clear();
         }
-        let mut log = lock(&self.log);
-        if log.complete_after < revision && log.entries.len() >= limit {
-            log.entries.clear();
-            log.complete_after = revision;
-        }
-        if log.complete_after < revision {
-            log.entries.push_back((revision, ChangedName { name: name.clone(), shift }));
-        }
+        lock(&self.log).push(revision, ChangedName { name: name.clone(), shift }, limit);
         true
     }
 
     /// The changes in (from, to]; `None` when the log does not reach back that far.
     fn logged(&self, from: Revision, to: Revision) -> Option<Vec<ChangedName>> {
-        let log = lock(&self.log);
-        let newer = log.entries.iter().rev().take_while(|(at, _)| *at > from);
-        let wanted = newer.filter(|(at, _)| *at <= to).map(|(_, change)| change.clone());
-        (from >= log.complete_after).then(|| wanted.collect())
+        lock(&self.log).between(from, to)
     }
 
     pub(super) fn update(&self, from: Revision, snapshot: &Snapshot) -> Option<Arc<Update>> {
@@ -164,8 +154,80 @@ impl Class {
     }
 }
 
+impl Log {
+    fn new(complete_after: Revision) -> Self {
+        Self { complete_after, entries: VecDeque::new() }
+    }
+
+    /// Adds a change. Of more than `limit` the oldest are forgotten: nearly always every stream has long heard of them.
+    fn push(&mut self, at: Revision, change: ChangedName, limit: usize) {
+        if self.entries.len() >= limit
+            && let Some((oldest, _)) = self.entries.front()
+        {
+            self.complete_after = *oldest;
+            // Of half a commit nobody could make an update.
+            while self.entries.front().is_some_and(|(at, _)| *at <= self.complete_after) {
+                self.entries.pop_front();
+            }
+        }
+        if at > self.complete_after {
+            self.entries.push_back((at, change));
+        }
+    }
+
+    /// The changes in (from, to]; `None` when some are forgotten.
+    fn between(&self, from: Revision, to: Revision) -> Option<Vec<ChangedName>> {
+        let newer = self.entries.iter().rev().take_while(|(at, _)| *at > from);
+        let wanted = newer.filter(|(at, _)| *at <= to).map(|(_, change)| change.clone());
+        (from >= self.complete_after).then(|| wanted.collect())
+    }
+}
+
 /// Changes a class remembers at most; a stream that is further behind compares in full.
 const LOG_LIMIT: usize = 4096;
 
 /// Streams of one class are at the newest revision, or on the way to it from one of a few before.
 const UPDATES_KEPT: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(log: &mut Log, at: u64, names: &[&str]) {
+        for name in names {
+            log.push(Revision(at), ChangedName { name: (*name).into(), shift: 1 }, 3);
+        }
+    }
+
+    fn between(log: &Log, from: u64, to: u64) -> Option<Vec<String>> {
+        let names = |changes: Vec<ChangedName>| {
+            changes.iter().map(|change| change.name.as_str().to_owned()).collect()
+        };
+        log.between(Revision(from), Revision(to)).map(names)
+    }
+
+    #[test]
+    fn a_full_log_forgets_the_oldest_commits_so_a_stream_that_keeps_up_never_compares_all() {
+        let mut log = Log::new(Revision(1));
+        for at in 2..100 {
+            push(&mut log, at, &["a"]);
+            assert_eq!(between(&log, at - 1, at), Some(vec!["a".to_owned()]));
+            let all = if at < 5 { at - 1 } else { 3 };
+            assert_eq!(between(&log, at - all, at).unwrap().len(), all as usize);
+            assert_eq!(between(&log, at - all - 1, at), None);
+        }
+    }
+
+    #[test]
+    fn of_a_commit_a_log_knows_all_changes_or_none() {
+        let mut log = Log::new(Revision(1));
+        push(&mut log, 2, &["a", "b"]);
+        push(&mut log, 3, &["c", "d"]);
+        assert_eq!(between(&log, 1, 3), None);
+        assert_eq!(between(&log, 2, 3).unwrap(), ["d", "c"]);
+        push(&mut log, 4, &["a", "b", "c", "d", "e"]);
+        assert_eq!((between(&log, 3, 4), between(&log, 4, 4)), (None, Some(Vec::new())));
+        push(&mut log, 5, &["a"]);
+        assert_eq!(between(&log, 4, 5).unwrap(), ["a"]);
+    }
+}

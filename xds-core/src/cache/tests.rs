@@ -238,6 +238,29 @@ fn t15_the_rule_of_equal_keys_can_be_relaxed_and_that_against_overlaps_cannot() 
     assert_eq!(client.sent(), "n1 X r[env=prod]=A -r[env=test,!version]");
 }
 
+#[test]
+fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_anew() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=0 b=0 c=0");
+    let wanted = || {
+        let mut subscription = Subscription::default();
+        subscription.replace(vec![ResourceName::new("a"), ResourceName::new("b")].into(), true);
+        Wanted::of(&subscription, false).unwrap()
+    };
+    let watch = cache.watch();
+    let member = watch.join(&type_url("EDS"), wanted());
+    for round in 1..20 {
+        let changed = ["a", "b", "c", "a=1 b", "-a -b"][round % 5];
+        commit(&cache, &format!("EDS {changed}={round}").replace("-b=", "-b c="));
+        // A stream that is slow now and then.
+        if round % 7 != 0 {
+            let snapshot = cache.snapshot();
+            let resources = snapshot.of_type(&type_url("EDS")).unwrap();
+            assert_eq!(member.sum(&snapshot), wanted().sum(resources));
+        }
+    }
+}
+
 fn did(revision: u64, changed: usize) -> Commit {
     Commit { revision: Revision(revision), changed, concerned: Arc::default() }
 }
