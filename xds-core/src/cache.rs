@@ -136,14 +136,14 @@ impl Cache {
     /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile does so wholly before or
     /// wholly after.
     fn publish(&self, current: &Snapshot, next: Snapshot, changed: &Changed) -> Vec<Arc<Ledger>> {
-        let (woken, concerned) = {
+        let concerned = {
             let mut interest = lock(&self.interest);
-            let marked = interest.mark(current, &next, changed);
+            let concerned = interest.mark(current, &next, changed);
             self.snapshot.store(Arc::new(next));
-            marked
+            concerned
         };
-        for stream in woken {
-            stream.wake();
+        for of_stream in concerned.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
+            of_stream[0].stream().wake();
         }
         concerned
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::delivery::Ledger;
-use super::interest::Stream;
 use super::lock;
 use super::snapshot::{Snapshot, TypeSnapshot};
 use super::update::Update;
@@ -18,6 +17,7 @@ pub(super) struct Class {
     pub(super) id: ClassId,
     pub(super) type_url: TypeUrl,
     pub(super) wanted: Wanted,
+    /// By the id of their stream.
     pub(super) members: Mutex<BTreeMap<u64, Member>>,
     /// The last commit that concerned the class, or the one at which it was formed.
     pub(super) touched_at: AtomicU64,
@@ -31,7 +31,6 @@ pub(super) type ClassId = u64;
 
 #[derive(Debug)]
 pub(super) struct Member {
-    pub(super) stream: Arc<Stream>,
     pub(super) cursor: Arc<AtomicU64>,
     pub(super) ledger: Arc<Ledger>,
 }
@@ -76,6 +75,21 @@ impl Class {
     pub(super) fn is_up_to_date(&self, cursor: &AtomicU64) -> bool {
         let cursor = cursor.load(Ordering::Relaxed);
         cursor > 0 && cursor >= self.touched_at.load(Ordering::Acquire)
+    }
+
+    /// Notes that a commit concerned the class; what its streams answer is added to those of others, with their ids.
+    pub(super) fn touch(&self, revision: Revision, ledgers: &mut Vec<(u64, Arc<Ledger>)>) {
+        let members = lock(&self.members);
+        let before_this = revision.0 - 1;
+        for (stream, member) in &*members {
+            // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so all of them share one
+            // update.
+            if self.is_up_to_date(&member.cursor) && member.cursor.load(Ordering::Relaxed) < before_this {
+                member.cursor.fetch_max(before_this, Ordering::Relaxed);
+            }
+            ledgers.push((*stream, Arc::clone(&member.ledger)));
+        }
+        self.touched_at.store(revision.0, Ordering::Release);
     }
 
     /// Notes that a name changed; whether it did for this class.

@@ -197,6 +197,11 @@ impl Ledger {
         Self { stream, type_url, hub, book: Mutex::default() }
     }
 
+    /// Whose answers these are.
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
     pub(super) fn type_url(&self) -> &TypeUrl {
         &self.type_url
     }

@@ -82,10 +82,10 @@ impl Watch {
     pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let ledger = self.ledger(type_url);
-        let member = Member { stream: Arc::clone(&self.stream), cursor: Arc::clone(&cursor), ledger };
+        let member = Member { cursor: Arc::clone(&cursor), ledger };
         let mut interest = lock(&self.cache.interest);
         let (wanted, keys_at) = self.project(type_url, &asked);
-        let class = interest.join(type_url, wanted, member);
+        let class = interest.join(type_url, wanted, self.stream.id, member);
         drop(interest);
         let position = Position { class, cursor };
         let mut membership = Membership { watch: Arc::clone(self), position, asked, keys_at };
@@ -306,8 +306,10 @@ impl Stream {
 
     /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and sleep again.
     pub(super) fn wake(&self) {
-        self.woken.store(true, Ordering::Release);
-        self.waker.wake();
+        // Whoever set it first wakes the task, which has not looked since.
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
     }
 }
 
@@ -339,14 +341,14 @@ impl Interest {
         self.last_stream
     }
 
-    /// Writes a commit into the logs of the classes it concerns; the streams to wake, in the order of their start, and what
-    /// they answer of the types concerned.
+    /// Writes a commit into the logs of the classes it concerns; what their streams answer, in the order of the start of
+    /// these, those of one stream together.
     pub(super) fn mark(
         &mut self,
         current: &Snapshot,
         next: &Snapshot,
         changed: &Changed,
-    ) -> (Vec<Arc<Stream>>, Vec<Arc<Ledger>>) {
+    ) -> Vec<Arc<Ledger>> {
         self.revision = next.revision();
         let nothing = TypeSnapshot::default();
         let mut concerned = Vec::<&Arc<Class>>::new();
@@ -365,21 +367,15 @@ impl Interest {
                 concerned.extend(touched);
             }
         }
-        let (mut woken, mut ledgers) = (BTreeMap::new(), Vec::new());
-        for class in concerned {
-            let members = lock(&class.members);
-            for member in members.values() {
-                // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so all of them
-                // share one update.
-                if class.is_up_to_date(&member.cursor) {
-                    member.cursor.fetch_max(self.revision.0 - 1, Ordering::Relaxed);
-                }
-                woken.insert(member.stream.id, Arc::clone(&member.stream));
-                ledgers.push(Arc::clone(&member.ledger));
-            }
-            class.touched_at.store(self.revision.0, Ordering::Release);
+        let mut ledgers = Vec::new();
+        for class in &concerned {
+            class.touch(self.revision, &mut ledgers);
         }
-        (woken.into_values().collect(), ledgers)
+        // The members of one class are in order.
+        if concerned.len() > 1 {
+            ledgers.sort_by_key(|(stream, _)| *stream);
+        }
+        ledgers.into_iter().map(|(_, ledger)| ledger).collect()
     }
 
     pub(super) fn watched(&self) -> Watched {
@@ -416,7 +412,7 @@ impl Interest {
             .map(Revision)
     }
 
-    fn join(&mut self, type_url: &TypeUrl, wanted: Wanted, member: Member) -> Arc<Class> {
+    fn join(&mut self, type_url: &TypeUrl, wanted: Wanted, stream: u64, member: Member) -> Arc<Class> {
         if !self.types.contains_key(type_url) {
             self.types.insert(type_url.clone(), TypeInterest::default());
         }
@@ -425,7 +421,7 @@ impl Interest {
             Some(id) => Arc::clone(&interest.classes[id]),
             None => interest.form(type_url, wanted, self.revision),
         };
-        lock(&class.members).insert(member.stream.id, member);
+        lock(&class.members).insert(stream, member);
         class
     }
 
@@ -453,7 +449,7 @@ impl Interest {
         }
         let type_url = class.type_url.clone();
         let member = lock(&class.members).remove(&stream.id).expect("the stream is in the class it left");
-        let joined = self.join(&type_url, wanted, member);
+        let joined = self.join(&type_url, wanted, stream.id, member);
         self.leave(class, stream);
         joined
     }

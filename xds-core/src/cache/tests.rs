@@ -88,6 +88,33 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
 }
 
 #[test]
+fn a_commit_that_concerns_several_classes_tells_of_their_streams_in_the_order_of_their_start() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1 b=1; CDS c=1");
+    let wanted = |name: &str| {
+        let mut subscription = Subscription::default();
+        subscription.replace(vec![ResourceName::new(name)].into(), true);
+        Wanted::of(&subscription, false).unwrap()
+    };
+    let watches: Vec<_> = (0..6).map(|_| cache.watch()).collect();
+    let asked = [("EDS", "b"), ("CDS", "c"), ("EDS", "a"), ("EDS", "*"), ("EDS", "b"), ("CDS", "c")];
+    let mut members: Vec<_> = watches
+        .iter()
+        .zip(asked)
+        .map(|(watch, (of, name))| watch.join(&type_url(of), wanted(name)))
+        .collect();
+    members.push(watches[0].join(&type_url("CDS"), wanted("*")));
+    let done = commit(&cache, "EDS a=2 b=2; CDS c=2");
+    let place = |ledger: &Arc<Ledger>| {
+        watches.iter().position(|watch| Arc::ptr_eq(&watch.ledger(ledger.type_url()), ledger)).unwrap()
+    };
+    let places: Vec<_> = done.concerned.iter().map(place).collect();
+    assert_eq!(places, [0, 0, 1, 2, 3, 4, 5]);
+    assert_eq!(done.concerned[0].type_url(), &type_url("CDS"));
+    assert!(watches.iter().all(|watch| is_woken(watch) && !is_woken(watch)));
+}
+
+#[test]
 fn the_index_is_empty_when_all_streams_are_gone() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1 b=1; CDS c=1");
