@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 
 use crate::constraint::Constraints;
-use crate::matching::KeySetRule;
+use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::resource::VariantId;
-use crate::variants::Variants;
+use crate::variants::{Variant, Variants};
 
 use events::Hub;
 use interest::Interest;
-use transaction::Change;
+use transaction::{Change, VariantChange};
 
 pub use delivery::{ClientName, Delivered, Delivery, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
@@ -92,10 +91,8 @@ impl Cache {
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
     pub fn commit(&self, transaction: Transaction) -> Result<Commit, CommitError> {
-        let Transaction { changes, contradiction, base } = transaction;
-        if let Some(id) = contradiction {
-            return Err(CommitError::Contradiction { id });
-        }
+        let base = transaction.base;
+        let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
         let current = self.snapshot();
         if let Some(required) = base
@@ -189,40 +186,58 @@ fn by_name(
 
 /// Edits the snapshot; what changed.
 fn apply(
-    changes: BTreeMap<VariantId, Change>,
+    changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     next: &mut Snapshot,
     revision: Revision,
     key_sets: KeySetRule,
 ) -> Result<Changed, CommitError> {
     let types = next.edit(revision);
     let mut changed = Changed::new();
-    let mut changes = changes.into_iter().peekable();
-    while let Some((VariantId { type_url, name, constraints }, change)) = changes.next() {
-        // All changes of one name are judged together.
-        let mut of_name = vec![(constraints, change)];
-        while let Some((id, change)) = changes.next_if(|(id, _)| id.type_url == type_url && id.name == name) {
-            of_name.push((id.constraints, change));
+    for (type_url, mut of_type) in changes {
+        if !types.contains_key(&type_url)
+            && of_type.iter().all(|change| matches!(change.change, Change::Remove))
+        {
+            continue;
         }
-        for (_, change) in &mut of_name {
-            let Change::Put(resource) = change else { continue };
-            // Of many routes to one cluster none needs a string of its own.
-            resource.references.share(|target, name| types.get(target.type_url())?.known_name(name));
-        }
-        let resources = match types.get_mut(&type_url) {
-            Some(resources) => resources,
-            None if of_name.iter().all(|(_, change)| matches!(change, Change::Remove)) => continue,
-            None => types.entry(type_url.clone()).or_default(),
-        };
-        let variants = resources.edit(&name, of_name, revision, key_sets);
+        share_names(&mut of_type, types);
+        let resources = types.entry(type_url.clone()).or_default();
+        let variants = edit(of_type, resources, revision, key_sets);
         let variants = variants.map_err(|error| CommitError::of_set(&type_url, error))?;
         if !variants.is_empty() {
-            let variants = variants.into_iter().map(|constraints| (name.clone(), constraints));
-            changed.entry(type_url).or_default().extend(variants);
+            changed.insert(type_url, variants);
         }
     }
     for (type_url, variants) in &changed {
         let resources = &types[type_url];
         by_name(variants).try_for_each(|(name, _)| check_aliases(type_url, name, resources))?;
+    }
+    Ok(changed)
+}
+
+/// Of many routes to one cluster none needs a string of its own.
+fn share_names(changes: &mut [VariantChange], types: &BTreeMap<TypeUrl, TypeSnapshot>) {
+    for VariantChange { change, .. } in changes {
+        if let Change::Put(resource) = change {
+            resource.references.share(|target, name| types.get(target.type_url())?.known_name(name));
+        }
+    }
+}
+
+/// Edits the resources of one type; what changed.
+fn edit(
+    changes: Vec<VariantChange>,
+    resources: &mut TypeSnapshot,
+    revision: Revision,
+    key_sets: KeySetRule,
+) -> Result<Vec<(ResourceName, Constraints)>, SetError<Arc<Variant>>> {
+    let mut changed = Vec::new();
+    let mut changes = changes.into_iter().peekable();
+    while let Some(change) = changes.next() {
+        let name = change.name.clone();
+        // All changes of one name are judged together.
+        let others = std::iter::from_fn(|| changes.next_if(|other| other.name == name));
+        let variants = resources.edit(&name, std::iter::once(change).chain(others), revision, key_sets)?;
+        changed.extend(variants.into_iter().map(|constraints| (name.clone(), constraints)));
     }
     Ok(changed)
 }

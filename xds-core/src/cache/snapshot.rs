@@ -10,7 +10,7 @@ use rpds::HashTrieMapSync;
 
 use super::other_names::OtherNames;
 use super::refs::{Dropped, Naming, Target};
-use super::transaction::Change;
+use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -228,14 +228,14 @@ impl TypeSnapshot {
     pub(super) fn edit(
         &mut self,
         name: &ResourceName,
-        changes: Vec<VariantChange>,
+        changes: impl Iterator<Item = VariantChange>,
         revision: Revision,
         key_sets: KeySetRule,
     ) -> Result<Vec<Constraints>, SetError<Arc<Variant>>> {
         let nothing = Variants::default();
         let set = self.get(name).unwrap_or(&nothing);
         let (mut removed, mut inserted, mut changed) = (Vec::new(), Vec::new(), Vec::new());
-        for (constraints, change) in changes {
+        for VariantChange { constraints, change, .. } in changes {
             let before = set.get(&constraints);
             match change {
                 Change::Put(resource) => {
@@ -497,9 +497,6 @@ impl Default for TypeSnapshot {
 fn weight(removed: &[Removed]) -> usize {
     removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()
 }
-
-/// What happens to the variant with these constraints.
-pub(super) type VariantChange = (Constraints, Change);
 
 pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 

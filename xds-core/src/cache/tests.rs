@@ -10,7 +10,7 @@ fn put(transaction: &mut Transaction, name: &str, content: &str) {
     transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
 }
 
-fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<crate::Variant>> {
+fn content(snapshot: &Snapshot, name: &str) -> Option<Arc<Variant>> {
     snapshot.get(&type_url("EDS"), &name.into()).map(|variants| Arc::clone(variants.iter().next().unwrap()))
 }
 
@@ -24,6 +24,28 @@ fn g16_a_variant_changed_twice_is_refused_and_nothing_of_the_transaction_is_kept
     let id = VariantId::unconstrained(type_url("EDS"), "a".into());
     assert_eq!(cache.commit(transaction), Err(CommitError::Contradiction { id }));
     assert_eq!((cache.snapshot().revision(), cache.snapshot().counts().count()), (Revision::ZERO, 0));
+}
+
+#[test]
+fn the_order_in_which_changes_are_added_plays_no_part() {
+    let put = |text: &str| {
+        let cache = Cache::new();
+        commit(&cache, "EDS c=1 d[env=p]=1; CDS c=1");
+        assert_eq!(commit(&cache, text).changed, 5);
+        let snapshot = cache.snapshot();
+        let versions = |name: &str| {
+            let mut versions: Vec<_> = ["EDS", "CDS"]
+                .iter()
+                .filter_map(|of| snapshot.get(&type_url(of), &name.into()))
+                .flat_map(|variants| variants.iter().map(|variant| variant.version()).collect::<Vec<_>>())
+                .collect();
+            versions.sort_unstable();
+            versions
+        };
+        ["a", "b", "c", "d"].map(versions)
+    };
+    let sorted = put("CDS c=2; EDS a[env=p]=1 a[env=q]=2 b=1 -c d[env=p]=2 d[env=q]=1");
+    assert_eq!(put("EDS d[env=q]=1 b=1 a[env=q]=2 -c; CDS c=2; EDS d[env=p]=2 a[env=p]=1"), sorted);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! A set of changes that are committed together or not at all.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
 use super::delivery::Ledger;
+use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
@@ -15,9 +15,17 @@ use crate::variants::Variant;
 /// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not matter.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    pub(super) changes: BTreeMap<VariantId, Change>,
-    pub(super) contradiction: Option<VariantId>,
+    /// As they came.
+    changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     pub(super) base: Option<Revision>,
+}
+
+/// What happens to one variant.
+#[derive(Debug)]
+pub(super) struct VariantChange {
+    pub(super) name: ResourceName,
+    pub(super) constraints: Constraints,
+    pub(super) change: Change,
 }
 
 #[derive(Debug)]
@@ -35,12 +43,20 @@ impl Transaction {
 
     /// Adds the resource, or replaces the variant of the same identity.
     pub fn put(&mut self, resource: Resource) {
-        self.add(resource.id().clone(), Change::Put(resource));
+        let VariantId { type_url, name, constraints } = resource.id();
+        let (name, constraints) = (name.clone(), constraints.clone());
+        let changes = match self.changes.get_mut(type_url) {
+            Some(changes) => changes,
+            None => self.changes.entry(type_url.clone()).or_default(),
+        };
+        changes.push(VariantChange { name, constraints, change: Change::Put(resource) });
     }
 
     /// Removes one variant. Removing what is not there is no error.
     pub fn remove(&mut self, id: VariantId) {
-        self.add(id, Change::Remove);
+        let VariantId { type_url, name, constraints } = id;
+        let changes = self.changes.entry(type_url).or_default();
+        changes.push(VariantChange { name, constraints, change: Change::Remove });
     }
 
     /// Commits only if nothing else was committed since `revision`.
@@ -48,11 +64,24 @@ impl Transaction {
         self.base = Some(revision);
     }
 
-    fn add(&mut self, id: VariantId, change: Change) {
-        match self.changes.entry(id) {
-            Entry::Vacant(entry) => _ = entry.insert(change),
-            Entry::Occupied(entry) => _ = self.contradiction.get_or_insert_with(|| entry.key().clone()),
+    /// The changes of each type in the order of names, then constraints. They are sorted here, all at once: sources mostly
+    /// bring them in order.
+    pub(super) fn into_sorted(mut self) -> Result<BTreeMap<TypeUrl, Vec<VariantChange>>, CommitError> {
+        for (type_url, changes) in &mut self.changes {
+            changes.sort_by(|one, other| one.id().cmp(&other.id()));
+            if let Some(twice) = changes.windows(2).find(|pair| pair[0].id() == pair[1].id()) {
+                let VariantChange { name, constraints, .. } = &twice[0];
+                let (type_url, name, constraints) = (type_url.clone(), name.clone(), constraints.clone());
+                return Err(CommitError::Contradiction { id: VariantId { type_url, name, constraints } });
+            }
         }
+        Ok(self.changes)
+    }
+}
+
+impl VariantChange {
+    fn id(&self) -> (&ResourceName, &Constraints) {
+        (&self.name, &self.constraints)
     }
 }
 

@@ -5,7 +5,7 @@ use quickcheck::quickcheck;
 
 use super::*;
 use crate::cache::TypeSnapshot;
-use crate::cache::transaction::Change;
+use crate::cache::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
 use crate::name::Revision;
@@ -242,7 +242,8 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
             }
             None => Change::Remove,
         };
-        let changes = vec![(Constraints::NONE, change)];
+        let change = VariantChange { name: "r".into(), constraints: Constraints::NONE, change };
+        let changes = std::iter::once(change);
         resources.edit(&"r".into(), changes, Revision(revision), KeySetRule::default()).unwrap();
     };
     let dropped = |resources: &TypeSnapshot, revision| {
