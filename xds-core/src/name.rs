@@ -80,9 +80,8 @@ impl Version {
 
 /// The first 128 bits of a BLAKE3 digest.
 pub(crate) fn digest(hasher: &blake3::Hasher) -> u128 {
-    let mut bytes = [0; 16];
-    hasher.finalize_xof().fill(&mut bytes);
-    u128::from_be_bytes(bytes)
+    let digest = hasher.finalize();
+    u128::from_be_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
 }
 
 /// Identifies one response of one stream; a counter from 1 that never repeats within the stream (S2, D7).

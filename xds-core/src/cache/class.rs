@@ -47,10 +47,11 @@ struct Log {
 #[derive(Debug, Clone)]
 struct ChangedName {
     name: ResourceName,
-    shift: u128,
+    /// `None` when nobody had asked for the sum.
+    shift: Option<u128>,
 }
 
-/// The sum of identities at one revision.
+/// The sum of identities at one revision; zero until somebody asks, which only SotW streams do.
 #[derive(Debug, Clone, Copy)]
 struct Sum {
     at: Revision,
@@ -101,6 +102,9 @@ impl Class {
         revision: Revision,
     ) -> bool {
         let Some(shift) = self.wanted.shift(name, before, after) else { return false };
+        // Whoever holds the lock is asking.
+        let is_asked = self.sum.try_lock().map_or(true, |sum| sum.at > Revision::ZERO);
+        let shift = is_asked.then(|| shift.sum());
         // Beyond the number of names a log is no cheaper than comparing all of them.
         let limit = if self.wanted.is_wildcard() { LOG_LIMIT } else { self.wanted.len().min(LOG_LIMIT) };
         // Nobody needs them any more, unless somebody is just making one.
@@ -159,10 +163,9 @@ impl Class {
         }
         let from_log =
             if known.at > Revision::ZERO && known.at < to { self.logged(known.at, to) } else { None };
-        let value = match from_log {
-            Some(changes) => changes.iter().fold(known.value, |sum, change| sum.wrapping_add(change.shift)),
-            None => self.wanted.sum(resources),
-        };
+        let add = |sum: u128, change: &ChangedName| Some(sum.wrapping_add(change.shift?));
+        let followed = from_log.and_then(|changes| changes.iter().try_fold(known.value, add));
+        let value = followed.unwrap_or_else(|| self.wanted.sum(resources));
         *known = Sum { at: to, value };
         value
     }
@@ -209,7 +212,7 @@ mod tests {
 
     fn push(log: &mut Log, at: u64, names: &[&str]) {
         for name in names {
-            log.push(Revision(at), ChangedName { name: (*name).into(), shift: 1 }, 3);
+            log.push(Revision(at), ChangedName { name: (*name).into(), shift: None }, 3);
         }
     }
 

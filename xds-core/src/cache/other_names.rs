@@ -93,6 +93,10 @@ impl OtherNames {
 
     /// What a resource is asked for by besides its name.
     pub(super) fn of(&self, name: &ResourceName) -> &[ResourceName] {
+        // Where there are none the name need not be hashed.
+        if self.others.is_empty() {
+            return &[];
+        }
         self.others.get(name).map_or(&[], |others| others)
     }
 

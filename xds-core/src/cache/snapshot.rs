@@ -170,6 +170,10 @@ impl TypeSnapshot {
     }
 
     fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
+        // A new version mostly names what the one before did.
+        if gone.iter().map(|variant| &variant.references).eq(came.iter().map(|variant| &variant.references)) {
+            return;
+        }
         let named = |variants: &[Arc<Variant>]| -> BTreeSet<_> {
             let references = variants.iter().flat_map(|variant| variant.references.iter(name));
             let others = references.filter(|(target, _)| *target != Target::Assignment);
@@ -340,6 +344,12 @@ impl TypeSnapshot {
         came: &[Arc<Variant>],
         at: Revision,
     ) -> Vec<Arc<Variant>> {
+        // New content of what is there is nothing to remember.
+        let is_there =
+            gone.iter().map(|gone| gone.constraints()).eq(came.iter().map(|came| came.constraints()));
+        if is_there && !self.removed.contains_key(name) {
+            return gone;
+        }
         let came: BTreeSet<_> = came.iter().map(|variant| variant.constraints()).collect();
         let came = |variant: &Variant| came.contains(variant.constraints());
         let removed = self.removed.get(name).cloned().unwrap_or_default();

@@ -301,8 +301,8 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
     for round in 1..20 {
         let changed = ["a", "b", "c", "a=1 b", "-a -b"][round % 5];
         commit(&cache, &format!("EDS {changed}={round}").replace("-b=", "-b c="));
-        // A stream that is slow now and then.
-        if round % 7 != 0 {
+        // A stream that asks late and is slow now and then.
+        if round > 3 && round % 7 != 0 {
             let snapshot = cache.snapshot();
             let resources = snapshot.of_type(&type_url("EDS")).unwrap();
             assert_eq!(member.sum(&snapshot), wanted().sum(resources));

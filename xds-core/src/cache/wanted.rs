@@ -37,6 +37,41 @@ pub(crate) struct Part {
     pub(crate) selection: Selection,
 }
 
+/// The variants of a name that somebody gets.
+#[derive(Debug)]
+enum Choice<'r> {
+    One(Option<&'r Arc<Variant>>),
+    Many(Vec<&'r Arc<Variant>>),
+}
+
+impl<'r> Choice<'r> {
+    fn as_slice(&self) -> &[&'r Arc<Variant>] {
+        match self {
+            Self::One(variant) => variant.as_slice(),
+            Self::Many(variants) => variants,
+        }
+    }
+}
+
+/// What somebody got of a name and what they get now.
+#[derive(Debug)]
+pub(super) struct Shift<'r> {
+    form: Form,
+    before: Choice<'r>,
+    after: Choice<'r>,
+}
+
+impl Shift<'_> {
+    /// By how much the sum of identities moved.
+    pub(super) fn sum(&self) -> u128 {
+        let sum = |choice: &Choice<'_>| {
+            let variants = choice.as_slice().iter();
+            variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
+        };
+        sum(&self.after).wrapping_sub(sum(&self.before))
+    }
+}
+
 impl PartialEq for Wanted {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
@@ -199,26 +234,34 @@ impl Wanted {
         chosen
     }
 
-    /// By how much the sum of identities moved with a change of one name; `None` when nothing changed here.
-    pub(super) fn shift(
+    /// The same without a list in the common case.
+    fn choose<'r>(&self, name: &ResourceName, resources: &'r TypeSnapshot) -> Choice<'r> {
+        match self.parts.as_slice() {
+            [part] if resources.others_of(name).is_empty() => {
+                let variants = resources.get(name).filter(|_| part.selection.covers(name));
+                Choice::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
+            }
+            _ => Choice::Many(self.chosen(name, resources)),
+        }
+    }
+
+    /// What a change of one name changes here; `None` when that is nothing.
+    pub(super) fn shift<'r>(
         &self,
         name: &ResourceName,
-        before: &TypeSnapshot,
-        after: &TypeSnapshot,
-    ) -> Option<u128> {
-        let (before, after) = (self.chosen(name, before), self.chosen(name, after));
+        before: &'r TypeSnapshot,
+        after: &'r TypeSnapshot,
+    ) -> Option<Shift<'r>> {
+        let (before, after) = (self.choose(name, before), self.choose(name, after));
         // V29: by name, another variant with the same payload is no change.
         let is_same = |one: &Arc<Variant>, other: &Arc<Variant>| {
             one.version() == other.version()
                 && (self.form == Form::Name || one.constraints() == other.constraints())
         };
-        if before.len() == after.len() && before.iter().zip(&after).all(|(one, other)| is_same(one, other)) {
-            return None;
-        }
-        let sum = |variants: &[&Arc<Variant>]| {
-            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
-        };
-        Some(sum(&after).wrapping_sub(sum(&before)))
+        let (one, other) = (before.as_slice(), after.as_slice());
+        let is_unchanged =
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other));
+        (!is_unchanged).then_some(Shift { form: self.form, before, after })
     }
 
     /// The sum of the identities of all that it gets (T38).
