@@ -22,7 +22,10 @@ use history::{ByName, History, Located, Step, commit, parameters};
 /// Runs the steps, heals, and compares.
 fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> Result<(), String> {
     let mut commits = Vec::new();
+    // A commit is about those who asked for what it changed when it was made.
+    let mut has_asked = false;
     for step in &history.steps {
+        has_asked = !matches!(step, Step::Commit(_)) && (has_asked || matches!(step, Step::Ask { .. }));
         match step {
             Step::Commit(changes) => commits.push(commit(cache, changes)),
             Step::Ask { type_url, asked } => {
@@ -36,7 +39,9 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
         if !matches!(step, Step::Ask { type_url: 128.., .. }) {
             client.receive();
             // Who is said to use all that there is does not have anything else.
-            if outcomes(&commits).all(|outcome| matches!(outcome, Outcome::Acked | Outcome::Gone)) {
+            if !has_asked
+                && outcomes(&commits).all(|outcome| matches!(outcome, Outcome::Acked | Outcome::Gone))
+            {
                 client.check_held()?;
             }
         }
