@@ -24,6 +24,10 @@ use arguments::Arguments;
 use control::query;
 use resources::{Error, Shape, cluster, load_assignment};
 
+/// What the `xds` binary has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let arguments = Arguments::read(std::env::args().skip(1))?;
