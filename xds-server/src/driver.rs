@@ -6,11 +6,9 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_stream::Stream;
-use tonic::{Code, Status, Streaming};
+use tonic::Status;
 use tracing::{debug, info, warn};
 use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
 use xds_core::{Cache, Snapshot, Watch};
@@ -18,6 +16,7 @@ use xds_core::{Cache, Snapshot, Watch};
 use crate::clients::{Clients, Place};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
+use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
 use crate::skim::{Client, Lists, Skimmer};
@@ -29,7 +28,7 @@ use crate::skim::{Client, Lists, Skimmer};
 #[derive(Debug)]
 pub(crate) struct Driver {
     machine: Machine,
-    inbound: Streaming<Bytes>,
+    inbound: Requests<axum::body::Body>,
     /// The client may still say something.
     is_open: bool,
     /// The machine may have something to send.
@@ -131,7 +130,7 @@ impl Driver {
         shared: &Shared<'_>,
         service: Service,
         protocol: Protocol,
-        inbound: Streaming<Bytes>,
+        inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<Outlet>) {
         let Shared { cache, config, clients, roster, lists } = shared;
@@ -177,7 +176,7 @@ impl Driver {
         loop {
             // Requests before pushes; after some in a row pushes get a turn.
             if may_read && self.is_open && self.requests_in_a_row < REQUESTS_IN_A_ROW {
-                match Pin::new(&mut self.inbound).poll_next(cx) {
+                match self.inbound.poll_next(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
                         if let Err(status) = self.on_frame(&frame) {
                             return Poll::Ready(status);
@@ -188,12 +187,12 @@ impl Driver {
                     }
                     // The client has said all it will say, and may still wait for the answer.
                     Poll::Ready(None) => (self.is_open, self.is_due) = (false, true),
-                    // G9: what tonic calls out of range is a request over the limit, which its text names.
-                    Poll::Ready(Some(Err(status))) if status.code() == Code::OutOfRange => {
-                        self.tell(Event::RequestTooLarge);
-                        return Poll::Ready(Status::resource_exhausted(status.message()));
+                    Poll::Ready(Some(Err(error))) => {
+                        if matches!(error, RequestError::TooLarge { .. }) {
+                            self.tell(Event::RequestTooLarge);
+                        }
+                        return Poll::Ready(error.into());
                     }
-                    Poll::Ready(Some(Err(status))) => return Poll::Ready(status),
                     Poll::Pending => (may_read, self.requests_in_a_row) = (false, 0),
                 }
             }

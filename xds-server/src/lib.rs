@@ -30,6 +30,7 @@
 //! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
+//! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
 
@@ -39,6 +40,7 @@ mod delivery;
 mod driver;
 mod frame;
 mod observe;
+mod requests;
 mod roster;
 mod service;
 pub mod skim;

@@ -8,16 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
 use http::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::{Stream, StreamExt};
-use tonic::codec::{DecodeBuf, Decoder};
+use tonic::Status;
 use tonic::service::Routes;
 use tonic::transport::server::{Connected, TcpIncoming};
-use tonic::{Status, Streaming};
 use xds_core::server::{Service, StreamConfig};
 use xds_core::{Cache, ParameterMapping};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
@@ -28,6 +26,7 @@ use crate::csds::StatusService;
 use crate::driver::{Driver, Protocol, Shared};
 use crate::frame::ResponseBody;
 use crate::observe::{Event, Observer};
+use crate::requests::Requests;
 use crate::roster::Roster;
 use crate::skim::{Client, Lists};
 
@@ -314,8 +313,7 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
             let text = format!("more than {limit} streams at the same time exceed the limit");
             return ready(Ok(Status::resource_exhausted(text).into_http()));
         };
-        let limit = Some(self.config.request_limit_bytes);
-        let inbound = Streaming::new_request(Frames, request.into_body(), None, limit);
+        let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
         let Self { cache, config, clients, roster, lists, .. } = self;
         let shared = Shared { cache, config, clients, roster, lists };
         let (driver, outlet) = Driver::new(&shared, self.service.clone(), self.protocol, inbound, place);
@@ -325,18 +323,5 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         let grpc = http::HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);
         ready(Ok(response))
-    }
-}
-
-/// Hands out the messages of a stream as they are.
-#[derive(Debug)]
-struct Frames;
-
-impl Decoder for Frames {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, frame: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(frame.copy_to_bytes(frame.remaining())))
     }
 }

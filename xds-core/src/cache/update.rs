@@ -154,8 +154,14 @@ impl Update {
         of_name.any(|variant| variant.constraints() == constraints)
     }
 
+    /// Compares one name, which is asked for.
     fn compare(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
         match wanted.form {
+            // Nobody asks for it but by this name, so whether it is listed need not be looked up.
+            Form::Name if !resources.has_other_names() && wanted.only_part().is_some() => {
+                let part = wanted.only_part().expect("there is one");
+                return self.compare_by_name(name, &part.parameters, resources);
+            }
             Form::Name => {
                 for part in wanted.covering_any(name, resources) {
                     self.compare_by_name(name, &part.parameters, resources);

@@ -141,10 +141,7 @@ impl Wanted {
 
     /// The selection, where there is a single set of parameters.
     pub(crate) fn single(&self) -> Option<&Selection> {
-        match self.parts.as_slice() {
-            [part] => Some(&part.selection),
-            _ => None,
-        }
+        self.only_part().map(|part| &part.selection)
     }
 
     /// The same with other selections in its parts.
@@ -234,14 +231,23 @@ impl Wanted {
         chosen
     }
 
-    /// The same without a list in the common case.
-    fn choose<'r>(&self, name: &ResourceName, resources: &'r TypeSnapshot) -> Choice<'r> {
-        match self.parts.as_slice() {
-            [part] if resources.others_of(name).is_empty() => {
-                let variants = resources.get(name).filter(|_| part.selection.covers(name));
+    /// The same without a list in the common case: the name is asked for, and nobody asks by other names.
+    fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Choice<'r> {
+        match self.only_part() {
+            Some(part) if is_plain => {
+                debug_assert!(part.selection.covers(name), "{name} is asked for");
+                let variants = resources.get(name);
                 Choice::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }
             _ => Choice::Many(self.chosen(name, resources)),
+        }
+    }
+
+    /// The part, where there is a single one.
+    pub(super) fn only_part(&self) -> Option<&Part> {
+        match self.parts.as_slice() {
+            [part] => Some(part),
+            _ => None,
         }
     }
 
@@ -252,7 +258,8 @@ impl Wanted {
         before: &'r TypeSnapshot,
         after: &'r TypeSnapshot,
     ) -> Option<Shift<'r>> {
-        let (before, after) = (self.choose(name, before), self.choose(name, after));
+        let is_plain = !before.has_other_names() && !after.has_other_names();
+        let (before, after) = (self.choose(name, is_plain, before), self.choose(name, is_plain, after));
         // V29: by name, another variant with the same payload is no change.
         let is_same = |one: &Arc<Variant>, other: &Arc<Variant>| {
             one.version() == other.version()
