@@ -196,11 +196,12 @@ impl Driver {
                     Poll::Pending => (may_read, self.requests_in_a_row) = (false, 0),
                 }
             }
+            self.is_due |= self.watch.poll_woken(cx).is_ready();
+            // What is woken for is looked at after the wake-up was taken.
             if self.listing.is_stopping() {
                 // G14: the client comes back to another server, or to this one when it is up again.
                 return Poll::Ready(Status::unavailable("the server is shutting down"));
             }
-            self.is_due |= self.watch.poll_woken(cx).is_ready();
             // G11: also while a client reads nothing, whose stream is kept.
             self.report();
             match self.last_word.outlet.room(self.is_due, cx) {

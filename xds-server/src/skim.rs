@@ -100,6 +100,10 @@ impl<'f> Run<'f> {
         Self { frame, place: 0..0, pieces: Vec::new() }
     }
 
+    fn is_empty(&self) -> bool {
+        self.place.is_empty() && self.pieces.is_empty()
+    }
+
     /// Adds what stands in the frame before `rest` and is this long: a field with its tag, or several.
     fn add(&mut self, len: usize, rest: &[u8]) {
         let end = self.frame.len() - rest.len();
@@ -150,10 +154,17 @@ impl Skimmer {
         let mut rest = frame;
         while !rest.is_empty() {
             let before = rest;
-            if let Some(len) = self.known_run(before) {
+            let run = match before[0] {
+                NAMES_TAG => Some(&mut names),
+                LOCATORS_TAG => Some(&mut locators),
+                _ => None,
+            };
+            // Only where a list begins: at each field a client could make this look at all of the frame.
+            if let Some(run) = run.filter(|run| run.is_empty())
+                && let Some(len) = self.known_run(before)
+            {
                 rest = &before[len..];
-                // The first byte is the tag: lists are of these two fields only.
-                if before[0] == NAMES_TAG { &mut names } else { &mut locators }.add(len, rest);
+                run.add(len, rest);
                 continue;
             }
             let Some((field, bytes)) = next_field(&mut rest)? else { continue };
@@ -186,9 +197,6 @@ impl Skimmer {
 
     /// How long a list that some type was asked for with before stands here, whole.
     fn known_run(&self, frame: &[u8]) -> Option<usize> {
-        if ![NAMES_TAG, LOCATORS_TAG].contains(&frame[0]) {
-            return None;
-        }
         let mut lists = self.known.values().flat_map(|known| [&known.names, &known.locators]);
         lists.find_map(|list| list.is_start_of(frame))
     }
@@ -497,6 +505,19 @@ mod tests {
         assert_eq!(read(&["ab", "c"]), None);
         assert_eq!(read(&["a", "bc"]), Some(names(&["a", "bc"])));
         assert_eq!(read(&[]), Some(Asked::default()));
+    }
+
+    #[test]
+    fn s7_a_list_that_goes_on_or_differs_late_is_read_as_it_is() {
+        let mut skimmer = skimmer();
+        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().asked;
+        // Looked for at every field, the known list would be compared in full 800,000 times.
+        let (many, more) = ([vec!["a"; 200_000], vec!["b"]].concat(), vec!["a"; 1_000_000]);
+        assert_eq!(read(&many), Some(names(&["a", "b"])));
+        assert_eq!(read(&more), Some(names(&["a"])));
+        assert_eq!(read(&["x", "y"]), Some(names(&["x", "y"])));
+        assert_eq!(read(&["x", "y", "z"]), Some(names(&["x", "y", "z"])));
+        assert_eq!(read(&["w", "x", "y", "z"]), Some(names(&["w", "x", "y", "z"])));
     }
 
     fn wire_locator(name: &str, pairs: &[(&str, &str)]) -> ResourceLocator {

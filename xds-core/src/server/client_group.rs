@@ -27,6 +27,8 @@ struct Shared {
     /// name, and a client may have a stream for each cluster's endpoints: none of these pays for looking at others.
     /// Set with the streams locked.
     is_tied: AtomicBool,
+    /// Some stream may have endpoints to send, also when the one that sent their clusters has ended meanwhile.
+    is_owing: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -206,6 +208,8 @@ impl Seat {
         if streams.is_ambiguous() {
             return;
         }
+        // Before any is woken; said in vain it costs a lock.
+        self.group.0.is_owing.store(true, Ordering::Release);
         let mut unknown: BTreeSet<_> = names.iter().collect();
         for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != self.id) {
             let Some(position) = stream.endpoints_position() else { continue };
@@ -241,12 +245,15 @@ impl Seat {
 
     /// The assignments that this stream has to send again.
     pub(super) fn take_endpoints(&self) -> BTreeSet<ResourceName> {
+        if !self.group.0.is_owing.load(Ordering::Acquire) {
+            return BTreeSet::new();
+        }
         let mut streams = lock(&self.group.0.streams);
-        streams
-            .streams
-            .get_mut(&self.id)
-            .map(|stream| std::mem::take(&mut stream.endpoints))
-            .unwrap_or_default()
+        let own = streams.streams.get_mut(&self.id);
+        let owed = own.map(|stream| std::mem::take(&mut stream.endpoints)).unwrap_or_default();
+        let is_owing = streams.streams.values().any(|stream| !stream.endpoints.is_empty());
+        self.group.0.is_owing.store(is_owing, Ordering::Release);
+        owed
     }
 }
 

@@ -156,8 +156,10 @@ impl<O: Owed> Types<O> {
         self.states.iter_mut().for_each(|state| state.progress.settle());
         let group = self.seat().map(|seat| seat.group().clone());
         let _turn = group.as_ref().map(ClientGroup::turn);
-        if let Some(seat) = self.seat.as_ref().filter(|_| group.is_some()) {
-            seat.wait(true);
+        if let Some(seat) = &self.seat {
+            if group.is_some() {
+                seat.wait(true);
+            }
             let owed = seat.take_endpoints();
             if let Some(TypeState { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
                 && progress.is_answered()

@@ -21,6 +21,7 @@ struct Recent {
     lists: HashMap<u64, Arc<List>, RandomState>,
     /// Oldest first.
     order: VecDeque<u64>,
+    /// What they take.
     size_bytes: usize,
 }
 
@@ -37,6 +38,12 @@ impl List {
         (!self.raw.is_empty() && bytes.starts_with(&self.raw)).then_some(self.raw.len())
     }
 
+    /// What it takes, nearly: texts are there as they came and once more by themselves.
+    fn size_bytes(&self) -> usize {
+        let locators = self.asked.locators.sets().count();
+        2 * self.raw.len() + NAME_BYTES * self.asked.all_names().count() + PARAMETERS_BYTES * locators
+    }
+
     pub(super) fn is(&self, raw: &[u8]) -> bool {
         *self.raw == *raw
     }
@@ -49,7 +56,7 @@ impl Lists {
         raw: Cow<'_, [u8]>,
         read: impl FnOnce(&[u8]) -> Result<Asked, SkimError>,
     ) -> Result<Arc<List>, SkimError> {
-        let is_kept = (KEPT_FROM_BYTES..=KEPT_LIMIT_BYTES / 4).contains(&raw.len());
+        let is_kept = (KEPT_FROM_BYTES..=LARGEST_KEPT_BYTES).contains(&raw.len());
         let recent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut hash = 0;
         if is_kept {
@@ -71,15 +78,15 @@ impl Lists {
 
 impl Recent {
     fn insert(&mut self, hash: u64, list: &Arc<List>) {
-        self.size_bytes += list.raw.len();
+        self.size_bytes += list.size_bytes();
         match self.lists.insert(hash, Arc::clone(list)) {
-            Some(before) => self.size_bytes -= before.raw.len(),
+            Some(before) => self.size_bytes -= before.size_bytes(),
             None => self.order.push_back(hash),
         }
         while self.size_bytes > KEPT_LIMIT_BYTES
             && let Some(oldest) = self.order.pop_front()
         {
-            self.size_bytes -= self.lists.remove(&oldest).map_or(0, |list| list.raw.len());
+            self.size_bytes -= self.lists.remove(&oldest).map_or(0, |list| list.size_bytes());
         }
     }
 }
@@ -87,8 +94,17 @@ impl Recent {
 /// Smaller lists are read faster than looked up.
 const KEPT_FROM_BYTES: usize = 256;
 
-/// What the lists of a server weigh at most in bytes as they came; read they take about three times as much.
-const KEPT_LIMIT_BYTES: usize = 4 << 20;
+/// Larger ones would push out all others.
+const LARGEST_KEPT_BYTES: usize = 1 << 20;
+
+/// What the lists of a server take at most.
+const KEPT_LIMIT_BYTES: usize = 16 << 20;
+
+/// A name beside its text.
+const NAME_BYTES: usize = 48;
+
+/// A set of parameters beside its texts.
+const PARAMETERS_BYTES: usize = 400;
 
 #[cfg(test)]
 mod tests {
@@ -117,14 +133,14 @@ mod tests {
     #[test]
     fn what_is_kept_has_a_limit() {
         let lists = Lists::default();
-        for number in 0..10_000 {
+        for number in 0..20_000 {
             lists.get(raw(number, 1000).into(), read).unwrap();
         }
         let recent = lists.0.lock().unwrap();
         assert!(recent.size_bytes <= KEPT_LIMIT_BYTES, "{}", recent.size_bytes);
         assert_eq!(recent.lists.len(), recent.order.len());
-        assert_eq!(recent.size_bytes, recent.lists.len() * 1000);
+        assert_eq!(recent.size_bytes, recent.lists.len() * 2000);
         drop(recent);
-        lists.get(raw(9_999, 1000).into(), |_| panic!("the newest stay")).unwrap();
+        lists.get(raw(19_999, 1000).into(), |_| panic!("the newest stay")).unwrap();
     }
 }

@@ -275,3 +275,20 @@ fn streams_that_cannot_matter_to_each_other_are_not_tied() {
     drop(clusters);
     assert!(!group.is_tied());
 }
+
+#[test]
+fn s34_endpoints_follow_though_the_stream_that_sent_their_cluster_ended() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let group = ClientGroup::new();
+    let [mut clusters, mut endpoints, listeners, routes] = deltas(&cache, &group);
+    drop((listeners, routes));
+    commit(&cache, "CDS old=2");
+    assert_eq!(clusters.sent(), "n2 CDS old=2");
+    drop(clusters);
+    assert!(!group.is_tied());
+    assert!(is_woken(&endpoints.watch));
+    assert_eq!(endpoints.sent(), "n2 EDS old=1");
+    endpoints.ack("EDS", "2");
+    assert_eq!(endpoints.sent(), "");
+}
