@@ -16,7 +16,7 @@ use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
-use crate::cache::{Snapshot, TypeSnapshot, Update, Watch};
+use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
@@ -147,6 +147,9 @@ impl DeltaStream {
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
             progress.check_limit(names_limit)?;
             let left = progress.reselect(&watch);
+            if is_first {
+                progress.forget_unasked(&mut owed.brought);
+            }
             // D18: as without a wildcard nobody waits to hear of them.
             owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
             progress.retain_asked(&mut owed.uncertain);
@@ -558,6 +561,19 @@ impl Progress {
         };
         let unmatched = self.subscription.covering(name).filter_map(|params| variants.unmatched(params));
         unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
+    }
+}
+
+impl Progress {
+    /// D1: what the client brought and does not ask for it drops, so later it has none of these versions.
+    fn forget_unasked(&self, brought: &mut BTreeMap<ResourceName, String>) {
+        let newest = self.membership.as_ref().map(Membership::newest);
+        let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
+        for (name, version) in brought {
+            if !Handle::of_name(name).is_asked_for(&self.subscription, resources) {
+                version.clear();
+            }
+        }
     }
 }
 

@@ -462,6 +462,14 @@ fn d9_d21_what_was_brought_and_given_up_is_sent_when_it_is_asked_for_again() {
 }
 
 #[test]
+fn d1_d9_what_was_brought_and_not_asked_for_is_sent_when_it_is_asked_for_later() {
+    let cache = cache("EDS a=1 b=1");
+    let mut client = back(&cache, "EDS", "b", &[("a", "1"), ("b", "1")]);
+    client.ask("EDS", "a");
+    assert_eq!(client.sent(), "n1 EDS a=1");
+}
+
+#[test]
 fn d17_a_name_that_cannot_be_does_not_end_the_legacy_wildcard_later() {
     let cache = cache("CDS a=1");
     let mut client = Delta::new(&cache);
