@@ -1,0 +1,2 @@
+//! The xDS client: for programs that consume xDS.
+#![forbid(unsafe_code)]
