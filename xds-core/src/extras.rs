@@ -24,6 +24,24 @@ pub(crate) struct Extras {
 }
 
 impl Extras {
+    /// What came with a payload; `None` when that is nothing.
+    pub(crate) fn received(
+        ttl: Option<Duration>,
+        mut aliases: Vec<ResourceName>,
+        do_not_cache: bool,
+        metadata: &[u8],
+    ) -> Option<Box<Self>> {
+        if ttl.is_none() && aliases.is_empty() && !do_not_cache && metadata.is_empty() {
+            return None;
+        }
+        aliases.sort_unstable();
+        aliases.dedup();
+        let metadata = Bytes::copy_from_slice(metadata);
+        let mut extras = Self { ttl, aliases, do_not_cache, metadata, ..Self::default() };
+        extras.encode();
+        Some(Box::new(extras))
+    }
+
     /// Whether there is nothing to tell.
     pub(crate) fn is_empty(&self) -> bool {
         self.fields.is_empty() && self.ttl_field.is_empty() && !self.is_redirect

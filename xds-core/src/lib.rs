@@ -58,8 +58,11 @@ pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
 mod cache;
+pub mod client;
 mod constraint;
 mod extras;
+mod fields;
+mod hash;
 mod known_type;
 mod mapping;
 pub mod matching;

@@ -20,7 +20,6 @@ mod cube;
 mod diagram;
 mod edit;
 mod error;
-mod hash;
 mod index;
 pub mod normal;
 mod part;

@@ -99,6 +99,19 @@ impl Resource {
         Ok(resource.with_extras(|extras| extras.is_redirect = true))
     }
 
+    /// An unconstrained resource as a server sent it: only its envelope was looked at, the payload is opaque (T45).
+    pub(crate) fn received(
+        type_url: TypeUrl,
+        name: ResourceName,
+        payload: Bytes,
+        extras: Option<Box<Extras>>,
+    ) -> Self {
+        let references = References::read(&type_url, &name, &payload);
+        let of_payload = Version::of_payload(&payload);
+        let version = extras.as_ref().map_or(of_payload, |extras| extras.version(of_payload));
+        Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras }
+    }
+
     /// An unconstrained resource whose name is read from its payload, for types whose payload holds it.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::cache::refs::References;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
-use crate::matching::normal::Normal;
+use crate::matching::normal::{Normal, TooComplex};
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
@@ -154,6 +154,11 @@ impl Variant {
             || xdstp::glob_of(&self.name).as_ref() == Some(asked)
     }
 
+    /// Whether this goes with its payload.
+    pub(crate) fn has_extras(&self, extras: Option<&Extras>) -> bool {
+        self.extras.as_deref() == extras
+    }
+
     /// What goes on the wire beside name, version and payload.
     pub(crate) fn extra_fields(&self, with_ttl: bool) -> impl Iterator<Item = &[u8]> {
         self.extras.iter().flat_map(move |extras| extras.wire(with_ttl))
@@ -207,6 +212,15 @@ impl Variants {
         // There is one set of keys, unless that rule was relaxed.
         let keys: Vec<_> = self.0.key_sets().flat_map(|(keys, _)| keys).cloned().collect();
         Constraints::agreeing_with(parameters, &keys).ok()
+    }
+
+    /// The variants that match some of the parameters that the constraints match.
+    ///
+    /// # Errors
+    /// When the constraints take too long to judge.
+    pub(crate) fn meeting(&self, constraints: &Constraints) -> Result<Vec<Arc<Variant>>, TooComplex> {
+        let met = self.0.reachable(constraints.formula())?;
+        Ok(met.into_iter().map(|(variant, _)| Arc::clone(variant)).collect())
     }
 
     /// How many variants there are.

@@ -9,10 +9,10 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use super::cube::{Cube, Simple};
-use super::hash::FixedState;
 use super::normal::TooComplex;
 use super::value_set::{Outcome, ValueSet};
 use crate::constraint::Formula;
+use crate::hash::FixedState;
 
 /// A node of a [`Store`]; the two constants come first.
 pub(super) type NodeId = u32;

@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::error::SetError;
-use super::hash::FixedState;
 use super::index::Slot;
 use super::normal::Normal;
 use super::part::{KeySet, Member, Part};
 use super::{Inner, Table, VariantSet};
 use crate::constraint::{Constraints, Formula};
+use crate::hash::FixedState;
 
 /// Whether the variants of a name must write down the same keys (T12, T15).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

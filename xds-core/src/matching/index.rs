@@ -13,9 +13,9 @@ mod table;
 use std::collections::HashMap;
 
 use super::diagram::{FALSE, NodeId, TRUE};
-use super::hash::FixedState;
 use super::symbols::{OutcomeId, Symbols};
 use super::value_set::ValueSet;
+use crate::hash::FixedState;
 pub(super) use probe::Probe;
 use table::{Column, Table};
 

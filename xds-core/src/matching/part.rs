@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::asked::Asked;
-use super::hash::FixedState;
 use super::index::{Index, Slot};
 use super::normal::{Normal, Tangled, TooComplex};
 use super::symbols::OutcomeId;
 use crate::constraint::Formula;
+use crate::hash::FixedState;
 use crate::parameters::Parameters;
 
 /// The keys that a formula writes down, sorted (T12).

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::hash::FixedState;
 use super::value_set::ValueSet;
+use crate::hash::FixedState;
 
 /// The number that stands for a value, or one of the two below.
 pub(super) type OutcomeId = u32;

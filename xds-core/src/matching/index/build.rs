@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Edge, Entry, Index, LINEAR_EDGES, Link, NO_VALUE, Node, Question, Residual, Slot, Test, place};
-use crate::matching::hash::FixedState;
+use crate::hash::FixedState;
 use crate::matching::normal::{Diagram, Normal};
 use crate::matching::symbols::ABSENT;
 use crate::matching::value_set::ValueSet;

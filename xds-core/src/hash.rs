@@ -4,10 +4,11 @@ use std::hash::BuildHasher;
 
 use ahash::{AHasher, RandomState};
 
-/// ahash with constant seeds, since this crate has no entropy. Whoever writes constraints fills the tables; clients only
+/// ahash with constant seeds, since this crate has no entropy. Whoever writes resources fills the tables, and what a program
+/// asks its control plane for; clients only
 /// look up, so they cannot make keys collide.
 #[derive(Debug, Clone)]
-pub(super) struct FixedState(RandomState);
+pub(crate) struct FixedState(RandomState);
 
 impl Default for FixedState {
     fn default() -> Self {

@@ -1,0 +1,685 @@
+//! What a response changes (C1-C4, C9-C12, T29-T36).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::accepted::{Accepted, Decoded};
+use super::config::Protocol;
+use super::failure::{Code, Failure};
+use super::overlap::{Changes, Key, Why};
+use super::rejection::{Reason, Rejection};
+use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
+use super::state::{ErrorPolicy, ResourceStatus, State};
+use super::upstream::Answer;
+use super::watched::{Entry, Held, Table, WatchedType};
+use super::{Client, Judged, Outcome, Touched, watch_id};
+use crate::cache::{Cache, Snapshot, TypeSnapshot};
+use crate::constraint::Constraints;
+use crate::extras::Extras;
+use crate::name::ResourceName;
+use crate::resource::{Resource, VariantId};
+
+impl Client {
+    /// Takes one response of a server, as it came.
+    ///
+    /// # Errors
+    /// C3: the bytes are no response; nothing changed, and the stream goes on.
+    pub fn on_response(
+        &mut self,
+        now: Duration,
+        server: usize,
+        frame: &Bytes,
+    ) -> Result<Outcome, Unreadable> {
+        let protocol = self.upstreams[server].config.protocol;
+        let response = Response::read(frame, protocol)?;
+        let mut outcome = Outcome::default();
+        self.upstreams[server].on_response();
+        self.on_alive(server, &mut outcome);
+        // C3: what was never asked for is not answered.
+        let Some(of_type) = self.type_numbers.get(response.type_url).copied() else { return Ok(outcome) };
+        if !self.upstreams[server].of_type(of_type).is_open {
+            return Ok(outcome);
+        }
+        self.responses += 1;
+        let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
+        let type_url = self.types[of_type].type_url.clone();
+        let mut judge = Judge {
+            now,
+            server,
+            of_type,
+            protocol,
+            policy: self.upstreams[server].config.errors,
+            generation: self.upstreams[server].generation,
+            number: self.responses,
+            version: Arc::clone(&version),
+            server_name: Arc::clone(&self.upstreams[server].config.name),
+            frame,
+            watched: &mut self.types[of_type],
+            uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
+            changes: Changes::default(),
+            coming: Table::default(),
+            stale: Vec::new(),
+            absent: Vec::new(),
+            judged: Judged { type_url, valid: 0, unasked: 0, replaced: 0, rejections: Vec::new() },
+        };
+        let timed = judge.all(response, &self.cache, &mut outcome);
+        let judged = judge.judged;
+        for (at, name, constraints) in timed {
+            self.expiries.insert((at, of_type, name, constraints));
+        }
+        // C1: everything is answered, in order.
+        let is_accepted = judged.rejections.is_empty();
+        let error = (!is_accepted).then(|| Rejection::detail(&judged.rejections));
+        let stream = self.upstreams[server].of_type(of_type);
+        stream.nonce = Arc::clone(&nonce);
+        stream.answers.push_back(Answer { nonce, error });
+        if is_accepted {
+            stream.version = version;
+        }
+        if judged.valid > 0 {
+            self.settle_on(server);
+        }
+        outcome.touched.sort_unstable();
+        outcome.touched.dedup();
+        outcome.response = Some(judged);
+        Ok(outcome)
+    }
+
+    /// P4.6: a resource came from it, so the servers after it are left.
+    fn settle_on(&mut self, server: usize) {
+        for at in 0..self.authorities.len() {
+            let before = self.authorities[at].in_use().to_vec();
+            if !self.authorities[at].settle_on(server) {
+                continue;
+            }
+            let told: Vec<_> = self.entries_of(at).map(|(watch, entry)| (watch, entry.told)).collect();
+            for left in before {
+                let is_left = !self.authorities[at].uses(left);
+                let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
+                told.for_each(|(watch, _)| self.mark(left, *watch));
+            }
+        }
+    }
+}
+
+/// One response on its way into the cache.
+struct Judge<'c> {
+    now: Duration,
+    server: usize,
+    of_type: usize,
+    protocol: Protocol,
+    policy: ErrorPolicy,
+    generation: u64,
+    /// Of the response, among all.
+    number: u64,
+    /// Of the response.
+    version: Arc<str>,
+    server_name: Arc<str>,
+    frame: &'c Bytes,
+    watched: &'c mut WatchedType,
+    /// Which authorities listen to this server.
+    uses: Vec<bool>,
+    changes: Changes,
+    /// What goes with the variants that are put.
+    coming: Table<Vec<Coming>>,
+    /// Names whose watchers may see something else now.
+    stale: Vec<ResourceName>,
+    /// What the server says does not exist, unless something of the response does.
+    absent: Vec<Gone>,
+    judged: Judged,
+}
+
+/// A variant that is to be put.
+struct Coming {
+    constraints: Constraints,
+    decoded: Option<Decoded>,
+    version: Arc<str>,
+    ttl: Option<Duration>,
+}
+
+/// Whose state an event changes, of those whose parameters it is about.
+#[derive(Clone, Copy)]
+enum Whom<'s> {
+    All,
+    /// Those for whom there is nothing.
+    Unmatched(Option<&'s TypeSnapshot>),
+}
+
+/// When the TTL of a variant ends.
+type Timed = (Duration, ResourceName, Constraints);
+
+impl Judge<'_> {
+    fn all(&mut self, mut response: Response<'_>, cache: &Cache, outcome: &mut Outcome) -> Vec<Timed> {
+        self.judged.rejections = std::mem::take(&mut response.rejections);
+        let removed = self.without_contradictions(&mut response);
+        let mut timed = Vec::new();
+        for received in std::mem::take(&mut response.resources) {
+            self.take(received, &mut timed);
+        }
+        self.take_removals(removed);
+        if self.protocol == Protocol::Sotw && self.watched.known.full_state {
+            self.take_missing();
+        }
+        self.leave_other_servers();
+        let refused = self.changes.commit(cache, &self.watched.type_url);
+        for ((name, constraints), reason) in refused {
+            self.judged.rejections.push(Rejection::of(name, constraints, reason));
+        }
+        self.keep(&cache.snapshot(), outcome, &mut timed);
+        self.tell(&cache.snapshot(), std::mem::take(&mut response.errors), cache, outcome);
+        timed
+    }
+
+    /// D13, T30b: what is removed and brought in one response is neither.
+    fn without_contradictions(&mut self, response: &mut Response<'_>) -> Vec<Gone> {
+        let removed = std::mem::take(&mut response.removed);
+        if removed.is_empty() || response.resources.is_empty() {
+            return removed;
+        }
+        let gone = |received: &Received<'_>, gone: &Gone| {
+            *gone.name.as_str() == *received.name
+                && gone.constraints.as_ref().is_none_or(|constraints| *constraints == received.constraints)
+        };
+        let names: BTreeSet<_> = removed.iter().map(|gone| gone.name.clone()).collect();
+        let mut contradicted = Vec::new();
+        response.resources.retain(|received| {
+            let is_removed = names.contains(&*received.name)
+                && received.payload != Payload::Absent
+                && removed.iter().any(|removed| gone(received, removed));
+            if is_removed {
+                contradicted.push((ResourceName::new(&*received.name), received.constraints.clone()));
+            }
+            !is_removed
+        });
+        let is_contradicted = |gone: &Gone| {
+            contradicted.iter().any(|(name, constraints)| {
+                *name == gone.name && gone.constraints.as_ref().is_none_or(|removed| removed == constraints)
+            })
+        };
+        let removed = removed.into_iter().filter(|gone| !is_contradicted(gone)).collect();
+        let rejections = contradicted.into_iter();
+        self.judged.rejections.extend(
+            rejections.map(|(name, constraints)| Rejection::of(name, constraints, Reason::AlsoRemoved)),
+        );
+        removed
+    }
+
+    /// Whether this server is asked for what the entry watches.
+    fn serves(&self, entry: &Entry) -> bool {
+        self.uses[entry.authority]
+    }
+
+    fn take(&mut self, received: Received<'_>, timed: &mut Vec<Timed>) {
+        let mut watching = Vec::new();
+        self.watched.watching(&received.name, &mut watching);
+        let is_for = |at: &u32| {
+            let entry = self.watched.entry(*at);
+            self.serves(entry) && received.constraints.matches(&entry.parameters)
+        };
+        let aliases: Vec<_> = received
+            .aliases
+            .iter()
+            .filter(|alias| self.watched.names.contains_key(*alias))
+            .cloned()
+            .collect();
+        // S24, T41: what nobody watches is ignored, whatever is wrong with it.
+        if !watching.iter().any(is_for) && aliases.is_empty() {
+            self.judged.unasked += 1;
+            return;
+        }
+        match received.payload {
+            Payload::Message(payload) => {
+                self.take_payload(&received, payload, aliases, timed);
+            }
+            Payload::Absent => self.take_without_payload(&received, aliases, timed),
+            Payload::Redirect(_) => {
+                let name = ResourceName::new(&*received.name);
+                self.judged.rejections.push(Rejection::new(name, Reason::Redirect));
+            }
+        }
+    }
+
+    fn take_payload(
+        &mut self,
+        received: &Received<'_>,
+        payload: &[u8],
+        aliases: Vec<ResourceName>,
+        timed: &mut Vec<Timed>,
+    ) {
+        let aliases_of = received.aliases.clone();
+        let extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
+        if let Some(named) = self.watched.names.get_mut(&*received.name)
+            && let Ok(at) = named.position(&received.constraints)
+        {
+            let held = &mut named.held[at];
+            if held.seen == self.number {
+                let name = held.accepted.name().clone();
+                let duplicate = Rejection::of(name, received.constraints.clone(), Reason::Duplicate);
+                self.judged.rejections.push(duplicate);
+                return;
+            }
+            held.seen = self.number;
+            let is_same =
+                *held.accepted.payload() == payload && held.accepted.variant.has_extras(extras.as_deref());
+            if is_same && !held.accepted.is_restored {
+                if self.protocol == Protocol::Sotw {
+                    held.version = Arc::clone(&self.version);
+                } else if *held.version != *received.version {
+                    held.version = received.version.into();
+                }
+                held.server = self.server;
+                held.expires = received.ttl.map(|ttl| self.now + ttl);
+                let accepted = Arc::clone(&held.accepted);
+                if let Some(at) = held.expires {
+                    timed.push((at, accepted.name().clone(), received.constraints.clone()));
+                }
+                self.judged.valid += 1;
+                let is_current = |at: &u32| {
+                    let entry = self.watched.entry(*at);
+                    let state = match &entry.members {
+                        None => Some(&entry.state),
+                        Some(members) => members.get(accepted.name()),
+                    };
+                    let copy = state.and_then(|state| state.copy.as_ref());
+                    state.is_some_and(|state| state.status == ResourceStatus::Acked)
+                        && copy.is_some_and(|copy| Arc::ptr_eq(copy, &accepted))
+                };
+                let mut watching = Vec::new();
+                self.watched.watching(&received.name, &mut watching);
+                if !watching.iter().all(is_current) || !aliases.is_empty() {
+                    self.stale.push(accepted.name().clone());
+                    self.know_aliases(accepted.name(), aliases);
+                }
+                return;
+            }
+        }
+        let name = ResourceName::new(&*received.name);
+        let key: Key = (name.clone(), received.constraints.clone());
+        if self.changes.put.contains_key(&key) {
+            self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
+            return;
+        }
+        let payload = self.own(payload);
+        let decoded = match self.watched.decode.as_ref().map(|decode| decode(&name, &payload)).transpose() {
+            Ok(decoded) => decoded,
+            Err(text) => {
+                self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Payload(text)));
+                return;
+            }
+        };
+        let resource = Resource::received(self.watched.type_url.clone(), name.clone(), payload, extras);
+        let version = self.version_of(received);
+        let coming = Coming { constraints: key.1.clone(), decoded, version, ttl: received.ttl };
+        self.changes.put.insert(key, resource.with_constraints(received.constraints.clone()));
+        self.coming.entry(name.clone()).or_default().push(coming);
+        self.judged.valid += 1;
+        self.know_aliases(&name, aliases);
+        self.stale.push(name);
+    }
+
+    /// S39, D26: a heartbeat extends a TTL and reaches no watcher. D24: an alias that nothing has.
+    fn take_without_payload(
+        &mut self,
+        received: &Received<'_>,
+        aliases: Vec<ResourceName>,
+        timed: &mut Vec<Timed>,
+    ) {
+        let (protocol, version) = (self.protocol, Arc::clone(&self.version));
+        let held = self.watched.names.get_mut(&*received.name);
+        let held = held.and_then(|named| {
+            let at = named.position(&received.constraints).ok()?;
+            Some(&mut named.held[at])
+        });
+        let told = match protocol {
+            Protocol::Delta => received.version,
+            Protocol::Sotw => &version,
+        };
+        if let Some(held) = held.filter(|held| *held.version == *told) {
+            held.seen = self.number;
+            held.expires = received.ttl.map(|ttl| self.now + ttl);
+            if let Some(at) = held.expires {
+                timed.push((at, held.accepted.name().clone(), received.constraints.clone()));
+            }
+            self.judged.valid += 1;
+            return;
+        }
+        if aliases.is_empty() {
+            let name = ResourceName::new(&*received.name);
+            let rejection = Rejection::of(name, received.constraints.clone(), Reason::NoPayload);
+            self.judged.rejections.push(rejection);
+            return;
+        }
+        for alias in aliases {
+            self.watched.aliases.remove(&alias);
+            self.absent.push(Gone { name: alias, constraints: None });
+        }
+    }
+
+    fn know_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
+        for alias in aliases.into_iter().filter(|alias| alias != name) {
+            self.watched.aliases.insert(alias.clone(), name.clone());
+            self.stale.push(alias);
+        }
+    }
+
+    /// A payload to keep. A slice keeps all of its frame, so a small one gets memory of its own.
+    fn own(&self, payload: &[u8]) -> Bytes {
+        match payload.len() * 2 >= self.frame.len() {
+            true => self.frame.slice_ref(payload),
+            false => Bytes::copy_from_slice(payload),
+        }
+    }
+
+    /// D10, D11, T30b
+    fn take_removals(&mut self, removed: Vec<Gone>) {
+        for gone in removed {
+            if let Some(named) = self.watched.names.get(&gone.name) {
+                let constraints = named.held.iter().map(|held| held.accepted.constraints());
+                let is_meant =
+                    |held: &&Constraints| gone.constraints.as_ref().is_none_or(|gone| gone == *held);
+                for constraints in constraints.filter(is_meant) {
+                    self.changes.removed.insert((gone.name.clone(), constraints.clone()), Why::Told);
+                }
+                // D14: what is not known is ignored.
+                self.absent.push(gone);
+            }
+        }
+    }
+
+    /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing
+    /// for certain while something cannot be told by name.
+    fn take_missing(&mut self) {
+        if self.judged.rejections.iter().any(|rejection| rejection.name.is_none()) {
+            return;
+        }
+        let rejected: BTreeSet<_> =
+            self.judged.rejections.iter().filter_map(|rejection| rejection.name.clone()).collect();
+        let bit = 1 << self.server;
+        let mut watching = Vec::new();
+        for (name, named) in &self.watched.names {
+            let is_present = |held: &Held| {
+                held.seen == self.number
+                    || self.changes.put.contains_key(&(name.clone(), held.accepted.constraints().clone()))
+            };
+            let missing: Vec<_> = named.held.iter().filter(|held| !is_present(held)).collect();
+            if missing.is_empty() || rejected.contains(name) {
+                continue;
+            }
+            self.watched.watching(name.as_str(), &mut watching);
+            if !watching.iter().any(|at| self.watched.entry(*at).told & bit != 0) {
+                continue;
+            }
+            for held in missing {
+                let key = (name.clone(), held.accepted.constraints().clone());
+                self.changes.removed.insert(key, Why::Missing);
+            }
+            self.absent.push(Gone { name: name.clone(), constraints: None });
+        }
+    }
+
+    /// C15: the variants of a name come from one server; those of another may not fit to them.
+    fn leave_other_servers(&mut self) {
+        for name in self.coming.keys() {
+            let Some(named) = self.watched.names.get(name) else { continue };
+            for held in named.held.iter().filter(|held| held.server != self.server) {
+                let key = (name.clone(), held.accepted.constraints().clone());
+                if !self.changes.put.contains_key(&key) {
+                    self.changes.removed.insert(key, Why::Replaced);
+                }
+            }
+        }
+    }
+
+    /// Has what is held here follow the cache.
+    fn keep(&mut self, snapshot: &Snapshot, outcome: &mut Outcome, timed: &mut Vec<Timed>) {
+        let resources = snapshot.of_type(&self.watched.type_url);
+        for (key, why) in std::mem::take(&mut self.changes.removed) {
+            self.judged.replaced += usize::from(why == Why::Replaced);
+            if self.changes.put.contains_key(&key) {
+                continue;
+            }
+            let (name, constraints) = key;
+            if let Some(named) = self.watched.names.get_mut(&name)
+                && let Ok(at) = named.position(&constraints)
+            {
+                named.held.remove(at);
+            }
+            let type_url = self.watched.type_url.clone();
+            self.stale.push(name.clone());
+            outcome.removed.push(VariantId { type_url, name, constraints });
+        }
+        for (name, coming) in std::mem::take(&mut self.coming) {
+            let variants = resources.and_then(|resources| resources.get(&name));
+            for coming in coming {
+                // Not there: refused.
+                let is_put = self.changes.put.contains_key(&(name.clone(), coming.constraints.clone()));
+                let variant = variants.and_then(|variants| variants.get(&coming.constraints));
+                let Some(variant) = variant.filter(|_| is_put) else { continue };
+                let accepted = Arc::new(Accepted {
+                    variant: Arc::clone(variant),
+                    decoded: coming.decoded,
+                    version: Arc::clone(&coming.version),
+                    generation: self.generation,
+                    is_restored: false,
+                    at: self.now,
+                });
+                let expires = coming.ttl.map(|ttl| self.now + ttl);
+                if let Some(at) = expires {
+                    timed.push((at, name.clone(), coming.constraints.clone()));
+                }
+                outcome.accepted.push(Arc::clone(&accepted));
+                let (version, server, seen) = (coming.version, self.server, self.number);
+                self.watched.hold(&name, Held { accepted, version, server, seen, expires });
+            }
+        }
+    }
+
+    /// Has watchers see what their parameters choose now, and hear why there is nothing.
+    fn tell(&mut self, snapshot: &Snapshot, errors: Vec<ToldError>, cache: &Cache, outcome: &mut Outcome) {
+        let mut stale = std::mem::take(&mut self.stale);
+        stale.sort_unstable();
+        stale.dedup();
+        for name in &stale {
+            self.refresh(name, snapshot, outcome);
+        }
+        for gone in std::mem::take(&mut self.absent) {
+            self.refresh(&gone.name, snapshot, outcome);
+            let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
+            let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
+            let resources = snapshot.of_type(&self.watched.type_url);
+            self.each(&gone.name, gone.constraints.as_ref(), Whom::Unmatched(resources), outcome, |state| {
+                state.on_absence(Arc::clone(&failure), policy);
+            });
+        }
+        // C9c: an error of what was also removed decides.
+        for error in errors {
+            self.tell_error(error, cache, outcome);
+        }
+        for at in 0..self.judged.rejections.len() {
+            let rejection = &self.judged.rejections[at];
+            let Some(name) = rejection.name.clone() else { continue };
+            let constraints =
+                (!rejection.constraints.is_unconstrained()).then(|| rejection.constraints.clone());
+            let mut failure = Failure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
+            failure.rejected_version = Some(Arc::clone(&self.version));
+            let (failure, policy) = (Arc::new(failure), self.policy);
+            if policy.fail_on_data_errors {
+                self.drop_held(&name, constraints.as_ref(), cache, outcome);
+            }
+            self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
+                state.on_nack(Arc::clone(&failure), policy);
+            });
+        }
+        self.mark_collections(outcome);
+    }
+
+    /// C11, S37
+    fn tell_error(&mut self, error: ToldError, cache: &Cache, outcome: &mut Outcome) {
+        let ToldError { name, constraints, code, message } = error;
+        let constraints = (!constraints.is_unconstrained()).then_some(constraints);
+        let failure = self.failure(code, format!("{:?}: {message}", name.as_str()));
+        // D28, C9b: who asks for it from now on gets nothing.
+        if code.is_data_error() {
+            self.drop_held(&name, constraints.as_ref(), cache, outcome);
+        }
+        let policy = self.policy;
+        self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
+            state.on_error(Arc::clone(&failure), policy);
+        });
+    }
+
+    fn drop_held(
+        &mut self,
+        name: &ResourceName,
+        constraints: Option<&Constraints>,
+        cache: &Cache,
+        outcome: &mut Outcome,
+    ) {
+        let Some(named) = self.watched.names.get_mut(name) else { return };
+        let is_meant = |held: &Held| constraints.is_none_or(|meant| meant == held.accepted.constraints());
+        let mut changes = Changes::default();
+        for held in named.held.iter().filter(|held| is_meant(held)) {
+            let constraints = held.accepted.constraints().clone();
+            let type_url = self.watched.type_url.clone();
+            outcome.removed.push(VariantId {
+                type_url,
+                name: name.clone(),
+                constraints: constraints.clone(),
+            });
+            changes.removed.insert((name.clone(), constraints), Why::Told);
+        }
+        named.held.retain(|held| !is_meant(held));
+        let refused = changes.commit(cache, &self.watched.type_url);
+        debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
+    }
+
+    /// Who watches a name sees what its parameters choose; members that are gone are gone.
+    fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, outcome: &mut Outcome) {
+        let resources = snapshot.of_type(&self.watched.type_url);
+        let mut watching = Vec::new();
+        self.watched.watching(name.as_str(), &mut watching);
+        for at in watching {
+            let entry = self.watched.entry(at);
+            let held = self.watched.resolve(name, &entry.parameters, resources);
+            let accepted = held.map(|held| Arc::clone(&held.accepted));
+            let entry = self.watched.entry_mut(at);
+            let watch = watch_id(self.of_type, at);
+            match (&mut entry.members, accepted) {
+                (None, Some(accepted)) => {
+                    entry.deadline = None;
+                    let before = entry.state.view();
+                    entry.state.on_resource(accepted);
+                    if !before.is_same(&entry.state.view()) {
+                        outcome.touched.push(Touched { watch, member: None });
+                    }
+                }
+                // It stays as it is until something is said of it.
+                (None, None) => {}
+                (Some(members), Some(accepted)) => {
+                    let member = members.entry(name.clone()).or_default();
+                    let before = member.view();
+                    member.on_resource(accepted);
+                    if !before.is_same(&member.view()) {
+                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                    }
+                }
+                (Some(members), None) => {
+                    // What belongs to a set is what the server says, so nothing is kept (A88 speaks of single names).
+                    if members.remove(name).is_some() {
+                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Changes the states of those who watch a name and whose parameters match.
+    fn each(
+        &mut self,
+        name: &ResourceName,
+        constraints: Option<&Constraints>,
+        whom: Whom<'_>,
+        outcome: &mut Outcome,
+        mut change: impl FnMut(&mut State),
+    ) {
+        let mut watching = Vec::new();
+        self.watched.watching(name.as_str(), &mut watching);
+        for at in watching {
+            let entry = self.watched.entry(at);
+            let is_meant = constraints.is_none_or(|constraints| constraints.matches(&entry.parameters));
+            let is_spared = match whom {
+                Whom::All => false,
+                // X13: of a glob this says that it has no members.
+                Whom::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
+                Whom::Unmatched(resources) => {
+                    self.watched.resolve(name, &entry.parameters, resources).is_some()
+                }
+            };
+            if !is_meant || is_spared || !self.serves(entry) {
+                continue;
+            }
+            let entry = self.watched.entry_mut(at);
+            let is_own = entry.name == *name;
+            let (state, member) = match &mut entry.members {
+                Some(members) if !is_own => match members.get_mut(name) {
+                    Some(state) => (state, Some(name.clone())),
+                    None => continue,
+                },
+                Some(_) | None => (&mut entry.state, None),
+            };
+            let before = state.view();
+            change(state);
+            if !before.is_same(&state.view()) {
+                outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member });
+            }
+            entry.deadline = None;
+        }
+    }
+
+    /// A glob or wildcard is known once a response came that was made when the server knew of it.
+    fn mark_collections(&mut self, outcome: &mut Outcome) {
+        let bit = 1 << self.server;
+        for at in self.watched.collections.clone() {
+            let entry = self.watched.entry_mut(at);
+            let has_members = entry.members.as_ref().is_some_and(|members| !members.is_empty());
+            let is_settled = match entry.state.status {
+                ResourceStatus::Acked => true,
+                ResourceStatus::ReceivedError => !has_members,
+                _ => false,
+            };
+            if entry.told & bit == 0 || is_settled {
+                continue;
+            }
+            entry.deadline = None;
+            entry.state.status = ResourceStatus::Acked;
+            entry.state.error = None;
+            outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
+        }
+    }
+
+    fn failure(&self, code: Code, message: String) -> Arc<Failure> {
+        Arc::new(Failure::new(code, message, self.now))
+    }
+
+    /// What the server calls a resource: in SotW all of a response have one version.
+    fn version_of(&self, received: &Received<'_>) -> Arc<str> {
+        match self.protocol {
+            Protocol::Sotw => Arc::clone(&self.version),
+            Protocol::Delta => received.version.into(),
+        }
+    }
+}
+
+impl WatchedType {
+    /// Puts a variant in its place among those of its name.
+    pub(super) fn hold(&mut self, name: &ResourceName, held: Held) {
+        let named = self.names.entry(name.clone()).or_default();
+        match named.position(held.accepted.constraints()) {
+            Ok(at) => named.held[at] = held,
+            Err(at) => named.held.insert(at, held),
+        }
+    }
+}

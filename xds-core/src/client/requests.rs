@@ -1,0 +1,284 @@
+//! What is sent to a server: subscriptions as they changed, and what is said about responses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{encode_varint, encoded_len_varint};
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use xds_proto::google::rpc::Status;
+
+use super::failure::Code;
+use super::state::{ResourceStatus, State};
+use super::upstream::Answer;
+use super::watched::{Entry, WatchedType};
+use super::{Client, watch_id};
+use crate::name::ResourceName;
+use crate::parameters::Parameters;
+
+impl Client {
+    /// The next request for a server, encoded; `None` when there is nothing to say. To be asked when the transport has room: a
+    /// batch of changes is one request per type.
+    pub fn next_request(&mut self, now: Duration, server: usize) -> Option<Bytes> {
+        if !self.upstreams[server].is_open() {
+            return None;
+        }
+        for of_type in 0..self.upstreams[server].types.len() {
+            let upstream = self.upstreams[server].of_type(of_type);
+            if upstream.dirty.is_empty() && upstream.answers.is_empty() {
+                continue;
+            }
+            let request = match self.upstreams[server].is_delta() {
+                true => self.delta_request(now, server, of_type),
+                false => self.sotw_request(now, server, of_type),
+            };
+            if request.is_some() {
+                return request;
+            }
+        }
+        None
+    }
+
+    /// S3, S4, S14: each request lists all names.
+    fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
+        let changes = self.take_changes(now, server, of_type, usize::MAX);
+        if !changes.is_empty() {
+            let bit = 1 << server;
+            let watched = &self.types[of_type];
+            let told = watched.entries.iter().map(|(_, entry)| entry).filter(|entry| entry.told & bit != 0);
+            let mut told: Vec<_> = told.collect();
+            told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
+            let mut list = BytesMut::new();
+            for entry in told {
+                put_locator(&mut list, entry.locator(), SOTW_NAMES, SOTW_LOCATORS);
+            }
+            self.upstreams[server].of_type(of_type).list = list.freeze();
+        }
+        let type_url = self.types[of_type].type_url.clone();
+        let node = self.node.clone();
+        let upstream = &mut self.upstreams[server];
+        let stream = upstream.of_type(of_type);
+        let answer = stream.answers.pop_front();
+        if answer.is_none() && (changes.is_empty() || (!stream.is_open && stream.list.is_empty())) {
+            self.finish(of_type, changes);
+            return None;
+        }
+        stream.is_open = true;
+        let (nonce, error) = said(answer, &stream.nonce);
+        let request = DiscoveryRequest {
+            version_info: stream.version.as_ref().into(),
+            type_url: type_url.as_str().to_owned(),
+            response_nonce: nonce,
+            error_detail: error,
+            ..DiscoveryRequest::default()
+        };
+        let list = stream.list.clone();
+        let mut encoded = BytesMut::with_capacity(node.len() + list.len() + 256);
+        if !std::mem::replace(&mut upstream.is_node_told, true) {
+            put_field(&mut encoded, SOTW_NODE, &node);
+        }
+        request.encode(&mut encoded).expect("the buffer grows");
+        encoded.put(list);
+        self.finish(of_type, changes);
+        Some(encoded.freeze())
+    }
+
+    /// D2, D4: each request says what changed, and answers one response.
+    fn delta_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
+        let is_first = !self.upstreams[server].of_type(of_type).is_open;
+        let changes = self.take_changes(now, server, of_type, DELTA_REQUEST_BYTES);
+        let stream = self.upstreams[server].of_type(of_type);
+        let answer = stream.answers.pop_front();
+        if answer.is_none() && changes.is_empty() {
+            return None;
+        }
+        if is_first && changes.added.is_empty() {
+            self.finish(of_type, changes);
+            return None;
+        }
+        let mut lists = BytesMut::new();
+        let watched = &self.types[of_type];
+        for at in &changes.added {
+            put_locator(&mut lists, watched.entry(*at).locator(), DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
+        }
+        for at in &changes.removed {
+            let entry = watched.entry(*at);
+            put_locator(&mut lists, entry.locator(), DELTA_UNSUBSCRIBE, DELTA_UNSUBSCRIBE_LOCATORS);
+        }
+        // D1: only the first request of a type says what is there from another stream.
+        let brought = if is_first { brought(watched, &changes.added, server) } else { BTreeMap::new() };
+        let type_url = watched.type_url.clone();
+        let node = self.node.clone();
+        let upstream = &mut self.upstreams[server];
+        upstream.of_type(of_type).is_open = true;
+        // D4: what answers nothing has no nonce.
+        let (nonce, error) = said(answer, "");
+        let request = DeltaDiscoveryRequest {
+            type_url: type_url.as_str().to_owned(),
+            initial_resource_versions: brought,
+            response_nonce: nonce,
+            error_detail: error,
+            ..DeltaDiscoveryRequest::default()
+        };
+        let mut encoded = BytesMut::with_capacity(node.len() + lists.len() + 256);
+        if !std::mem::replace(&mut upstream.is_node_told, true) {
+            put_field(&mut encoded, DELTA_NODE, &node);
+        }
+        request.encode(&mut encoded).expect("the buffer grows");
+        encoded.put(lists);
+        self.finish(of_type, changes);
+        Some(encoded.freeze())
+    }
+
+    /// What the server has to be told, in the order of names. What was dropped and is wanted again needs no word (C13b).
+    fn take_changes(&mut self, now: Duration, server: usize, of_type: usize, limit_bytes: usize) -> Changes {
+        let mut changes = Changes::default();
+        let mut dirty = std::mem::take(&mut self.upstreams[server].of_type(of_type).dirty);
+        if dirty.is_empty() {
+            return changes;
+        }
+        let watched = &mut self.types[of_type];
+        let (bit, mut len) = (1_u64 << server, 0);
+        // What was removed meanwhile left its number behind, perhaps to another entry that has no mark.
+        dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
+        dirty.sort_unstable_by(|one, other| {
+            watched.entry(*one).locator().cmp(&watched.entry(*other).locator())
+        });
+        dirty.dedup();
+        let policy = self.upstreams[server].config.errors;
+        let (timers, timeout) = match policy.resource_timer_is_transient_error {
+            true => (1, self.transient_resource_timeout),
+            false => (0, self.resource_timeout),
+        };
+        let mut left = dirty.into_iter();
+        while len < limit_bytes
+            && let Some(at) = left.next()
+        {
+            let entry = watched.entry_mut(at);
+            entry.dirty &= !bit;
+            let is_wanted = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
+            let is_told = entry.told & bit != 0;
+            if is_wanted == is_told {
+                continue;
+            }
+            len += entry.name.as_str().len() + FIELD_BYTES + entry.parameters.len() * PARAMETER_BYTES;
+            entry.told ^= bit;
+            if is_told {
+                changes.removed.push(at);
+                if entry.told == 0 {
+                    entry.deadline = None;
+                }
+                continue;
+            }
+            changes.added.push(at);
+            // C5: on a connected stream, and only for what is not there.
+            if entry.state.copy.as_ref().is_none_or(|copy| copy.is_restored) {
+                let deadline = now + timeout;
+                entry.deadline = Some(deadline);
+                self.timers[timers].push_back((deadline, watch_id(of_type, at)));
+            }
+        }
+        self.upstreams[server].of_type(of_type).dirty = left.collect();
+        changes
+    }
+
+    /// C13: the server was told, so what nobody watches can go.
+    fn finish(&mut self, of_type: usize, changes: Changes) {
+        for at in changes.removed {
+            let entry = self.types[of_type].entry(at);
+            if entry.watchers == 0 && entry.told == 0 {
+                self.remove(of_type, at);
+            }
+        }
+    }
+}
+
+/// What a request says about subscriptions, by the numbers of entries.
+#[derive(Debug, Default)]
+struct Changes {
+    added: Vec<u32>,
+    removed: Vec<u32>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
+impl Entry {
+    pub(super) fn locator(&self) -> (&ResourceName, &Parameters) {
+        (&self.name, &self.parameters)
+    }
+}
+
+/// C14b, T37: the versions of what is in use, was accepted from this server, and is the only variant of its name.
+fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
+    let mut brought = BTreeMap::new();
+    let is_good = |state: &State| {
+        state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
+    };
+    let mut bring = |name: &ResourceName, state: &State| {
+        let Some([held]) = watched.names.get(name).map(|named| &named.held[..]) else { return };
+        if held.server == server && !held.accepted.is_restored && !held.version.is_empty() && is_good(state) {
+            brought.insert(name.as_str().to_owned(), held.version.as_ref().to_owned());
+        }
+    };
+    for entry in added.iter().map(|at| watched.entry(*at)) {
+        match &entry.members {
+            None => bring(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state),
+            Some(members) => members.iter().for_each(|(name, state)| bring(name, state)),
+        }
+    }
+    brought
+}
+
+/// What the fields of an answer say.
+fn said(answer: Option<Answer>, otherwise: &str) -> (String, Option<Status>) {
+    let Some(Answer { nonce, error }) = answer else { return (otherwise.to_owned(), None) };
+    let status = |message| Status { code: Code::INVALID_ARGUMENT.0, message, ..Status::default() };
+    (nonce.as_ref().to_owned(), error.map(status))
+}
+
+/// T40: what has no parameters goes by name.
+fn put_locator(
+    buffer: &mut BytesMut,
+    (name, parameters): (&ResourceName, &Parameters),
+    names: u32,
+    locators: u32,
+) {
+    if parameters.is_empty() {
+        return put_field(buffer, names, name.as_str().as_bytes());
+    }
+    let text = |text: &Arc<str>| text.as_ref().to_owned();
+    let dynamic_parameters = parameters.iter().map(|(key, value)| (text(key), text(value))).collect();
+    let locator = ResourceLocator { name: name.as_str().to_owned(), dynamic_parameters };
+    put_field(buffer, locators, &locator.encode_to_vec());
+}
+
+fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
+    let key = u64::from(field << 3 | 2);
+    buffer.reserve(encoded_len_varint(key) + encoded_len_varint(content.len() as u64) + content.len());
+    encode_varint(key, buffer);
+    encode_varint(content.len() as u64, buffer);
+    buffer.put_slice(content);
+}
+
+/// G9: servers commonly refuse messages of more than 4 MiB, and a delta subscription can be told in pieces. Versions that
+/// are brought may double a piece.
+const DELTA_REQUEST_BYTES: usize = 1 << 20;
+
+/// About what a name takes on the wire beside its text, and a parameter.
+const FIELD_BYTES: usize = 4;
+const PARAMETER_BYTES: usize = 32;
+
+const SOTW_NODE: u32 = 2;
+const SOTW_NAMES: u32 = 3;
+const SOTW_LOCATORS: u32 = 7;
+const DELTA_NODE: u32 = 1;
+const DELTA_SUBSCRIBE: u32 = 3;
+const DELTA_UNSUBSCRIBE: u32 = 4;
+const DELTA_SUBSCRIBE_LOCATORS: u32 = 8;
+const DELTA_UNSUBSCRIBE_LOCATORS: u32 = 9;

@@ -1,0 +1,324 @@
+//! A response as it came, read but not yet judged by what is subscribed.
+
+use std::borrow::Cow;
+use std::str;
+use std::time::Duration;
+
+use prost::Message;
+use xds_proto::envoy::service::discovery::v3::resource::CacheControl;
+use xds_proto::google::rpc::Status;
+
+use super::config::Protocol;
+use super::failure::Code;
+use super::rejection::{Reason, Rejection};
+use crate::constraint::Constraints;
+use crate::fields::{fields, text};
+use crate::name::{ResourceName, TypeUrl};
+use crate::xdstp::XdstpName;
+
+/// A response in slices of its frame.
+#[derive(Debug, Default)]
+pub(super) struct Response<'f> {
+    pub(super) type_url: &'f str,
+    pub(super) version: &'f str,
+    pub(super) nonce: &'f str,
+    pub(super) resources: Vec<Received<'f>>,
+    pub(super) removed: Vec<Gone>,
+    pub(super) errors: Vec<ToldError>,
+    /// What cannot be used, whoever asked for it.
+    pub(super) rejections: Vec<Rejection>,
+    /// The fields that need the type to be read, which may come behind them.
+    raw: Vec<(u32, &'f [u8])>,
+}
+
+/// One resource of a response.
+#[derive(Debug)]
+pub(super) struct Received<'f> {
+    /// In canonical text (X4).
+    pub(super) name: Cow<'f, str>,
+    pub(super) constraints: Constraints,
+    pub(super) payload: Payload<'f>,
+    /// Empty in SotW without a wrapper.
+    pub(super) version: &'f str,
+    pub(super) ttl: Option<Duration>,
+    pub(super) aliases: Vec<ResourceName>,
+    pub(super) do_not_cache: bool,
+    pub(super) metadata: &'f [u8],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Payload<'f> {
+    Message(&'f [u8]),
+    /// X14: the encoded locator of where the resource stands.
+    Redirect(&'f [u8]),
+    /// A heartbeat (S39, D26), or an alias that nothing has (D24).
+    Absent,
+}
+
+/// One removal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub(super) name: ResourceName,
+    /// Of which variant; `None`: of all there are (T30b).
+    pub(super) constraints: Option<Constraints>,
+}
+
+/// One entry of `resource_errors` (S37).
+#[derive(Debug)]
+pub(super) struct ToldError {
+    pub(super) name: ResourceName,
+    /// For which parameters (T36).
+    pub(super) constraints: Constraints,
+    pub(super) code: Code,
+    pub(super) message: String,
+}
+
+/// C3: the bytes are no response, so there is nothing to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a response is not protobuf")]
+pub struct Unreadable;
+
+impl<'f> Response<'f> {
+    pub(super) fn read(frame: &'f [u8], protocol: Protocol) -> Result<Self, Unreadable> {
+        let mut response = Self::default();
+        for field in fields(frame) {
+            let (number, value) = field.ok_or(Unreadable)?;
+            match number {
+                1 => response.version = utf8(value)?,
+                4 => response.type_url = utf8(value)?,
+                5 => response.nonce = utf8(value)?,
+                2 | 6..=9 => response.raw.push((number, value)),
+                _ => {}
+            }
+        }
+        let type_url = TypeUrl::new(response.type_url);
+        for (number, value) in std::mem::take(&mut response.raw) {
+            match (protocol, number) {
+                (Protocol::Sotw, 2) => response.read_any(value, &type_url)?,
+                (Protocol::Delta, 2) => response.read_wrapper(value, &type_url)?,
+                (Protocol::Delta, 6) => response.read_removed(value, &type_url)?,
+                (Protocol::Delta, 8) => response.read_removed_variant(value, &type_url)?,
+                (Protocol::Sotw, 7) | (Protocol::Delta, 9) => response.read_error(value, &type_url)?,
+                _ => {}
+            }
+        }
+        Ok(response)
+    }
+
+    /// S29: a resource of SotW is one of the type, or its wrapper.
+    fn read_any(&mut self, any: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
+        let (any_type, value) = read_any(any)?;
+        if any_type == RESOURCE && type_url.as_str() != RESOURCE {
+            if fields(value).any(|field| field.is_none()) {
+                self.rejections.push(Rejection::new(None, Reason::Malformed));
+                return Ok(());
+            }
+            return self.read_wrapper(value, type_url);
+        }
+        if any_type != type_url.as_str() {
+            self.rejections.push(wrong_type(None, any_type));
+            return Ok(());
+        }
+        match payload_name(value, type_url) {
+            Ok(name) => self.resources.push(Received::bare(name, value)),
+            Err(reason) => self.rejections.push(Rejection::new(None, reason)),
+        }
+        Ok(())
+    }
+
+    fn read_wrapper(&mut self, wrapper: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
+        let mut received = Received::bare(Cow::Borrowed(""), &[]);
+        let (mut plain, mut located, mut payload) = ("", None, None);
+        let mut aliases = Vec::new();
+        for field in fields(wrapper) {
+            let (number, value) = field.ok_or(Unreadable)?;
+            match number {
+                1 => received.version = utf8(value)?,
+                2 => payload = Some(read_any(value)?),
+                3 => plain = utf8(value)?,
+                4 => aliases.push(utf8(value)?),
+                6 => received.ttl = Some(duration(value)?),
+                7 => {
+                    let control = CacheControl::decode(value).map_err(|_| Unreadable)?;
+                    received.do_not_cache = control.do_not_cache;
+                }
+                8 => located = Some(value),
+                9 => received.metadata = value,
+                _ => {}
+            }
+        }
+        let wrapped = match located {
+            Some(value) => Some(read_resource_name(value)?),
+            None => None,
+        };
+        let named = match &wrapped {
+            Some((name, _)) if !plain.is_empty() && plain != *name => {
+                let reason = Reason::TwoNames { other: plain.to_owned() };
+                self.rejections.push(Rejection::new(ResourceName::new(*name), reason));
+                return Ok(());
+            }
+            Some((name, _)) if !name.is_empty() => check_name(name, type_url),
+            Some(_) | None if !plain.is_empty() => check_name(plain, type_url),
+            Some(_) | None => {
+                let payload = payload.map(|(_, value)| value).unwrap_or_default();
+                payload_name(payload, type_url)
+            }
+        };
+        received.name = match named {
+            Ok(name) => name,
+            Err(reason) => {
+                let said = wrapped.map_or(plain, |(name, _)| name);
+                let name = (!said.is_empty()).then(|| ResourceName::new(said));
+                self.rejections.push(Rejection::new(name, reason));
+                return Ok(());
+            }
+        };
+        if let Some((_, raw)) = wrapped {
+            match Constraints::from_wire(&raw) {
+                Ok(constraints) => received.constraints = constraints,
+                Err(error) => {
+                    self.rejections.push(Rejection::new(ResourceName::new(&*received.name), error));
+                    return Ok(());
+                }
+            }
+        }
+        received.payload = match payload {
+            None => Payload::Absent,
+            Some((any_type, value)) if any_type == type_url.as_str() => Payload::Message(value),
+            // X14: only what has a new-style name can stand elsewhere.
+            Some((RESOURCE_LOCATOR, value)) if XdstpName::is_new_style(&received.name) => {
+                Payload::Redirect(value)
+            }
+            Some((any_type, _)) => {
+                self.rejections.push(wrong_type(Some(ResourceName::new(&*received.name)), any_type));
+                return Ok(());
+            }
+        };
+        let canonical = |alias| check_name(alias, type_url).unwrap_or(Cow::Borrowed(alias));
+        received.aliases = aliases.into_iter().map(|alias| ResourceName::new(&*canonical(alias))).collect();
+        self.resources.push(received);
+        Ok(())
+    }
+
+    fn read_removed(&mut self, name: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
+        let name = utf8(name)?;
+        // D14: what cannot be a name is one that nobody knows.
+        if let Ok(name) = check_name(name, type_url) {
+            self.removed.push(Gone { name: ResourceName::new(&*name), constraints: None });
+        }
+        Ok(())
+    }
+
+    fn read_removed_variant(&mut self, value: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
+        let (name, raw) = read_resource_name(value)?;
+        match (check_name(name, type_url), Constraints::from_wire(&raw)) {
+            (Ok(name), Ok(constraints)) => {
+                self.removed.push(Gone { name: ResourceName::new(&*name), constraints: Some(constraints) });
+            }
+            (Err(reason), _) => self.rejections.push(Rejection::new(ResourceName::new(name), reason)),
+            (_, Err(error)) => self.rejections.push(Rejection::new(ResourceName::new(name), error)),
+        }
+        Ok(())
+    }
+
+    fn read_error(&mut self, value: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
+        let name = text(value, 1).map(read_resource_name).transpose()?;
+        let status = text(value, 2).map(Status::decode).transpose().map_err(|_| Unreadable)?;
+        let status = status.unwrap_or_default();
+        let Some((name, raw)) = name.filter(|(name, _)| !name.is_empty() && status.code != 0) else {
+            self.rejections.push(Rejection::new(None, Reason::EmptyError));
+            return Ok(());
+        };
+        match (check_name(name, type_url), Constraints::from_wire(&raw)) {
+            (Ok(name), Ok(constraints)) => self.errors.push(ToldError {
+                name: ResourceName::new(&*name),
+                constraints,
+                code: Code(status.code),
+                message: status.message,
+            }),
+            // X6: a server tells so of a name that cannot be; nobody here asked for one.
+            (Err(_), _) => {}
+            (_, Err(error)) => self.rejections.push(Rejection::new(ResourceName::new(name), error)),
+        }
+        Ok(())
+    }
+}
+
+impl<'f> Received<'f> {
+    fn bare(name: Cow<'f, str>, payload: &'f [u8]) -> Self {
+        Self {
+            name,
+            constraints: Constraints::NONE,
+            payload: Payload::Message(payload),
+            version: "",
+            ttl: None,
+            aliases: Vec::new(),
+            do_not_cache: false,
+            metadata: &[],
+        }
+    }
+}
+
+/// The type and the value of an `Any`.
+fn read_any(any: &[u8]) -> Result<(&str, &[u8]), Unreadable> {
+    let (mut type_url, mut payload) = ("", &[][..]);
+    for field in fields(any) {
+        match field.ok_or(Unreadable)? {
+            (1, value) => type_url = utf8(value)?,
+            (2, value) => payload = value,
+            _ => {}
+        }
+    }
+    Ok((type_url, payload))
+}
+
+/// The name and the encoded constraints of a `ResourceName`.
+fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadable> {
+    let (mut name, mut constraints) = ("", Cow::Borrowed(&[][..]));
+    for field in fields(message) {
+        match field.ok_or(Unreadable)? {
+            (1, value) => name = utf8(value)?,
+            // T9: a message given twice is merged, which is what reading both behind each other does.
+            (2, value) if constraints.is_empty() => constraints = Cow::Borrowed(value),
+            (2, value) => constraints.to_mut().extend_from_slice(value),
+            _ => {}
+        }
+    }
+    Ok((name, constraints))
+}
+
+/// A name in canonical text, which must be one of the type (X2, X6).
+pub(super) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n, str>, Reason> {
+    if name.is_empty() {
+        return Err(Reason::NoName);
+    }
+    if name.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(Reason::ControlCharacter);
+    }
+    let Some(new_style) = XdstpName::of(name)? else { return Ok(Cow::Borrowed(name)) };
+    new_style.check_type(type_url)?;
+    Ok(Cow::Owned(new_style.to_string()))
+}
+
+/// The name that a payload has for itself: field 1, as in every type of Envoy that has one.
+fn payload_name<'f>(payload: &'f [u8], type_url: &TypeUrl) -> Result<Cow<'f, str>, Reason> {
+    let name = text(payload, 1).and_then(|name| str::from_utf8(name).ok()).ok_or(Reason::NoName)?;
+    check_name(name, type_url)
+}
+
+fn wrong_type(name: Option<ResourceName>, found: &str) -> Rejection {
+    Rejection::new(name, Reason::WrongType { found: found.to_owned() })
+}
+
+fn duration(message: &[u8]) -> Result<Duration, Unreadable> {
+    let duration = prost_types::Duration::decode(message).map_err(|_| Unreadable)?;
+    // One that is negative has ended.
+    Ok(duration.try_into().unwrap_or_default())
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, Unreadable> {
+    str::from_utf8(bytes).map_err(|_| Unreadable)
+}
+
+const RESOURCE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+const RESOURCE_LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";

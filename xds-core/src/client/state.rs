@@ -1,0 +1,145 @@
+//! What is known of one watched resource: the table of gRFC A88 (P1).
+//!
+//! A watcher sees a [`View`]: a copy, an error, both or neither. Both is an ambient error: keep using the copy. What
+//! follows from an event is said once, here; who is to be told is found by comparing views.
+
+use std::sync::Arc;
+
+use super::accepted::Accepted;
+use super::failure::{Code, Failure};
+
+/// How a resource stands, with the numbers of `ClientResourceStatus` (C19).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ResourceStatus {
+    /// Asked for, or to be asked for, and nothing known yet.
+    #[default]
+    Requested = 1,
+    /// There is none. A copy may be kept in spite of that (P1.9).
+    DoesNotExist = 2,
+    /// In use.
+    Acked = 3,
+    /// What came last was not valid; a copy from before may be in use.
+    Nacked = 4,
+    /// The server told an error; a copy from before may be in use.
+    ReceivedError = 5,
+    /// Nothing came in time, from a server that would have told an absence (C6).
+    Timeout = 6,
+}
+
+/// What a server promises about errors, by its features in the bootstrap file (C6, C9).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ErrorPolicy {
+    /// Data errors, the deletion of a resource among them, drop the copy. Default: they keep it.
+    pub fail_on_data_errors: bool,
+    /// An answer that does not come says nothing about the resource, and has 30 s instead of 15.
+    pub resource_timer_is_transient_error: bool,
+}
+
+/// What a watcher of one resource sees.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// What to use.
+    pub copy: Option<Arc<Accepted>>,
+    /// Beside a copy: what is wrong although it is to be used. Without one: why there is none (C8).
+    pub error: Option<Arc<Failure>>,
+}
+
+/// What is known of one resource that is watched.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    pub(super) status: ResourceStatus,
+    pub(super) copy: Option<Arc<Accepted>>,
+    /// What went wrong with the resource; goes with the status.
+    pub(super) error: Option<Arc<Failure>>,
+    /// No server can be reached; says nothing about the resource.
+    pub(super) outage: Option<Arc<Failure>>,
+}
+
+impl State {
+    /// P1.17
+    pub(super) fn on_resource(&mut self, accepted: Arc<Accepted>) {
+        self.status = ResourceStatus::Acked;
+        self.copy = Some(accepted);
+        self.error = None;
+    }
+
+    /// P1.5, P1.6, P1.7: what came is not valid.
+    pub(super) fn on_nack(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+        self.on_data_error(ResourceStatus::Nacked, failure, policy);
+    }
+
+    /// P1.9, P1.10: the server has none. Also without a copy: then the resource is known not to exist.
+    pub(super) fn on_absence(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+        self.on_data_error(ResourceStatus::DoesNotExist, failure, policy);
+    }
+
+    /// P1.11 to P1.15: the server told an error of the resource (C11).
+    pub(super) fn on_error(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+        let is_data_error = failure.code.is_data_error();
+        self.on_data_error(
+            ResourceStatus::ReceivedError,
+            failure,
+            ErrorPolicy { fail_on_data_errors: policy.fail_on_data_errors && is_data_error, ..policy },
+        );
+    }
+
+    /// P1.8: nothing came in time (C5, C6).
+    pub(super) fn on_timer(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+        self.status = match policy.resource_timer_is_transient_error {
+            true => ResourceStatus::Timeout,
+            false => ResourceStatus::DoesNotExist,
+        };
+        self.error = Some(failure);
+    }
+
+    /// S38: the server itself said how long the copy may be used, so nothing keeps it.
+    pub(super) fn on_expiry(&mut self, failure: Arc<Failure>) {
+        self.copy = None;
+        self.status = ResourceStatus::DoesNotExist;
+        self.error = Some(failure);
+    }
+
+    /// P1.16: the copy goes first, if it goes.
+    fn on_data_error(&mut self, status: ResourceStatus, failure: Arc<Failure>, policy: ErrorPolicy) {
+        if policy.fail_on_data_errors {
+            self.copy = None;
+        }
+        self.status = status;
+        // P1.19: told once.
+        if self.error.as_ref().is_none_or(|error| !error.tells_the_same(&failure)) {
+            self.error = Some(failure);
+        }
+    }
+
+    pub(super) fn view(&self) -> View {
+        View { copy: self.copy.clone(), error: self.outage.as_ref().or(self.error.as_ref()).cloned() }
+    }
+
+    /// Whether another server may be needed for it (C15): a known absence counts as known.
+    pub(super) fn is_missing(&self) -> bool {
+        let is_absent = self.status == ResourceStatus::DoesNotExist
+            || (self.status == ResourceStatus::ReceivedError
+                && self.error.as_ref().is_some_and(|error| error.code == Code::NOT_FOUND));
+        !is_absent && self.copy.as_ref().is_none_or(|copy| copy.is_restored)
+    }
+}
+
+impl View {
+    /// Whether a watcher would be told nothing new.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let same_copy = match (&self.copy, &other.copy) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        let same_error = match (&self.error, &other.error) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        same_copy && same_error
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Everything that is known of one type: what is watched, and what was received.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::accepted::{Accepted, Decode};
+use super::state::State;
+use crate::cache::TypeSnapshot;
+use crate::constraint::Constraints;
+use crate::hash::FixedState;
+use crate::known_type::KnownType;
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+use crate::xdstp;
+
+/// One type.
+pub(super) struct WatchedType {
+    pub(super) type_url: TypeUrl,
+    pub(super) known: &'static KnownType,
+    pub(super) decode: Option<Decode>,
+    pub(super) entries: Slab<Entry>,
+    /// Those of them that are globs or the wildcard.
+    pub(super) collections: Vec<u32>,
+    pub(super) names: Table<Named>,
+    /// D24: names that are watched and turned out to be aliases, with the name of their resource.
+    pub(super) aliases: Table<ResourceName>,
+}
+
+/// A table in memory only: nothing goes out in its order.
+pub(super) type Table<V> = HashMap<ResourceName, V, FixedState>;
+
+/// One thing that is watched, by however many watchers: a name, a glob or everything, with its parameters (T2).
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: ResourceName,
+    pub(super) parameters: Parameters,
+    /// The number of its authority.
+    pub(super) authority: usize,
+    pub(super) watchers: usize,
+    /// The servers whose present stream was told of it, as bits.
+    pub(super) told: u64,
+    /// The servers that have it in their list of what may have to change, as bits.
+    pub(super) dirty: u64,
+    /// When it counts as absent, if nothing comes (C5).
+    pub(super) deadline: Option<Duration>,
+    pub(super) state: State,
+    /// For a glob or a wildcard: what it stands for.
+    pub(super) members: Option<Box<Table<State>>>,
+}
+
+/// What is known of one name.
+#[derive(Debug, Default)]
+pub(super) struct Named {
+    /// Who watches it.
+    pub(super) entries: Vec<u32>,
+    /// What the cache holds of it from here, in the order of constraints.
+    pub(super) held: Vec<Held>,
+}
+
+/// A variant that the server says exists.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) accepted: Arc<Accepted>,
+    /// What the server called it last; for content that did not change newer than that of `accepted`.
+    pub(super) version: Arc<str>,
+    /// Who told it.
+    pub(super) server: usize,
+    /// The response that held it last.
+    pub(super) seen: u64,
+    /// When its TTL ends (S38).
+    pub(super) expires: Option<Duration>,
+}
+
+impl WatchedType {
+    pub(super) fn new(type_url: TypeUrl) -> Self {
+        Self {
+            known: KnownType::of(type_url.as_str()),
+            type_url,
+            decode: None,
+            entries: Slab::new(),
+            collections: Vec::new(),
+            names: Table::default(),
+            aliases: Table::default(),
+        }
+    }
+
+    pub(super) fn entry(&self, at: u32) -> &Entry {
+        &self.entries[at as usize]
+    }
+
+    pub(super) fn entry_mut(&mut self, at: u32) -> &mut Entry {
+        &mut self.entries[at as usize]
+    }
+
+    pub(super) fn find(&self, name: &ResourceName, parameters: &Parameters) -> Option<u32> {
+        let entries = &self.names.get(name)?.entries;
+        entries.iter().copied().find(|at| self.entry(*at).parameters == *parameters)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) -> u32 {
+        let (name, is_collection) = (entry.name.clone(), entry.is_collection());
+        let at = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 things are watched");
+        self.names.entry(name).or_default().entries.push(at);
+        if is_collection {
+            self.collections.push(at);
+        }
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Entry {
+        let entry = self.entries.remove(at as usize);
+        self.collections.retain(|other| *other != at);
+        if let Some(named) = self.names.get_mut(&entry.name) {
+            named.entries.retain(|other| *other != at);
+            if named.entries.is_empty() {
+                self.aliases.remove(&entry.name);
+                if named.held.is_empty() {
+                    self.names.remove(&entry.name);
+                }
+            }
+        }
+        entry
+    }
+
+    /// Who watches a name by itself, by a glob (X12) or by the wildcard.
+    pub(super) fn watching(&self, name: &str, into: &mut Vec<u32>) {
+        into.clear();
+        let entries = |name: &str| self.names.get(name).map(|named| &named.entries[..]).unwrap_or_default();
+        into.extend_from_slice(entries(name));
+        if xdstp::XdstpName::is_new_style(name)
+            && let Some(glob) = xdstp::glob_of(&ResourceName::new(name))
+        {
+            into.extend_from_slice(entries(glob.as_str()));
+        }
+        if name != WILDCARD {
+            into.extend_from_slice(entries(WILDCARD));
+        }
+    }
+
+    /// What the parameters choose of a name (T3), or of the resource that it is an alias of (D24).
+    pub(super) fn resolve(
+        &self,
+        name: &ResourceName,
+        parameters: &Parameters,
+        snapshot: Option<&TypeSnapshot>,
+    ) -> Option<&Held> {
+        let own = self.names.get(name).filter(|named| !named.held.is_empty());
+        let (name, named) = match own {
+            Some(named) => (name, named),
+            None => {
+                let real = self.aliases.get(name)?;
+                (real, self.names.get(real)?)
+            }
+        };
+        if named.held.len() <= FEW {
+            return named.held.iter().find(|held| held.accepted.constraints().matches(parameters));
+        }
+        let chosen = snapshot?.get(name)?.resolve(parameters)?;
+        named.position(chosen.constraints()).ok().map(|at| &named.held[at])
+    }
+}
+
+impl Named {
+    pub(super) fn position(&self, constraints: &Constraints) -> Result<usize, usize> {
+        self.held.binary_search_by(|held| held.accepted.constraints().cmp(constraints))
+    }
+}
+
+impl Entry {
+    pub(super) fn is_collection(&self) -> bool {
+        self.members.is_some()
+    }
+}
+
+pub(super) const WILDCARD: &str = "*";
+
+/// Up to so many variants are looked through one by one.
+const FEW: usize = 8;

@@ -1,0 +1,60 @@
+//! The fields of encoded messages, read without decoding them.
+
+/// The last value of a field, as it counts.
+pub(crate) fn text(message: &[u8], wanted: u32) -> Option<&[u8]> {
+    let of_number = fields(message).map_while(|field| field).filter(|(number, _)| *number == wanted);
+    of_number.map(|(_, value)| value).last()
+}
+
+/// The fields of a message that have a length, with their numbers; `None` and then nothing where it is none.
+pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Option<(u32, &[u8])>> {
+    std::iter::from_fn(move || {
+        while !rest.is_empty() {
+            match next_field(&mut rest) {
+                Some((_, None)) => {}
+                Some((number, Some(value))) => return Some(Some((number, value))),
+                None => {
+                    rest = &[];
+                    return Some(None);
+                }
+            }
+        }
+        None
+    })
+}
+
+/// One field, and its value when it has a length.
+fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, Option<&'a [u8]>)> {
+    let key = varint(rest)?;
+    let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
+    let length = match key & 7 {
+        0 => {
+            varint(rest)?;
+            0
+        }
+        1 => 8,
+        5 => 4,
+        2 => {
+            let length = usize::try_from(varint(rest)?).ok()?;
+            let (value, after) = rest.split_at_checked(length)?;
+            *rest = after;
+            return Some((number, Some(value)));
+        }
+        // Groups: no message of Envoy's has any.
+        _ => return None,
+    };
+    *rest = rest.get(length..)?;
+    Some((number, None))
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for (at, byte) in rest.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            *rest = &rest[at + 1..];
+            return Some(value);
+        }
+    }
+    None
+}
