@@ -1,2 +1,4 @@
 //! The xDS client: for programs that consume xDS.
 #![forbid(unsafe_code)]
+
+pub mod bootstrap;

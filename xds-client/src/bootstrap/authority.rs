@@ -1,0 +1,77 @@
+//! The authorities of new-style names, and the parameters that go with names of either style.
+
+use std::collections::BTreeMap;
+
+use xds_core::Parameters;
+
+use super::json::{Object, Place};
+use super::{BootstrapError, ListenerTemplate, Server, server};
+
+/// Who serves the new-style names of one authority, and how they are asked for.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Authority {
+    /// The most preferred first (C15); none means [the top-level list](super::Bootstrap::servers).
+    pub servers: Vec<Server>,
+    /// The listener of a gRPC client whose target has this authority. Default [`ListenerTemplate::of_authority`] (C18).
+    pub client_listener_template: Option<ListenerTemplate>,
+    /// With these the names of this authority are asked for. The top-level ones are not added to them (T40, X17).
+    pub parameters: Parameters,
+    /// Whether the next server is asked as soon as one cannot be reached, though every resource is at hand (P4.9).
+    /// Default false.
+    pub fallback_on_reachability_only: bool,
+}
+
+impl Authority {
+    fn read(name: &str, place: Place<'_>) -> Result<Self, BootstrapError> {
+        let authority = place.object()?;
+        let reachability_only = authority.get("fallback_on_reachability_only");
+        Ok(Self {
+            servers: server::read_list(authority.get("xds_servers"))?,
+            client_listener_template: read_template(name, &authority)?,
+            parameters: read_parameters(authority.get("dynamic_parameters"))?,
+            fallback_on_reachability_only: reachability_only
+                .map(Place::bool)
+                .transpose()?
+                .unwrap_or_default(),
+        })
+    }
+}
+
+pub(super) fn read_all(place: Option<Place<'_>>) -> Result<BTreeMap<String, Authority>, BootstrapError> {
+    let Some(place) = place else { return Ok(BTreeMap::new()) };
+    let mut authorities = BTreeMap::new();
+    for (name, place) in place.object()?.entries() {
+        // W2: no name has such an authority.
+        if name.contains(|letter: char| letter.is_ascii_control()) {
+            return Err(BootstrapError::ControlCharacter { path: place.path() });
+        }
+        authorities.insert(name.to_owned(), Authority::read(name, place)?);
+    }
+    Ok(authorities)
+}
+
+/// Draft of gRFC A67. P3.7: what is no string is an error, rather than a parameter less.
+pub(super) fn read_parameters(place: Option<Place<'_>>) -> Result<Parameters, BootstrapError> {
+    let Some(place) = place else { return Ok(Parameters::new()) };
+    let mut parameters = Vec::new();
+    for (key, value) in place.object()?.entries() {
+        // W2: no constraint has such a key.
+        if key.contains(|letter| letter < ' ') {
+            return Err(BootstrapError::ControlCharacter { path: value.path() });
+        }
+        parameters.push((key, value.string()?));
+    }
+    Ok(Parameters::from_iter(parameters))
+}
+
+fn read_template(name: &str, authority: &Object<'_>) -> Result<Option<ListenerTemplate>, BootstrapError> {
+    const KEY: &str = "client_listener_resource_name_template";
+    let Some(text) = authority.text(KEY)? else { return Ok(None) };
+    // C18: a template makes names of its own authority only.
+    let prefix = ListenerTemplate::prefix_of_authority(name);
+    if !text.starts_with(&prefix) {
+        let path = authority.path_of(KEY);
+        return Err(BootstrapError::ForeignTemplate { path, found: text.to_owned(), prefix });
+    }
+    Ok(Some(ListenerTemplate::new(text)))
+}

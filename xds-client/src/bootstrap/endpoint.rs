@@ -1,0 +1,145 @@
+//! What the text of a server's URI means.
+
+use tonic::transport::Uri;
+
+use super::ChannelCredentials;
+
+/// Where to connect to, as [`tonic::transport::Endpoint::from_shared`] takes it.
+///
+/// A server is written as a target of gRPC or as a URL, and TLS is what its credentials say:
+///
+/// | text | with `insecure` | with `tls` |
+/// | --- | --- | --- |
+/// | `host:1`, `dns:host:1`, `dns:///host:1`, `passthrough:///host:1` | `http://host:1` | `https://host:1` |
+/// | `ipv4:192.0.2.1:1`, `ipv6:[2001:db8::1]:1` | `http://192.0.2.1:1`, `http://[2001:db8::1]:1` | the same with `https` |
+/// | `host`, and all of the above without port | `http://host:443`, as in gRPC | `https://host:443` |
+/// | `http://host`, `http://host:1/` | `http://host`, `http://host:1` | `https://host`, `https://host:1` |
+/// | `https://host:1` | refused, as the connection would not be what the text says | `https://host:1` |
+/// | `unix:/path`, `unix:///path`, `unix:path` | `unix:///path`, `unix://path` | refused, as tonic has no TLS there |
+///
+/// A word with a number behind it, such as `dns:53`, is a host with its port. A name server within the text
+/// (`dns://192.0.2.1/host`), lists of addresses and the schemes `xds`, `unix-abstract` and `vsock` are not supported.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint(String);
+
+/// Why a server's URI leads nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerUriError {
+    /// The scheme is none that this client connects by.
+    #[error(
+        "the scheme of {uri:?} is not supported; there are dns, ipv4, ipv6, passthrough, http, https and unix"
+    )]
+    UnsupportedScheme {
+        /// The URI.
+        uri: String,
+    },
+    /// There is no host, the port is no number from 1 to 65535, or something else follows.
+    #[error("{uri:?} is not one host with a port")]
+    BadAddress {
+        /// The URI.
+        uri: String,
+    },
+    /// A Unix socket has the root as its path, or a path behind a host.
+    #[error("{uri:?} has no path of a socket")]
+    BadSocketPath {
+        /// The URI.
+        uri: String,
+    },
+    /// `https` with credentials that are insecure.
+    #[error("{uri:?} asks for TLS, which insecure credentials do not have")]
+    InsecureHttps {
+        /// The URI.
+        uri: String,
+    },
+    /// A Unix socket with TLS credentials.
+    #[error("{uri:?} is a Unix socket, where there is no TLS")]
+    TlsOverUnix {
+        /// The URI.
+        uri: String,
+    },
+}
+
+impl Endpoint {
+    pub(super) fn new(text: &str, credentials: &ChannelCredentials) -> Result<Self, ServerUriError> {
+        let uri = || text.to_owned();
+        let is_tls = match credentials {
+            ChannelCredentials::Insecure => false,
+            ChannelCredentials::Tls(_) => true,
+        };
+        let scheme = if is_tls { "https" } else { "http" };
+        let address = |text| Address::of(text).ok_or_else(|| ServerUriError::BadAddress { uri: uri() });
+        match Form::of(text) {
+            Form::Https(_) if !is_tls => Err(ServerUriError::InsecureHttps { uri: uri() }),
+            Form::Http(text) | Form::Https(text) => Ok(Self(format!("{scheme}://{}", address(text)?.text))),
+            Form::Target(text) => match address(text)? {
+                Address { text, has_port: true } => Ok(Self(format!("{scheme}://{text}"))),
+                Address { text, has_port: false } => Ok(Self(format!("{scheme}://{text}:443"))),
+            },
+            Form::Unix(_) if is_tls => Err(ServerUriError::TlsOverUnix { uri: uri() }),
+            Form::Unix("/") => Err(ServerUriError::BadSocketPath { uri: uri() }),
+            Form::Unix(path) if path.starts_with("//") => Err(ServerUriError::BadSocketPath { uri: uri() }),
+            Form::Unix(path) => Ok(Self(format!("unix://{path}"))),
+            Form::Unsupported => Err(ServerUriError::UnsupportedScheme { uri: uri() }),
+        }
+    }
+
+    /// The URI, with one of the schemes `http`, `https` and `unix`.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the connection is to be TLS, which is when the scheme is `https`.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.0.starts_with("https:")
+    }
+}
+
+/// A URI by its scheme, without it.
+enum Form<'a> {
+    /// A target of gRPC, with or without a scheme.
+    Target(&'a str),
+    Http(&'a str),
+    Https(&'a str),
+    Unix(&'a str),
+    Unsupported,
+}
+
+impl<'a> Form<'a> {
+    fn of(text: &'a str) -> Self {
+        let Some((scheme, rest)) = text.split_once(':') else { return Self::Target(text) };
+        // A host with its port, and an IPv6 address.
+        if rest.bytes().all(|byte| byte.is_ascii_digit()) || scheme.starts_with('[') {
+            return Self::Target(text);
+        }
+        let url = || rest.strip_prefix("//").map_or("", |url| url.strip_suffix('/').unwrap_or(url));
+        match scheme.to_ascii_lowercase().as_str() {
+            "dns" | "ipv4" | "ipv6" | "passthrough" => Self::Target(rest.strip_prefix("///").unwrap_or(rest)),
+            "http" => Self::Http(url()),
+            "https" => Self::Https(url()),
+            "unix" if rest.starts_with("///") => Self::Unix(&rest[2..]),
+            "unix" => Self::Unix(rest),
+            _ => Self::Unsupported,
+        }
+    }
+}
+
+/// One host with its port, if it has one.
+struct Address<'a> {
+    text: &'a str,
+    has_port: bool,
+}
+
+impl<'a> Address<'a> {
+    fn of(text: &'a str) -> Option<Self> {
+        let uri: Uri = format!("http://{text}").parse().ok()?;
+        // Else it is followed by a path, or the like.
+        let authority = uri.authority().filter(|authority| authority.as_str() == text)?;
+        let has_port = authority.host() != text;
+        let is_port_good = !has_port || authority.port_u16().is_some_and(|port| port != 0);
+        (is_port_good && !authority.host().is_empty() && !text.contains('@'))
+            .then_some(Self { text, has_port })
+    }
+}

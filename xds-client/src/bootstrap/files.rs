@@ -1,0 +1,112 @@
+//! Files that hold certificates and keys. They are named here, not opened.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::BootstrapError;
+use super::json::{Object, Place};
+
+/// The files of a TLS connection (gRFC A65).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TlsFiles {
+    /// Who may sign the certificate of the peer. Default: whom the system trusts.
+    pub ca_certificate_file: Option<PathBuf>,
+    /// What this side shows. Default: nothing, so the connection is TLS but not mutual.
+    pub identity: Option<IdentityFiles>,
+    /// How often the files are read again. Default 600 s; above zero when it was read.
+    pub refresh_interval: Duration,
+}
+
+/// A certificate with its private key, both PEM.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdentityFiles {
+    /// The certificate, and those that lead from it to the root.
+    pub certificate_file: PathBuf,
+    /// Its key.
+    pub private_key_file: PathBuf,
+}
+
+/// Where certificates come from that resources refer to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum CertificateProvider {
+    /// Plugin `file_watcher`: files, at least one of which is given.
+    FileWatcher(TlsFiles),
+}
+
+impl TlsFiles {
+    pub(super) fn read(files: &Object<'_>) -> Result<Self, BootstrapError> {
+        let file = |key| Ok(files.text(key)?.map(PathBuf::from));
+        let alone =
+            |missing, partner| Err(BootstrapError::MissingPartner { path: files.path_of(missing), partner });
+        let identity = match (file(CERTIFICATE)?, file(PRIVATE_KEY)?) {
+            (Some(certificate_file), Some(private_key_file)) => {
+                Some(IdentityFiles { certificate_file, private_key_file })
+            }
+            (None, None) => None,
+            (Some(_), None) => return alone(PRIVATE_KEY, CERTIFICATE),
+            (None, Some(_)) => return alone(CERTIFICATE, PRIVATE_KEY),
+        };
+        let refresh_interval = files.text("refresh_interval")?.map(|text| {
+            parse_duration(text).ok_or_else(|| BootstrapError::BadDuration {
+                path: files.path_of("refresh_interval"),
+                found: text.to_owned(),
+            })
+        });
+        Ok(Self {
+            ca_certificate_file: file("ca_certificate_file")?,
+            identity,
+            refresh_interval: refresh_interval.transpose()?.unwrap_or(REFRESH_INTERVAL),
+        })
+    }
+}
+
+impl Default for TlsFiles {
+    fn default() -> Self {
+        Self { ca_certificate_file: None, identity: None, refresh_interval: REFRESH_INTERVAL }
+    }
+}
+
+/// P7: providers of plugins that are not ours are left out.
+pub(super) fn read_providers(
+    place: Option<Place<'_>>,
+) -> Result<BTreeMap<String, CertificateProvider>, BootstrapError> {
+    let mut providers = BTreeMap::new();
+    let Some(place) = place else { return Ok(providers) };
+    for (name, place) in place.object()?.entries() {
+        let provider = place.object()?;
+        if provider.required_text("plugin_name")? == "file_watcher" {
+            let config = provider.required("config")?;
+            let path = config.path();
+            let files = TlsFiles::read(&config.object()?)?;
+            if files.ca_certificate_file.is_none() && files.identity.is_none() {
+                return Err(BootstrapError::NoFiles { path });
+            }
+            providers.insert(name.to_owned(), CertificateProvider::FileWatcher(files));
+        }
+    }
+    Ok(providers)
+}
+
+/// A span above zero in protobuf's JSON: seconds with up to nine decimals, and an `s`.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (seconds, fraction) =
+        text.strip_suffix('s').map(|text| text.split_once('.').unwrap_or((text, "0")))?;
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(seconds) || !is_number(fraction) || fraction.len() > 9 {
+        return None;
+    }
+    let seconds = seconds.parse().ok().filter(|seconds| *seconds <= LONGEST_SECONDS)?;
+    let duration = Duration::new(seconds, format!("{fraction:0<9}").parse().ok()?);
+    (!duration.is_zero()).then_some(duration)
+}
+
+/// gRFC A65
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
+
+/// What `google.protobuf.Duration` can hold, some 10 000 years.
+const LONGEST_SECONDS: u64 = 315_576_000_000;
+
+const CERTIFICATE: &str = "certificate_file";
+const PRIVATE_KEY: &str = "private_key_file";

@@ -1,0 +1,138 @@
+//! One management server: where it is, how it is talked to, and what it can do.
+
+use std::path::PathBuf;
+
+use super::json::{Object, Place};
+use super::{BootstrapError, Endpoint, ServerUriError, TlsFiles};
+
+/// A management server. Equal ones are one server, and share a stream (C16).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server {
+    /// As it was written; [`endpoint`](Self::endpoint) says what it means.
+    pub uri: String,
+    /// How the server proves who it is, and this client to it.
+    pub credentials: ChannelCredentials,
+    /// What each call carries besides; all of it applies.
+    pub call_credentials: Vec<CallCredentials>,
+    /// What the server can do.
+    pub features: ServerFeatures,
+}
+
+/// The credentials of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChannelCredentials {
+    /// No TLS.
+    Insecure,
+    /// TLS, mutual when the files have an identity.
+    Tls(TlsFiles),
+}
+
+/// Credentials of each call.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum CallCredentials {
+    /// A bearer token that stands in a file (gRFC A97). It must not go over a connection without TLS.
+    JwtTokenFile(PathBuf),
+}
+
+/// What a server can do; all of it is off by default.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerFeatures {
+    /// An error that is not transient takes the resource away, though a good copy is at hand (C9).
+    pub fail_on_data_errors: bool,
+    /// A resource that never came is a transient error, since this server says what does not exist (gRFC A88).
+    pub resource_timer_is_transient_error: bool,
+}
+
+impl Server {
+    /// A server without TLS.
+    pub fn insecure(uri: impl Into<String>) -> Self {
+        Self {
+            uri: uri.into(),
+            credentials: ChannelCredentials::Insecure,
+            call_credentials: Vec::new(),
+            features: ServerFeatures::default(),
+        }
+    }
+
+    /// Where to connect to, and whether with TLS, which the credentials decide.
+    ///
+    /// # Errors
+    /// When the URI is none that this client can connect to. A server that was read has passed this.
+    pub fn endpoint(&self) -> Result<Endpoint, ServerUriError> {
+        Endpoint::new(&self.uri, &self.credentials)
+    }
+
+    fn read(place: Place<'_>) -> Result<Self, BootstrapError> {
+        let server = place.object()?;
+        let read = Self {
+            uri: server.required_text("server_uri")?.to_owned(),
+            credentials: ChannelCredentials::read(server.required("channel_creds")?)?,
+            call_credentials: read_call_credentials(server.get("call_creds"))?,
+            features: ServerFeatures::read(server.get("server_features"))?,
+        };
+        match read.endpoint() {
+            Ok(_) => Ok(read),
+            Err(error) => Err(BootstrapError::ServerUri { path: server.path_of("server_uri"), error }),
+        }
+    }
+}
+
+impl ChannelCredentials {
+    /// C17: the first type that we have wins, and nothing behind it is looked at.
+    fn read(place: Place<'_>) -> Result<Self, BootstrapError> {
+        let path = place.path();
+        let mut found = Vec::new();
+        for place in place.elements()? {
+            let credentials = place.object()?;
+            match credentials.required_text("type")? {
+                "insecure" => return Ok(Self::Insecure),
+                "tls" => return read_tls(&credentials).map(Self::Tls),
+                other => found.push(other.to_owned()),
+            }
+        }
+        Err(BootstrapError::UnsupportedCredentials { path, found })
+    }
+}
+
+impl ServerFeatures {
+    /// gRFC A30: what is no string is no feature that we have.
+    fn read(place: Option<Place<'_>>) -> Result<Self, BootstrapError> {
+        let mut features = Self::default();
+        let Some(place) = place else { return Ok(features) };
+        for place in place.elements()? {
+            match place.value.as_str() {
+                Some("fail_on_data_errors") => features.fail_on_data_errors = true,
+                Some("resource_timer_is_transient_error") => {
+                    features.resource_timer_is_transient_error = true;
+                }
+                Some(_) | None => {}
+            }
+        }
+        Ok(features)
+    }
+}
+
+pub(super) fn read_list(place: Option<Place<'_>>) -> Result<Vec<Server>, BootstrapError> {
+    let Some(place) = place else { return Ok(Vec::new()) };
+    place.elements()?.map(Server::read).collect()
+}
+
+fn read_tls(credentials: &Object<'_>) -> Result<TlsFiles, BootstrapError> {
+    let Some(config) = credentials.get("config") else { return Ok(TlsFiles::default()) };
+    TlsFiles::read(&config.object()?)
+}
+
+/// gRFC A97: types that are not ours are skipped.
+fn read_call_credentials(place: Option<Place<'_>>) -> Result<Vec<CallCredentials>, BootstrapError> {
+    let mut read = Vec::new();
+    let Some(place) = place else { return Ok(read) };
+    for place in place.elements()? {
+        let credentials = place.object()?;
+        if credentials.required_text("type")? == "jwt_token_file" {
+            let config = credentials.required("config")?.object()?;
+            read.push(CallCredentials::JwtTokenFile(config.required_text("jwt_token_file")?.into()));
+        }
+    }
+    Ok(read)
+}
