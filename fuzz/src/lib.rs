@@ -24,11 +24,13 @@
 //! | `constraints` | what holds for all accepted constraints |
 //! | `matching` | the body for sets of variants, with the limits that are in use |
 //! | `names` | the body for new-style names |
+//! | `bootstrap` | the body for bootstrap documents of clients |
 //! | `requests` | the bodies for requests of streams |
 //! | `streams` | the bodies for whole streams: clients, commits and time |
 //! | `mutate` | inputs from inputs, by a seed |
 #![forbid(unsafe_code)]
 
+mod bootstrap;
 mod constraints;
 mod draft;
 mod matching;
@@ -39,6 +41,7 @@ mod streams;
 mod when;
 mod wire;
 
+pub use bootstrap::bootstrap_json;
 pub use draft::constraints_draft;
 pub use matching::variant_sets;
 pub use mutate::Mutator;
@@ -53,6 +56,7 @@ pub type Body = fn(&[u8]) -> bool;
 
 /// All bodies with the name of their corpus and words of their language.
 pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
+    ("bootstrap_json", bootstrap_json, bootstrap::WORDS),
     ("constraints_wire", constraints_wire, wire::WORDS),
     ("constraints_draft", constraints_draft, draft::WORDS),
     ("constraints_when", constraints_when, when::WORDS),

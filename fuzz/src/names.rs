@@ -94,7 +94,7 @@ fn parts(text: &str) -> Option<Parts> {
     Some((decoded(authority)?, decoded(resource_type)?, decoded(&id)?, context))
 }
 
-fn decoded(text: &str) -> Option<String> {
+pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut pieces = text.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();
     for piece in pieces {

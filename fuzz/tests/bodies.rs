@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 use xds_fuzz::{BODIES, Body, Mutator};
 
 #[test]
+fn bootstrap_json() {
+    run("bootstrap_json");
+}
+
+#[test]
 fn constraints_wire() {
     run("constraints_wire");
 }
