@@ -2,3 +2,4 @@
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+pub mod last_good;

@@ -1,0 +1,286 @@
+//! The last-known-good file: what a client or proxy was sent, so that it can start while its control plane is down.
+//!
+//! A [`LastGood`] is a log that is appended to and now and then written anew with what still counts. It is keyed by type
+//! URL, name and canonical constraints ([`VariantId`]). What it restores may be old: whoever opens it marks the records
+//! as stale until an upstream confirms or replaces them.
+//!
+//! Deliberately not here: a runtime. [`LastGood::open`] and [`LastGood::flush`] block on files, so async code calls them
+//! from a blocking task; [`LastGood::put`] and [`LastGood::remove`] only note a change in memory.
+//!
+//! The file holds configuration and may hold secrets, so on Unix only its owner may read it. Resources of the type
+//! [`SECRET`] are left out unless asked for ([`Secrets`]); private keys inlined in other types are not noticed.
+//!
+//! What went wrong with the file never keeps a client from starting:
+//!
+//! | seen when opening | done |
+//! | --- | --- |
+//! | the last entry is cut short, or the file ends in zeros (a crash while appending) | cut off and told as [`Restored::cut_bytes`] |
+//! | an entry is damaged | all whole entries are restored and go into a new file, the damaged file is [set aside](SetAside) |
+//! | what begins an entry is damaged, so that the next is not found | the same with the entries before it |
+//! | another kind of file, or a format unknown here | set aside, and an empty one begun |
+//! | an entry whose name or constraints cannot be read (any more) | [skipped](Restored::skipped) |
+//!
+//! Damage can undo what came later: a removal whose entry is damaged is forgotten, an older payload may come back. Both
+//! are stale like everything restored, and the first answer of an upstream corrects them.
+//!
+//! ```
+//! use xds_client::last_good::{LastGood, Record, Secrets};
+//! use xds_core::VariantId;
+//!
+//! # let folder = std::env::temp_dir().join(format!("xds-last-good-example-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! let path = folder.join("last_good");
+//! let (mut file, restored) = LastGood::open(&path, Secrets::LeftOut)?;
+//! assert!(restored.records.is_empty());
+//! let id = VariantId::unconstrained("example.com/acme.Thing".into(), "a".into());
+//! file.put(Record::new(id, "payload".into(), "v1".into(), "xds.example.com:443".into()));
+//! file.flush()?;
+//! drop(file);
+//!
+//! let (_file, restored) = LastGood::open(&path, Secrets::LeftOut)?;
+//! assert_eq!(restored.records[0].version, "v1");
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `record` | a record, and the message it is stored as |
+//! | `frame` | how entries lie in the file and are found again |
+//! | `replay` | what the entries of a file amount to |
+//! | `log` | the open file: appending, writing it anew |
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use xds_core::{TypeUrl, VariantId};
+use xds_proto::type_url::SECRET;
+
+use log::Log;
+use record::Change;
+use replay::Replay;
+
+pub use error::{FlushError, OpenError};
+pub use frame::{Broken, ENTRY_LIMIT_BYTES, Ending};
+pub use log::COMPACTION_MIN_BYTES;
+pub use record::Record;
+
+mod error;
+mod frame;
+mod log;
+mod record;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+/// An open last-known-good file and the changes that are not yet in it.
+///
+/// Payloads are held only until they are written: what stays in memory per record is its id and a place in the file,
+/// about 150 bytes beside the texts. One process at a time has the file open, by a lock on `<path>.lock`, as the file
+/// itself is replaced from time to time.
+#[derive(Debug)]
+pub struct LastGood {
+    log: Log,
+    /// Newest change per id that the file holds or the caller has, so it is bounded however long no flush succeeds.
+    pending: BTreeMap<VariantId, Change>,
+    secrets: Secrets,
+    /// Unlocked when it is closed.
+    _lock: File,
+}
+
+impl LastGood {
+    /// Opens the file, begins it if there is none, and mends it if it has to be. Blocks.
+    ///
+    /// # Errors
+    /// Only when the file cannot be used at all, see [`OpenError`]; what the file holds is never an error. Where it can
+    /// be read but not written, such as on a full disk, [`read`] gives what it holds.
+    pub fn open(path: impl AsRef<Path>, secrets: Secrets) -> Result<(Self, Restored), OpenError> {
+        // A link and what it points to are one file with one lock; the working directory may change later.
+        let path = fs::canonicalize(&path)
+            .or_else(|_| std::path::absolute(&path))
+            .map_err(|source| OpenError::new(path.as_ref(), source))?;
+        // Before anything is created; and reading a pipe would wait for ever.
+        if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            return Err(OpenError::NotAFile { path });
+        }
+        let lock = lock(&beside(&path, ".lock"))?;
+        let at_path = |source| OpenError::new(&path, source);
+        let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(at_path)?;
+        let read = Replay::of(BufReader::new(&file), secrets);
+        let Replay { live, skipped, found_secrets, ending, end } = read.map_err(at_path)?;
+        let mut records = Vec::with_capacity(live.len());
+        let places = live.into_iter().map(|(id, (place, record))| {
+            records.push(record);
+            (id, place)
+        });
+        let mut log = Log::new(path.clone(), file, places.collect(), end);
+
+        let (mut cut_bytes, mut set_aside) = (0, None);
+        let mended = match ending {
+            // The header of a file that was just created is written like this too.
+            Ending::Whole if end == 0 || found_secrets => log.rewrite(None),
+            Ending::Whole => Ok(()),
+            Ending::Torn { bytes } => {
+                cut_bytes = bytes;
+                if end == 0 || found_secrets { log.rewrite(None) } else { log.cut() }
+            }
+            Ending::Broken(reason) => {
+                let SetAside { path, .. } = set_aside.insert(SetAside { path: free_name(&path), reason });
+                log.rewrite(path.as_deref())
+            }
+        };
+        mended.map_err(at_path)?;
+        if let Some(SetAside { path: aside, reason }) = &set_aside {
+            tracing::warn!(
+                path = %path.display(),
+                aside = aside.as_ref().map(|aside| tracing::field::display(aside.display())),
+                restored = records.len(),
+                "the last-known-good file was damaged: {reason}"
+            );
+        }
+        let opened = Self { log, pending: BTreeMap::new(), secrets, _lock: lock };
+        Ok((opened, Restored { records, skipped, cut_bytes, set_aside }))
+    }
+
+    /// Notes that this is the newest of its id. It is written by the next [`Self::flush`], unless the file holds exactly
+    /// that already.
+    ///
+    /// Not kept are secrets where they are left out, and records of more than [`ENTRY_LIMIT_BYTES`] as stored; of the
+    /// latter's id nothing is kept then.
+    pub fn put(&mut self, record: Record) {
+        if !self.secrets.leave_out(&record.id.type_url) {
+            self.pending.insert(record.id.clone(), Change::Put(record));
+        }
+    }
+
+    /// Notes that there is no such variant any more. The next [`Self::flush`] writes it down.
+    pub fn remove(&mut self, id: VariantId) {
+        if self.log.holds(&id) {
+            self.pending.insert(id.clone(), Change::Remove(id));
+        } else {
+            self.pending.remove(&id);
+        }
+    }
+
+    /// Whether a flush has something to look at.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Writes down what changed, and has the disk confirm it. Blocks.
+    ///
+    /// When the file has more than [`COMPACTION_MIN_BYTES`] and is more than twice what counts, it is then written anew.
+    ///
+    /// # Errors
+    /// See [`FlushError`], which says what became of the changes. The file is intact in every case.
+    pub fn flush(&mut self) -> Result<(), FlushError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let appended = self.log.append(self.pending.values());
+        let appended =
+            appended.map_err(|source| FlushError::Append { path: self.log.path().to_path_buf(), source })?;
+        self.log.take(appended);
+        self.pending.clear();
+        let compacted = self.log.compact_if_bloated();
+        compacted.map_err(|source| FlushError::Compact { path: self.log.path().to_path_buf(), source })
+    }
+}
+
+/// Whether resources of the type [`SECRET`] are stored, which SDS serves: keys, tokens and certificates.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Secrets {
+    /// They are not, and those that a file holds from before are not restored but erased from it.
+    #[default]
+    LeftOut,
+    /// They are, as they came: not encrypted.
+    Kept,
+}
+
+impl Secrets {
+    fn leave_out(self, type_url: &TypeUrl) -> bool {
+        self == Self::LeftOut && type_url.as_str() == SECRET
+    }
+}
+
+/// What a file held when it was opened.
+#[derive(Debug)]
+pub struct Restored {
+    /// The newest of each id, in their order. All are stale until an upstream says otherwise.
+    pub records: Vec<Record>,
+    /// How many entries were left alone because their name or constraints cannot be read here. They go when the file is
+    /// next written anew.
+    pub skipped: usize,
+    /// How much was cut off the end after a crash, in bytes.
+    pub cut_bytes: u64,
+    /// Told when the file was damaged; the records are then those that were not.
+    pub set_aside: Option<SetAside>,
+}
+
+/// A damaged file that was moved out of the way, for whoever wants to know what happened to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    /// Where it is now: `<path>.bad`, then `.bad.1` and so on. `None` when there are [`SET_ASIDE_LIMIT`] already, which
+    /// are never overwritten: then it is gone.
+    pub path: Option<PathBuf>,
+    /// What is wrong with it.
+    pub reason: Broken,
+}
+
+/// What [`read`] finds.
+#[derive(Debug)]
+pub struct Contents {
+    /// The newest of each id, in their order.
+    pub records: Vec<Record>,
+    /// How many entries have a name or constraints that cannot be read here.
+    pub skipped: usize,
+    /// Whether the file is whole.
+    pub ending: Ending,
+    /// Where its last whole entry ends, in bytes from the start. Zero without a header.
+    pub end: u64,
+}
+
+/// Reads such a file as it stands, secrets too; it is neither locked nor mended.
+///
+/// # Errors
+/// Only those of the input; no bytes are an error.
+pub fn read(input: impl Read) -> io::Result<Contents> {
+    let Replay { live, skipped, ending, end, .. } = Replay::of(input, Secrets::Kept)?;
+    Ok(Contents { records: live.into_values().map(|(_, record)| record).collect(), skipped, ending, end })
+}
+
+/// Takes the lock that a file is used under. The lock file stays: were it removed, two processes could hold locks of that
+/// name at once.
+fn lock(path: &Path) -> Result<File, OpenError> {
+    let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.map_err(|source| OpenError::new(path, source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_path_buf() }),
+        Err(TryLockError::Error(source)) => Err(OpenError::new(path, source)),
+    }
+}
+
+/// The first name for a damaged file that is not taken.
+fn free_name(path: &Path) -> Option<PathBuf> {
+    let names = (0..SET_ASIDE_LIMIT).map(|nth| match nth {
+        0 => beside(path, ".bad"),
+        _ => beside(path, &format!(".bad.{nth}")),
+    });
+    // A link that leads nowhere takes a name too.
+    names.into_iter().find(|name| fs::symlink_metadata(name).is_err())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// How many damaged files are kept; they can be as large as the file was, and hold what it held.
+pub const SET_ASIDE_LIMIT: usize = 8;
