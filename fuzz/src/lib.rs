@@ -25,6 +25,7 @@
 //! | `matching` | the body for sets of variants, with the limits that are in use |
 //! | `names` | the body for new-style names |
 //! | `bootstrap` | the body for bootstrap documents of clients |
+//! | `last_good` | the body for last-known-good files |
 //! | `requests` | the bodies for requests of streams |
 //! | `streams` | the bodies for whole streams: clients, commits and time |
 //! | `mutate` | inputs from inputs, by a seed |
@@ -33,6 +34,7 @@
 mod bootstrap;
 mod constraints;
 mod draft;
+mod last_good;
 mod matching;
 mod mutate;
 mod names;
@@ -43,6 +45,7 @@ mod wire;
 
 pub use bootstrap::bootstrap_json;
 pub use draft::constraints_draft;
+pub use last_good::last_good_file;
 pub use matching::variant_sets;
 pub use mutate::Mutator;
 pub use names::names_xdstp;
@@ -60,6 +63,7 @@ pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("constraints_wire", constraints_wire, wire::WORDS),
     ("constraints_draft", constraints_draft, draft::WORDS),
     ("constraints_when", constraints_when, when::WORDS),
+    ("last_good_file", last_good_file, last_good::WORDS),
     ("names_xdstp", names_xdstp, names::WORDS),
     ("requests_delta", requests_delta, requests::WORDS),
     ("requests_sotw", requests_sotw, requests::WORDS),

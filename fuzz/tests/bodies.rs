@@ -29,6 +29,11 @@ fn constraints_when() {
 }
 
 #[test]
+fn last_good_file() {
+    run("last_good_file");
+}
+
+#[test]
 fn names_xdstp() {
     run("names_xdstp");
 }
