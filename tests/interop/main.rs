@@ -1,4 +1,5 @@
-//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients.
+//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients. Foreign xDS servers are there for our
+//! client.
 //!
 //! `cargo xtask test` installs them below `target/peers` and runs this; without them each test says `SKIPPED`.
 
@@ -7,6 +8,7 @@
 mod calls;
 mod envoy;
 mod folder;
+mod foreign;
 mod grpc;
 mod grpc_peer;
 mod http;

@@ -35,3 +35,9 @@ pub(crate) const GRPC_GO: &str = "bin/grpc-go-peer";
 
 /// The packages of the gRPC client in tests/interop/peers/node.
 pub(crate) const GRPC_JS: &str = "node/node_modules";
+
+/// The xDS server that is built from tests/interop/peers/go-server.
+pub(crate) const GO_CONTROL_PLANE: &str = "bin/go-control-plane-server";
+
+/// The xDS server in tests/interop/peers/java-server: `classes`, and `lib` with what they need.
+pub(crate) const JAVA_CONTROL_PLANE: &str = "java-control-plane-server";
