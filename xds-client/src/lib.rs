@@ -1,5 +1,63 @@
-//! The xDS client: for programs that consume xDS.
+//! The xDS client: for programs that consume xDS, in SotW and delta, by name and by locator (TP2).
+//!
+//! A [`Client`] reads whom to ask from gRPC's [`bootstrap`] document, keeps one stream to each server that is needed, and
+//! hands out watchers. A watcher is a stream of what changed, over a slot that holds the newest state: one that looks rarely
+//! sees the newest, misses what lay between, and delays nobody. All decisions are in the machine of
+//! [`xds_core::client`]; here are connections, files and the typed edge.
+//!
+//! ```no_run
+//! # #[derive(Clone, PartialEq, prost::Message)]
+//! # struct Cluster {}
+//! # impl prost::Name for Cluster {
+//! #     const NAME: &'static str = "Cluster";
+//! #     const PACKAGE: &'static str = "envoy.config.cluster.v3";
+//! # }
+//! use xds_client::{Client, Event, bootstrap::Bootstrap};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::start(Bootstrap::from_env()?)?;
+//! let mut cluster = client.watch::<Cluster>("checkout")?;
+//! while let Some(event) = cluster.next().await {
+//!     match event {
+//!         Event::Changed(cluster) => println!("version {}: {:?}", cluster.version(), *cluster),
+//!         Event::Gone(why) => println!("there is none: {why}"),
+//!         Event::Ambient(Some(error)) => println!("in use, but {error}"),
+//!         Event::Ambient(None) => println!("all is well again"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Any message of prost that knows its name can be watched, those of the crate `envoy-types` among them; for all else there
+//! are bytes ([`Client::watch_raw`]).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `client` | [`Client`] and its settings |
+//! | `watcher` | [`Watcher`], [`SetWatcher`] and what they tell |
+//! | [`bootstrap`] | the bootstrap document: servers, node, authorities |
+//! | [`last_good`] | the file that outlives the program |
+//! | `metrics` | [`Recorder`]: what is counted |
+//! | `hub`, `slot` | the machine and those around it; where watchers look |
+//! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
+//! | `persist` | writes the file |
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
+mod client;
+mod codec;
+mod connection;
+mod hub;
 pub mod last_good;
+mod metrics;
+mod persist;
+mod slot;
+mod transport;
+mod watcher;
+
+pub use client::{Client, ClientBuilder, StartError, WatchError};
+pub use metrics::Recorder;
+pub use transport::{Connector, Credentials, Io, Pending};
+pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
+pub use xds_core::client::{Code, Failure, Protocol, Report, ResourceStatus};

@@ -355,10 +355,11 @@ impl Client {
         member.map(State::view).unwrap_or_default()
     }
 
-    /// The members of a glob or wildcard, in no particular order.
-    pub fn members(&self, watch: WatchId) -> impl Iterator<Item = &ResourceName> {
+    /// The members of a glob or wildcard, in no particular order; `None` for what is watched by a name.
+    #[must_use]
+    pub fn members(&self, watch: WatchId) -> Option<impl Iterator<Item = &ResourceName>> {
         let (of_type, at) = watch.place();
-        self.types[of_type].entry(at).members.iter().flat_map(|members| members.keys())
+        self.types[of_type].entry(at).members.as_ref().map(|members| members.keys())
     }
 
     /// Whether a view is that of a touched subscription or member.
@@ -396,6 +397,12 @@ impl Client {
     #[must_use]
     pub fn is_connected(&self, server: usize) -> bool {
         self.upstreams[server].is_open() && self.upstreams[server].failure.is_none()
+    }
+
+    /// Whether a server could not be reached when it was tried last, and said nothing since.
+    #[must_use]
+    pub fn has_failed(&self, server: usize) -> bool {
+        self.upstreams[server].failure.is_some()
     }
 
     /// A connection is being made.
@@ -823,4 +830,4 @@ fn bits(mask: u64) -> impl Iterator<Item = usize> {
 }
 
 /// How many servers a client may have.
-pub(crate) const SERVERS_LIMIT: usize = 64;
+pub const SERVERS_LIMIT: usize = 64;

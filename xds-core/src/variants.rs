@@ -137,6 +137,12 @@ impl Variant {
         self.extras.as_ref().map_or(&[], |extras| &extras.aliases)
     }
 
+    /// Whether no copy of it may be kept beyond its use (`cache_control`).
+    #[must_use]
+    pub fn do_not_cache(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.do_not_cache)
+    }
+
     /// The type of the payload, which for a redirect is not that of its resource (X14).
     pub(crate) fn payload_type<'a>(&self, type_url: &'a TypeUrl) -> &'a str {
         Extras::payload_type(self.extras.as_deref(), type_url)

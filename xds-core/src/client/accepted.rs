@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::constraint::Constraints;
-use crate::name::ResourceName;
+use crate::name::{ResourceName, TypeUrl};
+use crate::resource::VariantId;
 use crate::variants::Variant;
 
 /// A payload as the program uses it; what it is, only the typed layer knows.
@@ -19,6 +20,10 @@ pub type Decode = Arc<dyn Fn(&ResourceName, &Bytes) -> Result<Decoded, String> +
 
 /// A variant that was received and found valid, as watchers use it.
 pub struct Accepted {
+    /// Its type.
+    pub type_url: TypeUrl,
+    /// The server that brought it; empty for what was restored.
+    pub server: Arc<str>,
     pub(super) variant: Arc<Variant>,
     /// What the typed layer made of the payload; `None` where the type is watched as bytes only.
     pub decoded: Option<Decoded>,
@@ -33,6 +38,13 @@ pub struct Accepted {
 }
 
 impl Accepted {
+    /// What it is known by.
+    #[must_use]
+    pub fn id(&self) -> VariantId {
+        let (type_url, name) = (self.type_url.clone(), self.name().clone());
+        VariantId { type_url, name, constraints: self.constraints().clone() }
+    }
+
     /// The name of the resource.
     #[must_use]
     pub fn name(&self) -> &ResourceName {

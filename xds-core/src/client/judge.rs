@@ -459,6 +459,8 @@ impl Judge<'_> {
                 let variant = variants.and_then(|variants| variants.get(&coming.constraints));
                 let Some(variant) = variant.filter(|_| is_put) else { continue };
                 let accepted = Arc::new(Accepted {
+                    type_url: self.watched.type_url.clone(),
+                    server: Arc::clone(&self.server_name),
                     variant: Arc::clone(variant),
                     decoded: coming.decoded,
                     version: Arc::clone(&coming.version),

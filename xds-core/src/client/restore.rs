@@ -53,6 +53,8 @@ impl Client {
                 });
             }
             let accepted = Arc::new(Accepted {
+                type_url: id.type_url.clone(),
+                server: Arc::default(),
                 variant,
                 decoded,
                 version: Arc::clone(&version),

@@ -42,6 +42,8 @@ pub struct View {
     pub copy: Option<Arc<Accepted>>,
     /// Beside a copy: what is wrong although it is to be used. Without one: why there is none (C8).
     pub error: Option<Arc<Failure>>,
+    /// Of a glob or wildcard: its server said what belongs to it.
+    pub is_complete: bool,
 }
 
 /// What is known of one resource that is watched.
@@ -112,12 +114,17 @@ impl State {
     }
 
     pub(super) fn view(&self) -> View {
-        View { copy: self.copy.clone(), error: self.outage.as_ref().or(self.error.as_ref()).cloned() }
+        View {
+            copy: self.copy.clone(),
+            error: self.outage.as_ref().or(self.error.as_ref()).cloned(),
+            is_complete: self.copy.is_none() && self.status == ResourceStatus::Acked,
+        }
     }
 
     /// Whether another server may be needed for it (C15): a known absence counts as known.
     pub(super) fn is_missing(&self) -> bool {
-        let is_absent = self.status == ResourceStatus::DoesNotExist
+        let is_absent = matches!(self.status, ResourceStatus::DoesNotExist)
+            || (self.copy.is_none() && self.status == ResourceStatus::Acked)
             || (self.status == ResourceStatus::ReceivedError
                 && self.error.as_ref().is_some_and(|error| error.code == Code::NOT_FOUND));
         !is_absent && self.copy.as_ref().is_none_or(|copy| copy.is_restored)

@@ -1,0 +1,446 @@
+//! The client as programs use it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use xds_core::client::{self as machine, AuthorityConfig, ClientConfig, Protocol, Report, ServerConfig};
+use xds_core::{Cache, ParameterMapping, Parameters, TypeUrl};
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::config::core::v3::node::UserAgentVersionType;
+
+use crate::bootstrap::{Authority, Bootstrap, Server, ServerUriError};
+use crate::connection;
+use crate::hub::{Handle, Hub, keep_time};
+use crate::last_good::{LastGood, OpenError, Secrets};
+use crate::metrics::{NoRecorder, Recorder};
+use crate::persist::Persist;
+use crate::transport::{Connector, Credentials, Transport};
+use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
+
+/// A client of the servers that a bootstrap document names.
+///
+/// Cheap to clone. Connections are made when something is watched, and end when the last clone and the last watcher are
+/// gone.
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+    node: Arc<Node>,
+    /// What is watched through this clone has these; `None`: those of its authority.
+    parameters: Option<Parameters>,
+}
+
+/// Settings of a client that its bootstrap document does not hold.
+#[must_use]
+pub struct ClientBuilder {
+    bootstrap: Bootstrap,
+    protocol: Protocol,
+    speaks_locators: bool,
+    from_metadata: Option<ParameterMapping>,
+    connector: Option<Connector>,
+    credentials: Option<Credentials>,
+    recorder: Arc<dyn Recorder>,
+    last_good: Option<(PathBuf, Secrets)>,
+    resource_timeout: Option<Duration>,
+}
+
+/// Why a client cannot start. Nothing runs then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The bootstrap document names no server.
+    #[error("there is no server to ask")]
+    NoServer,
+    /// More servers than a client can tell apart.
+    #[error("{found} servers are more than the limit of {limit}")]
+    TooManyServers {
+        /// How many there are, over all authorities.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// The address of a server cannot be used.
+    #[error(transparent)]
+    Server(#[from] ServerUriError),
+    /// The last-known-good file cannot be used.
+    #[error(transparent)]
+    LastGood(#[from] OpenError),
+    /// There is no tokio runtime, on which connections would run.
+    #[error("a client starts within a tokio runtime")]
+    NoRuntime,
+}
+
+/// Why something cannot be watched. Nothing is watched then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WatchError {
+    /// The name or its parameters.
+    #[error(transparent)]
+    Refused(#[from] machine::WatchError),
+    /// The name stands for many resources; watch it with [`Client::watch_set`].
+    #[error("{name:?} stands for many resources, and is watched as a set")]
+    IsSet {
+        /// The name.
+        name: String,
+    },
+    /// The name stands for one resource; watch it with [`Client::watch`].
+    #[error("{name:?} is neither a glob nor the wildcard, so it is no set")]
+    IsNoSet {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Client {
+    /// A client with the settings of [`builder`](Self::builder) as they are.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(bootstrap: Bootstrap) -> Result<Self, StartError> {
+        Self::builder(bootstrap).start()
+    }
+
+    /// A client to be.
+    pub fn builder(bootstrap: Bootstrap) -> ClientBuilder {
+        ClientBuilder {
+            bootstrap,
+            protocol: Protocol::default(),
+            speaks_locators: false,
+            from_metadata: None,
+            connector: None,
+            credentials: None,
+            recorder: Arc::new(NoRecorder),
+            last_good: None,
+            resource_timeout: None,
+        }
+    }
+
+    /// The same client, whose watchers ask with these parameters in the place of those of their authority (T2).
+    #[must_use]
+    pub fn with<K, V>(&self, parameters: impl IntoIterator<Item = (K, V)>) -> Self
+    where
+        K: Into<Arc<str>>,
+        V: Into<Arc<str>>,
+    {
+        Self { parameters: Some(parameters.into_iter().collect()), ..self.clone() }
+    }
+
+    /// Watches one resource. Its payloads are decoded when they come, and one that cannot be is rejected (C2).
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub fn watch<T>(&self, name: &str) -> Result<Watcher<T>, WatchError>
+    where
+        T: ResourceType,
+    {
+        let type_url = self.declare::<T>();
+        self.watch_one(&type_url, name)
+    }
+
+    /// Watches many resources: one request tells the server of all of them.
+    ///
+    /// # Errors
+    /// See [`WatchError`]; then none of them is watched.
+    pub fn watch_many<'n, T>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Result<Vec<Watcher<T>>, WatchError>
+    where
+        T: ResourceType,
+    {
+        let type_url = self.declare::<T>();
+        let hub = self.handle.hub();
+        let watched = hub.watch_many(&type_url, names, self.parameters.as_ref());
+        let mut watchers = Vec::new();
+        for (name, watch, slot) in watched? {
+            let is_set = slot.lock().members.is_some();
+            watchers.push(Watcher::new(Arc::clone(&self.handle), watch, slot));
+            if is_set {
+                return Err(WatchError::IsSet { name: name.to_owned() });
+            }
+        }
+        Ok(watchers)
+    }
+
+    /// Watches everything of a type that there is for this client.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub fn watch_all<T>(&self) -> Result<SetWatcher<T>, WatchError>
+    where
+        T: ResourceType,
+    {
+        self.watch_set("*")
+    }
+
+    /// Watches the members of a glob such as `xdstp://authority/acme.Thing/shop/*` (X12), or everything (`*`).
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub fn watch_set<T>(&self, name: &str) -> Result<SetWatcher<T>, WatchError>
+    where
+        T: ResourceType,
+    {
+        let type_url = self.declare::<T>();
+        self.watch_members(&type_url, name)
+    }
+
+    /// Watches one resource of any type as bytes.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub fn watch_raw(&self, type_url: &TypeUrl, name: &str) -> Result<Watcher<Raw>, WatchError> {
+        self.watch_one(type_url, name)
+    }
+
+    /// Watches a glob or everything of any type as bytes.
+    ///
+    /// # Errors
+    /// See [`WatchError`].
+    pub fn watch_set_raw(&self, type_url: &TypeUrl, name: &str) -> Result<SetWatcher<Raw>, WatchError> {
+        self.watch_members(type_url, name)
+    }
+
+    /// What the servers say exists, by name and constraints; it can be served from.
+    #[must_use]
+    pub fn cache(&self) -> Arc<Cache> {
+        self.handle.hub().read(|machine| Arc::clone(machine.cache()))
+    }
+
+    /// Everything that is watched and how it stands, in the order of types and names. Costs a walk over all of it.
+    #[must_use]
+    pub fn report(&self) -> Vec<Report> {
+        self.handle.hub().read(machine::Client::report)
+    }
+
+    /// The node as servers are told it.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    fn watch_one<T>(&self, type_url: &TypeUrl, name: &str) -> Result<Watcher<T>, WatchError>
+    where
+        T: Payload,
+    {
+        let (watch, slot) = self.handle.hub().watch(type_url, name, self.parameters.clone())?;
+        let is_set = slot.lock().members.is_some();
+        let watcher = Watcher::new(Arc::clone(&self.handle), watch, slot);
+        if is_set { Err(WatchError::IsSet { name: name.to_owned() }) } else { Ok(watcher) }
+    }
+
+    fn watch_members<T>(&self, type_url: &TypeUrl, name: &str) -> Result<SetWatcher<T>, WatchError>
+    where
+        T: Payload,
+    {
+        let (watch, slot) = self.handle.hub().watch(type_url, name, self.parameters.clone())?;
+        let is_set = slot.lock().members.is_some();
+        let watcher = SetWatcher::new(Arc::clone(&self.handle), watch, slot);
+        if is_set { Ok(watcher) } else { Err(WatchError::IsNoSet { name: name.to_owned() }) }
+    }
+
+    /// Has payloads of the type decoded on receipt.
+    fn declare<T>(&self) -> TypeUrl
+    where
+        T: ResourceType,
+    {
+        let type_url = TypeUrl::new(format!("type.googleapis.com/{}", T::full_name()));
+        self.handle.hub().declare(&type_url, || {
+            Arc::new(|_, payload| match T::decode(payload.clone()) {
+                Ok(message) => Ok(Arc::new(message)),
+                Err(error) => Err(error.to_string()),
+            })
+        });
+        type_url
+    }
+}
+
+impl ClientBuilder {
+    /// The protocol with all servers. Default: state of the world, which every server speaks. With delta an absent resource is
+    /// told at once, and less is sent.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// The servers speak TP2, so that parameters may go to them. An authority that has `dynamic_parameters` in the bootstrap
+    /// document says so by that.
+    pub fn speaks_locators(mut self) -> Self {
+        self.speaks_locators = true;
+        self
+    }
+
+    /// Parameters of authorities that have none of their own are derived from the node, as a server of ours would do it for a
+    /// client that sends none (T46); they go out in locators.
+    pub fn parameters_from_metadata(mut self, mapping: ParameterMapping) -> Self {
+        self.from_metadata = Some(mapping);
+        self
+    }
+
+    /// Connects by this in the place of TCP: pairs in memory for tests, or a tunnel. TLS, where the bootstrap document asks
+    /// for it, goes over it.
+    pub fn connector(mut self, connector: Connector) -> Self {
+        self.connector = Some(connector);
+        self
+    }
+
+    /// Asked for the metadata of each stream, beside the call credentials of the bootstrap document.
+    pub fn call_credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
+    /// Told what is counted.
+    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+        self.recorder = recorder;
+        self
+    }
+
+    /// Keeps what was accepted last in this file, and starts from what is there (see [`last_good`](crate::last_good)). What
+    /// stems from it is [stale](crate::Resource::is_stale) until a server says something of it.
+    pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
+        self.last_good = Some((path.as_ref().to_owned(), secrets));
+        self
+    }
+
+    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5). Default 15 s; twice as long
+    /// with servers whose silence says nothing (C6).
+    pub fn resource_timeout(mut self, timeout: Duration) -> Self {
+        self.resource_timeout = Some(timeout);
+        self
+    }
+
+    /// Starts it on the tokio runtime that this is called in. Connections are made when something is watched.
+    ///
+    /// Reads the last-known-good file, if there is one, and blocks for that.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(self) -> Result<Client, StartError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        let mut servers = Servers::default();
+        let default = self.authority(&self.bootstrap.servers, &self.bootstrap.parameters, &mut servers);
+        let authorities = self.bootstrap.authorities.iter().map(|(name, authority)| {
+            let Authority { servers: own, parameters, fallback_on_reachability_only, .. } = authority;
+            let own = if own.is_empty() { &self.bootstrap.servers } else { own };
+            let config = self.authority(own, parameters, &mut servers);
+            let fallback_on_reachability_only = *fallback_on_reachability_only;
+            (name.clone(), AuthorityConfig { fallback_on_reachability_only, ..config })
+        });
+        let authorities: BTreeMap<_, _> = authorities.collect();
+        let Servers { list } = servers;
+        if list.is_empty() {
+            return Err(StartError::NoServer);
+        }
+        if list.len() > machine::SERVERS_LIMIT {
+            return Err(StartError::TooManyServers { found: list.len(), limit: machine::SERVERS_LIMIT });
+        }
+        let node = node(&self.bootstrap.node);
+        let mut config = ClientConfig::new(node.encode_to_vec().into(), self.server(&list[0]));
+        config.servers = list.iter().map(|server| self.server(server)).collect();
+        (config.default_authority, config.authorities) = (default, authorities);
+        if let Some(timeout) = self.resource_timeout {
+            (config.resource_timeout, config.transient_resource_timeout) = (timeout, timeout * 2);
+        }
+        let mut transports = Vec::new();
+        for server in list {
+            transports.push(Transport::new(server, self.connector.clone(), self.credentials.clone())?);
+        }
+        let mut machine = machine::Client::new(config);
+        let mut persist = None;
+        if let Some((path, secrets)) = self.last_good {
+            let (file, restored) = LastGood::open(path, secrets)?;
+            let records = restored.records.into_iter().map(|record| machine::Restored {
+                id: record.id,
+                payload: record.payload,
+                version: record.version.into(),
+                ttl: record.ttl,
+            });
+            machine.restore(Duration::ZERO, records.collect());
+            persist = Some((Arc::new(Persist::default()), file));
+        }
+        let (hub, handle) =
+            Hub::new(machine, self.recorder, persist.as_ref().map(|(persist, _)| Arc::clone(persist)));
+        if let Some((persist, file)) = persist {
+            runtime.spawn(persist.run(file));
+        }
+        for (server, transport) in transports.into_iter().enumerate() {
+            runtime.spawn(connection::run(Arc::clone(&hub), server, transport, self.protocol));
+        }
+        runtime.spawn(keep_time(hub));
+        Ok(Client { handle, node: Arc::new(node), parameters: None })
+    }
+
+    fn authority(&self, own: &[Server], parameters: &Parameters, servers: &mut Servers) -> AuthorityConfig {
+        let derived = || self.from_metadata.as_ref()?.derive(&self.bootstrap.node.encode_to_vec()).ok();
+        let parameters = match parameters.is_empty() {
+            true => derived().unwrap_or_default(),
+            false => parameters.clone(),
+        };
+        AuthorityConfig {
+            servers: own.iter().map(|server| servers.number(server)).collect(),
+            // P3.3
+            speaks_locators: self.speaks_locators || !parameters.is_empty(),
+            parameters,
+            fallback_on_reachability_only: false,
+        }
+    }
+
+    fn server(&self, server: &Server) -> ServerConfig {
+        ServerConfig {
+            name: server.uri.as_str().into(),
+            protocol: self.protocol,
+            errors: machine::ErrorPolicy {
+                fail_on_data_errors: server.features.fail_on_data_errors,
+                resource_timer_is_transient_error: server.features.resource_timer_is_transient_error,
+            },
+        }
+    }
+}
+
+/// C16: equal servers share one stream.
+#[derive(Default)]
+struct Servers {
+    list: Vec<Server>,
+}
+
+impl Servers {
+    fn number(&mut self, server: &Server) -> usize {
+        let known = self.list.iter().position(|known| known == server);
+        known.unwrap_or_else(|| {
+            self.list.push(server.clone());
+            self.list.len() - 1
+        })
+    }
+}
+
+/// P7: what belongs to the client, and not into the file.
+fn node(configured: &Node) -> Node {
+    let mut node = configured.clone();
+    node.user_agent_name = env!("CARGO_PKG_NAME").to_owned();
+    node.user_agent_version_type =
+        Some(UserAgentVersionType::UserAgentVersion(env!("CARGO_PKG_VERSION").to_owned()));
+    node.client_features = FEATURES.map(str::to_owned).to_vec();
+    node
+}
+
+/// S30, S38: wrappers are read, and a TTL is honoured.
+const FEATURES: [&str; 2] = ["xds.config.resource-in-sotw", "xds.config.supports-resource-ttl"];
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("parameters", &self.parameters).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("bootstrap", &self.bootstrap)
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
+    }
+}

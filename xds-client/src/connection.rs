@@ -1,0 +1,182 @@
+//! One server: connects when it is needed, hands requests and responses over, and comes back after a failure.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use tokio::time::sleep_until;
+use tonic::{Request, Status, Streaming};
+use tracing::{debug, info, warn};
+use xds_core::client::{Outcome, Protocol};
+
+use crate::codec::Frames;
+use crate::hub::Hub;
+use crate::transport::{Transport, TransportError};
+
+/// How a stream ended.
+enum End {
+    /// Nobody needs the server any more.
+    Left,
+    /// C7
+    Lost(String),
+}
+
+/// Serves one server as long as anybody uses the client.
+pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, protocol: Protocol) {
+    let name = Arc::clone(transport.name());
+    while !hub.is_closed() {
+        let Some(at) = hub.read(|machine| machine.connect_at(server)) else {
+            hub.line(server).need.notified().await;
+            continue;
+        };
+        let at = hub.start() + at;
+        if at > tokio::time::Instant::now() {
+            tokio::select! {
+                () = hub.line(server).need.notified() => {}
+                () = sleep_until(at) => {}
+            }
+            continue;
+        }
+        hub.change(|machine, _| (machine.on_connecting(server), Outcome::default()));
+        debug!(server = %name, "connecting");
+        match attempt(&hub, server, &transport, protocol).await {
+            End::Left => {
+                debug!(server = %name, "nothing is watched there any more");
+                hub.change(|machine, now| (machine.on_left(now, server), Outcome::default()));
+            }
+            End::Lost(reason) => {
+                let jitter = hub.jitter();
+                let was_connected = hub.read(|machine| machine.is_connected(server));
+                hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
+                let failed = hub.read(|machine| machine.has_failed(server));
+                if failed {
+                    warn!(server = %name, reason, "cannot be reached");
+                    hub.recorder.connected(&name, false);
+                    if was_connected {
+                        hub.recorder.server_failure(&name);
+                    }
+                } else {
+                    info!(server = %name, reason, "the stream ended");
+                }
+            }
+        }
+    }
+}
+
+/// One connection with one stream.
+async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> End {
+    let stream = async {
+        let channel = transport.connect().await?;
+        let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_LIMIT_BYTES);
+        client.ready().await.map_err(|error| TransportError::Connect(error.into()))?;
+        let mut request = Request::new(Requests { hub: Arc::clone(hub), server, is_open: false });
+        transport.authenticate(&mut request).await?;
+        let path = match protocol {
+            Protocol::Sotw => SOTW,
+            Protocol::Delta => DELTA,
+        };
+        let path = http::uri::PathAndQuery::from_static(path);
+        let response = client.streaming(request, path, Frames).await.map_err(TransportError::Refused)?;
+        Ok::<_, TransportError>(response.into_inner())
+    };
+    let responses = tokio::select! {
+        responses = stream => responses,
+        () = unneeded(hub, server) => return End::Left,
+    };
+    let mut responses = match responses {
+        Ok(responses) => responses,
+        Err(error) => return End::Lost(error.with_causes()),
+    };
+    loop {
+        tokio::select! {
+            message = responses.message() => match read(hub, server, transport.name(), message) {
+                None => {}
+                Some(reason) => return End::Lost(reason),
+            },
+            () = unneeded(hub, server) => return leave(responses),
+        }
+    }
+}
+
+/// Hands one response to the machine; why there is none.
+fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Status>) -> Option<String> {
+    let frame = match message {
+        Ok(Some(frame)) => frame,
+        Ok(None) => return Some("the server ended the stream".to_owned()),
+        Err(status) => return Some(format!("{:?}: {}", status.code(), status.message())),
+    };
+    hub.recorder.connected(name, true);
+    let judged = hub.change(|machine, now| match machine.on_response(now, server, &frame) {
+        Ok(mut outcome) => (Ok(outcome.response.take()), outcome),
+        Err(error) => (Err(error), Outcome::default()),
+    });
+    match judged {
+        // C3
+        Err(error) => warn!(server = name, %error, "passed over"),
+        Ok(None) => warn!(server = name, "passed over a response of a type that was not asked for"),
+        Ok(Some(judged)) => {
+            for rejection in &judged.rejections {
+                warn!(server = name, type_url = %judged.type_url, "rejected {rejection}");
+            }
+            if judged.unasked > 0 {
+                debug!(server = name, type_url = %judged.type_url, unasked = judged.unasked, "ignored");
+            }
+            let type_url = judged.type_url.as_str();
+            hub.recorder.updates(name, type_url, judged.valid, judged.rejections.len());
+            hub.line(server).requests.wake();
+        }
+    }
+    None
+}
+
+/// Returns when nobody needs the server.
+async fn unneeded(hub: &Hub, server: usize) {
+    while !hub.is_closed() && hub.read(|machine| machine.is_wanted(server)) {
+        hub.line(server).need.notified().await;
+    }
+}
+
+/// C13: without anything to watch the stream is closed.
+fn leave(responses: Streaming<Bytes>) -> End {
+    drop(responses);
+    End::Left
+}
+
+/// The requests of one stream. The transport asks for the next one when it has room, so nothing queues; and it does so for
+/// the first time when the stream was opened on a connection that stands (P5.4).
+struct Requests {
+    hub: Arc<Hub>,
+    server: usize,
+    is_open: bool,
+}
+
+impl Stream for Requests {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let server = self.server;
+        let opens = !std::mem::replace(&mut self.is_open, true);
+        // Before looking, so that no change is missed.
+        self.hub.line(server).requests.register(cx.waker());
+        let request = self.hub.change(|machine, now| {
+            if opens {
+                machine.on_open(now, server);
+            }
+            (machine.next_request(now, server), Outcome::default())
+        });
+        match request {
+            Some(request) => Poll::Ready(Some(request)),
+            None if self.hub.is_closed() => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger than this is no
+/// configuration.
+const RESPONSE_LIMIT_BYTES: usize = 1 << 30;

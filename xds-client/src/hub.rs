@@ -1,0 +1,311 @@
+//! What the client, its watchers and its connections share: the machine, and where watchers look.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use atomic_waker::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use xds_core::client::{Client as Machine, Decode, Outcome, WatchError, WatchId};
+use xds_core::{Parameters, ResourceName, TypeUrl};
+
+use crate::metrics::Recorder;
+use crate::persist::Persist;
+use crate::slot::Slot;
+
+/// The machine and those around it.
+pub(crate) struct Hub {
+    state: Mutex<State>,
+    start: Instant,
+    lines: Vec<Line>,
+    /// The timer has to look again.
+    pub(crate) timer: Notify,
+    is_closed: AtomicBool,
+    random: RandomState,
+    pub(crate) recorder: Arc<dyn Recorder>,
+    persist: Option<Arc<Persist>>,
+}
+
+/// How a connection is told that there is something to do.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// There may be a request to send.
+    pub(crate) requests: AtomicWaker,
+    /// Whether the server is needed may have changed.
+    pub(crate) need: Notify,
+}
+
+struct State {
+    machine: Machine,
+    slots: HashMap<WatchId, Arc<Slot>>,
+    declared: BTreeSet<TypeUrl>,
+    /// When the timer looks next.
+    armed: Option<Duration>,
+    needed: Vec<bool>,
+}
+
+/// Keeps connections up; when the last one goes, they end.
+#[derive(Debug)]
+pub(crate) struct Handle(Arc<Hub>);
+
+impl Hub {
+    pub(crate) fn new(
+        machine: Machine,
+        recorder: Arc<dyn Recorder>,
+        persist: Option<Arc<Persist>>,
+    ) -> (Arc<Self>, Arc<Handle>) {
+        let servers = machine.servers();
+        let state = State {
+            machine,
+            slots: HashMap::new(),
+            declared: BTreeSet::new(),
+            armed: None,
+            needed: vec![false; servers],
+        };
+        let hub = Arc::new(Self {
+            state: Mutex::new(state),
+            start: Instant::now(),
+            lines: (0..servers).map(|_| Line::default()).collect(),
+            timer: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            random: RandomState::new(),
+            recorder,
+            persist,
+        });
+        let handle = Arc::new(Handle(Arc::clone(&hub)));
+        (hub, handle)
+    }
+
+    /// The time since the start of the client, which is the time of its machine.
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
+    pub(crate) fn line(&self, server: usize) -> &Line {
+        &self.lines[server]
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// A random number, for backoff: a new hasher of the standard library has keys that nobody can foresee.
+    pub(crate) fn jitter(&self) -> u32 {
+        let hash = self.random.hash_one((self.now(), RandomState::new().hash_one(0)));
+        u32::try_from(hash >> 32).unwrap_or(u32::MAX)
+    }
+
+    /// Reads the machine.
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&Machine) -> R) -> R {
+        look(&self.lock().machine)
+    }
+
+    /// Has an event change the machine, and tells all whom that concerns.
+    pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome)) -> R {
+        let now = self.now();
+        let mut state = self.lock();
+        let (result, outcome) = event(&mut state.machine, now);
+        let mut wakers = Vec::new();
+        for touched in &outcome.touched {
+            if let Some(slot) = state.slots.get(&touched.watch) {
+                let view = state.machine.look(touched);
+                wakers.extend(slot.lock().put(touched.member.as_ref(), view));
+            }
+        }
+        if let Some(persist) = &self.persist {
+            persist.note(&outcome);
+        }
+        let news = state.news();
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        self.tell(news);
+        result
+    }
+
+    /// Watches something; where to look.
+    pub(crate) fn watch(
+        &self,
+        type_url: &TypeUrl,
+        name: &str,
+        parameters: Option<Parameters>,
+    ) -> Result<(WatchId, Arc<Slot>), WatchError> {
+        let mut state = self.lock();
+        let watched = state.watch(type_url, name, parameters)?;
+        self.tell_of_watches(state);
+        Ok(watched)
+    }
+
+    /// Watches several things, or none if one of them cannot be.
+    pub(crate) fn watch_many<'n>(
+        &self,
+        type_url: &TypeUrl,
+        names: impl IntoIterator<Item = &'n str>,
+        parameters: Option<&Parameters>,
+    ) -> Result<Vec<(&'n str, WatchId, Arc<Slot>)>, WatchError> {
+        let mut state = self.lock();
+        let mut watched = Vec::new();
+        for name in names {
+            match state.watch(type_url, name, parameters.cloned()) {
+                Ok((watch, slot)) => watched.push((name, watch, slot)),
+                Err(error) => {
+                    for (_, watch, slot) in watched {
+                        state.unwatch(watch, &slot);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.tell_of_watches(state);
+        Ok(watched)
+    }
+
+    /// Has a type decoded, if it is not yet.
+    pub(crate) fn declare(&self, type_url: &TypeUrl, decode: impl FnOnce() -> Decode) {
+        let mut state = self.lock();
+        if state.declared.insert(type_url.clone()) {
+            state.machine.declare(type_url, decode());
+        }
+    }
+
+    /// One watcher less, which looked here.
+    pub(crate) fn unwatch(&self, watch: WatchId, slot: &Arc<Slot>) {
+        let mut state = self.lock();
+        state.unwatch(watch, slot);
+        self.tell_of_watches(state);
+    }
+
+    fn tell_of_watches(&self, mut state: MutexGuard<'_, State>) {
+        let news = state.news();
+        drop(state);
+        self.tell(news);
+        self.lines.iter().for_each(|line| line.requests.wake());
+    }
+
+    fn tell(&self, News { timer, need }: News) {
+        if timer {
+            self.timer.notify_one();
+        }
+        for server in need {
+            self.lines[server].need.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of the machine would be a defect; what it left is still the newest there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let wakers: Vec<_> = self.lock().slots.values().flat_map(|slot| slot.lock().close()).collect();
+        wakers.into_iter().for_each(Waker::wake);
+        self.timer.notify_one();
+        for line in &self.lines {
+            line.need.notify_one();
+            line.requests.wake();
+        }
+        if let Some(persist) = &self.persist {
+            persist.close();
+        }
+    }
+}
+
+/// Who has to look again after a change.
+struct News {
+    timer: bool,
+    need: Vec<usize>,
+}
+
+impl State {
+    fn watch(
+        &mut self,
+        type_url: &TypeUrl,
+        name: &str,
+        parameters: Option<Parameters>,
+    ) -> Result<(WatchId, Arc<Slot>), WatchError> {
+        let Self { machine, slots, .. } = self;
+        let watch = machine.on_watch(type_url, name, parameters)?;
+        let slot = slots.entry(watch).or_insert_with(|| {
+            let members = machine.members(watch).map(|members| {
+                let view = |name: &ResourceName| (name.clone(), machine.member(watch, name));
+                members.map(view).collect()
+            });
+            Arc::new(Slot::new(machine.view(watch), members))
+        });
+        Ok((watch, Arc::clone(slot)))
+    }
+
+    fn unwatch(&mut self, watch: WatchId, slot: &Arc<Slot>) {
+        self.machine.on_unwatch(watch);
+        // One is the table's, one that of the watcher that goes.
+        if Arc::strong_count(slot) == 2 {
+            self.slots.remove(&watch);
+        }
+    }
+
+    fn news(&mut self) -> News {
+        let deadline = self.machine.next_deadline();
+        let timer = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
+        if timer {
+            self.armed = deadline;
+        }
+        let mut need = Vec::new();
+        for (server, needed) in self.needed.iter_mut().enumerate() {
+            let is_needed = self.machine.is_wanted(server);
+            if *needed != is_needed {
+                *needed = is_needed;
+                need.push(server);
+            }
+        }
+        News { timer, need }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl Handle {
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+/// Has the machine do what is due, as long as anybody uses it.
+pub(crate) async fn keep_time(hub: Arc<Hub>) {
+    while !hub.is_closed() {
+        let deadline = {
+            let mut state = hub.lock();
+            state.armed = state.machine.next_deadline();
+            state.armed
+        };
+        let woken = hub.timer.notified();
+        match deadline {
+            None => woken.await,
+            Some(deadline) => {
+                tokio::select! {
+                    () = woken => {}
+                    () = tokio::time::sleep_until(hub.start + deadline) => {
+                        hub.change(|machine, now| ((), machine.on_timeout(now)));
+                    }
+                }
+            }
+        }
+    }
+}

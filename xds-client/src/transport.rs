@@ -1,0 +1,176 @@
+//! Connections to servers: addresses, TLS, keepalive, credentials.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use tokio::fs;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use tonic::{Request, Status};
+use tower::service_fn;
+
+use crate::bootstrap::{CallCredentials, ChannelCredentials, Server, ServerUriError, TlsFiles};
+
+/// Any connection.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T> Io for T where T: AsyncRead + AsyncWrite + Send + Unpin {}
+
+/// What a hook gives back later.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Makes connections in the place of TCP: pairs in memory for tests, or a tunnel.
+pub type Connector = Arc<dyn Fn(&Server) -> Pending<io::Result<Box<dyn Io>>> + Send + Sync>;
+
+/// Gives the metadata that each stream is opened with, such as a token.
+pub type Credentials = Arc<dyn Fn(&Server) -> Pending<Result<MetadataMap, Status>> + Send + Sync>;
+
+/// How one server is reached.
+pub(crate) struct Transport {
+    server: Server,
+    name: Arc<str>,
+    endpoint: Endpoint,
+    is_tls: bool,
+    connector: Option<Connector>,
+    credentials: Option<Credentials>,
+}
+
+/// Why there is no stream. The client tries again by itself (C7).
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TransportError {
+    #[error("cannot read {path}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("the TLS files cannot be used")]
+    Tls(#[source] tonic::transport::Error),
+    #[error("cannot connect")]
+    Connect(#[source] Box<dyn Error + Send + Sync>),
+    #[error("no credentials: {0}")]
+    Credentials(Status),
+    #[error("a token must not go over a connection without TLS")]
+    TokenInPlain,
+    #[error("{:?}: {}", .0.code(), .0.message())]
+    Refused(Status),
+}
+
+impl TransportError {
+    /// With what it stems from, which is where the reason is.
+    pub(crate) fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            _ = write!(text, ": {error}");
+            cause = error.source();
+        }
+        text
+    }
+}
+
+impl Transport {
+    pub(crate) fn new(
+        server: Server,
+        connector: Option<Connector>,
+        credentials: Option<Credentials>,
+    ) -> Result<Self, ServerUriError> {
+        let address = server.endpoint()?;
+        let invalid = |_| ServerUriError::BadAddress { uri: server.uri.clone() };
+        let endpoint = Endpoint::from_shared(address.uri().to_owned()).map_err(invalid)?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .tcp_keepalive(Some(TCP_KEEPALIVE_AFTER))
+            .tcp_keepalive_interval(Some(TCP_KEEPALIVE_INTERVAL))
+            .tcp_keepalive_retries(Some(TCP_KEEPALIVE_PROBES))
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .http2_adaptive_window(true);
+        let (name, is_tls) = (server.uri.as_str().into(), address.is_tls());
+        Ok(Self { server, name, endpoint, is_tls, connector, credentials })
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Connects. Files are read each time, so certificates that were exchanged meanwhile count.
+    pub(crate) async fn connect(&self) -> Result<Channel, TransportError> {
+        let mut endpoint = self.endpoint.clone();
+        if let ChannelCredentials::Tls(files) = &self.server.credentials {
+            endpoint = endpoint.tls_config(tls(files).await?).map_err(TransportError::Tls)?;
+        }
+        let connecting = async {
+            match &self.connector {
+                None => endpoint.connect().await,
+                Some(connector) => {
+                    let (connector, server) = (Arc::clone(connector), self.server.clone());
+                    let connect = move |_: Uri| {
+                        let connecting = connector(&server);
+                        async move { connecting.await.map(TokioIo::new) }
+                    };
+                    endpoint.connect_with_connector(service_fn(connect)).await
+                }
+            }
+        };
+        connecting.await.map_err(|error| TransportError::Connect(error.into()))
+    }
+
+    /// Adds what the server wants to know about who asks.
+    pub(crate) async fn authenticate<T>(&self, request: &mut Request<T>) -> Result<(), TransportError> {
+        for credentials in &self.server.call_credentials {
+            match credentials {
+                CallCredentials::JwtTokenFile(path) => {
+                    if !self.is_tls {
+                        return Err(TransportError::TokenInPlain);
+                    }
+                    let token = read(path).await?;
+                    let token = String::from_utf8_lossy(&token);
+                    let invalid = |_| Status::invalid_argument("the token has characters that no header has");
+                    let value = format!("Bearer {}", token.trim()).parse().map_err(invalid);
+                    let value = value.map_err(TransportError::Credentials)?;
+                    request.metadata_mut().insert("authorization", value);
+                }
+            }
+        }
+        if let Some(credentials) = &self.credentials {
+            let metadata = credentials(&self.server).await.map_err(TransportError::Credentials)?;
+            let headers = request.metadata_mut().as_mut();
+            headers.extend(metadata.into_headers());
+        }
+        Ok(())
+    }
+}
+
+async fn tls(files: &TlsFiles) -> Result<ClientTlsConfig, TransportError> {
+    let mut config = match &files.ca_certificate_file {
+        None => ClientTlsConfig::new().with_native_roots(),
+        Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(path).await?)),
+    };
+    if let Some(identity) = &files.identity {
+        let certificate = read(&identity.certificate_file).await?;
+        let key = read(&identity.private_key_file).await?;
+        config = config.identity(Identity::from_pem(certificate, key));
+    }
+    Ok(config)
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, TransportError> {
+    fs::read(path).await.map_err(|source| TransportError::File { path: path.to_owned(), source })
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Pings more often than this let servers of gRPC end the connection, unless they are told otherwise.
+const PING_INTERVAL: Duration = Duration::from_secs(300);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So a peer that vanished without a word is noticed after some 35 s by the system, whatever it says to pings.
+const TCP_KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
+const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const TCP_KEEPALIVE_PROBES: u32 = 3;

@@ -1,0 +1,390 @@
+//! Watchers: the newest state of what is watched, as a stream of what changed in it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use prost::{Message, Name};
+use xds_core::client::{Accepted, Code, Failure, View, WatchId};
+use xds_core::{Constraints, ResourceName};
+
+use crate::hub::Handle;
+use crate::slot::Slot;
+
+/// A message that can be watched: any of prost that knows its name.
+pub trait ResourceType: Message + Name + Default + Send + Sync + 'static {}
+
+impl<T> ResourceType for T where T: Message + Name + Default + Send + Sync + 'static {}
+
+/// What the payloads of a watcher are made into: a message, or bytes that nobody looks into.
+pub trait Payload: Sized + Send + Sync + 'static {
+    /// Makes it from what was received.
+    ///
+    /// # Errors
+    /// When the payload is not a message of the type, which only a watcher is told that came after those of another type.
+    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError>;
+}
+
+impl<T> Payload for T
+where
+    T: ResourceType,
+{
+    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError> {
+        let decoded = accepted.decoded.clone().and_then(|decoded| decoded.downcast().ok());
+        decoded.map_or_else(|| T::decode(accepted.payload().clone()).map(Arc::new), Ok)
+    }
+}
+
+/// The encoded message, as it was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raw(pub Bytes);
+
+impl Payload for Raw {
+    fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError> {
+        Ok(Arc::new(Self(accepted.payload().clone())))
+    }
+}
+
+/// A resource in use, with what is known about it. It is used as the message that it holds.
+pub struct Resource<T> {
+    value: Arc<T>,
+    accepted: Arc<Accepted>,
+}
+
+impl<T> Resource<T> {
+    /// The name of the resource; for an alias that of what it stands for.
+    #[must_use]
+    pub fn name(&self) -> &ResourceName {
+        self.accepted.name()
+    }
+
+    /// The version that came with it: its own in delta, that of the response in SotW. Opaque.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.accepted.version
+    }
+
+    /// Whom this variant is for; none for a resource that is for everyone.
+    #[must_use]
+    pub fn constraints(&self) -> &Constraints {
+        self.accepted.constraints()
+    }
+
+    /// Which stream of its server brought it, counted from 1; 0 for what was restored.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.accepted.generation
+    }
+
+    /// It stems from the last-known-good file, and no server said since that it still holds.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.accepted.is_restored
+    }
+
+    /// The encoded message.
+    #[must_use]
+    pub fn payload(&self) -> &Bytes {
+        self.accepted.payload()
+    }
+
+    /// The message, to be kept.
+    #[must_use]
+    pub fn value(&self) -> &Arc<T> {
+        &self.value
+    }
+}
+
+impl<T> Deref for Resource<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Clone for Resource<T> {
+    fn clone(&self) -> Self {
+        Self { value: Arc::clone(&self.value), accepted: Arc::clone(&self.accepted) }
+    }
+}
+
+impl<T> fmt::Debug for Resource<T>
+where
+    T: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resource")
+            .field("value", &self.value)
+            .field("version", &self.accepted.version)
+            .field("constraints", self.accepted.constraints())
+            .field("is_stale", &self.accepted.is_restored)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What happened to a resource since the watcher looked (C8).
+#[derive(Debug)]
+pub enum Event<T> {
+    /// There is one, or another one. Whatever was wrong before is over.
+    Changed(Resource<T>),
+    /// There is none: it is to be used no longer, and the error says why. Without one before: it cannot be had so far.
+    Gone(Arc<Failure>),
+    /// Something is wrong beside the resource, which is still to be used; `None`: not any more.
+    Ambient(Option<Arc<Failure>>),
+}
+
+/// Watches one resource. Dropping the last watcher of it ends the subscription.
+///
+/// It is a [`Stream`] of what changed since the last look. A watcher that looks rarely sees the newest state and nothing in
+/// between; it delays nobody. The stream ends with the client.
+pub struct Watcher<T> {
+    place: Place,
+    seen: View,
+    of: PhantomData<fn() -> T>,
+}
+
+/// Watches a glob or everything of a type. Dropping the last watcher of it ends the subscription.
+///
+/// As a [`Stream`] it gives members with what happened to them since the last look.
+pub struct SetWatcher<T> {
+    place: Place,
+    watcher: u64,
+    seen: View,
+    is_told_complete: bool,
+    members: std::collections::BTreeMap<ResourceName, View>,
+    of: PhantomData<fn() -> T>,
+}
+
+/// What happened to a glob or wildcard.
+#[derive(Debug)]
+pub enum SetEvent<T> {
+    /// One of its members came, changed or went.
+    Member(ResourceName, Event<T>),
+    /// The server said all that it has, and it was given out. Said once, and again after an error of the whole.
+    Complete,
+    /// The whole cannot be had, or something is wrong beside it; `None`: not any more.
+    Failed(Option<Arc<Failure>>),
+}
+
+/// Where a watcher looks, and what it keeps up.
+struct Place {
+    handle: Arc<Handle>,
+    watch: WatchId,
+    slot: Arc<Slot>,
+}
+
+impl<T> Watcher<T>
+where
+    T: Payload,
+{
+    pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
+        Self { place: Place { handle, watch, slot }, seen: View::default(), of: PhantomData }
+    }
+
+    /// Waits for the next change; `None` when the client ended.
+    pub async fn next(&mut self) -> Option<Event<T>> {
+        std::future::poll_fn(|cx| self.poll_change(cx)).await
+    }
+
+    /// What is to be used now, whether or not it was told.
+    #[must_use]
+    pub fn borrow(&self) -> Option<Resource<T>> {
+        let copy = self.place.slot.lock().view.copy.clone()?;
+        resource(&copy).ok()
+    }
+
+    /// What is wrong now: beside the resource, or why there is none.
+    #[must_use]
+    pub fn error(&self) -> Option<Arc<Failure>> {
+        self.place.slot.lock().view.error.clone()
+    }
+
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event<T>>> {
+        let mut slot = self.place.slot.lock();
+        if let Some(event) = change(&mut self.seen, &slot.view) {
+            return Poll::Ready(Some(event));
+        }
+        if slot.is_closed {
+            return Poll::Ready(None);
+        }
+        slot.wait(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl<T> SetWatcher<T>
+where
+    T: Payload,
+{
+    pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
+        let watcher = slot.lock().join();
+        Self {
+            place: Place { handle, watch, slot },
+            watcher,
+            seen: View::default(),
+            is_told_complete: false,
+            members: std::collections::BTreeMap::new(),
+            of: PhantomData,
+        }
+    }
+
+    /// Waits for the next change; `None` when the client ended.
+    pub async fn next(&mut self) -> Option<SetEvent<T>> {
+        std::future::poll_fn(|cx| self.poll_change(cx)).await
+    }
+
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<SetEvent<T>>> {
+        let mut slot = self.place.slot.lock();
+        while let Some((name, view)) = slot.next_member(self.watcher) {
+            let seen = self.members.entry(name.clone()).or_default();
+            let is_known = seen.copy.is_some() || seen.error.is_some();
+            let event = match &view {
+                Some(view) => change(seen, view),
+                None if is_known => Some(Event::Gone(gone(&name))),
+                None => None,
+            };
+            // An ambient error beside what is new is the next event of the member.
+            let is_behind = view.as_ref().is_some_and(|view| view.error.is_some() && seen.error.is_none());
+            if view.is_none() {
+                self.members.remove(&name);
+            }
+            if is_behind {
+                slot.look_again(self.watcher, &name);
+            }
+            if let Some(event) = event {
+                return Poll::Ready(Some(SetEvent::Member(name, event)));
+            }
+        }
+        let error = slot.view.error.clone();
+        let is_same = match (&self.seen.error, &error) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if !is_same {
+            self.seen.error.clone_from(&error);
+            self.is_told_complete = false;
+            return Poll::Ready(Some(SetEvent::Failed(error)));
+        }
+        if slot.view.is_complete && !self.is_told_complete {
+            self.is_told_complete = true;
+            return Poll::Ready(Some(SetEvent::Complete));
+        }
+        if slot.is_closed {
+            return Poll::Ready(None);
+        }
+        slot.wait(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl<T> Stream for Watcher<T>
+where
+    T: Payload,
+{
+    type Item = Event<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event<T>>> {
+        self.poll_change(cx)
+    }
+}
+
+impl<T> Stream for SetWatcher<T>
+where
+    T: Payload,
+{
+    type Item = SetEvent<T>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<SetEvent<T>>> {
+        self.poll_change(cx)
+    }
+}
+
+impl<T> Drop for SetWatcher<T> {
+    fn drop(&mut self) {
+        self.place.slot.lock().leave(self.watcher);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.handle.hub().unwatch(self.watch, &self.slot);
+    }
+}
+
+impl<T> fmt::Debug for Watcher<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher").field("watch", &self.place.watch).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for SetWatcher<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SetWatcher").field("watch", &self.place.watch).finish_non_exhaustive()
+    }
+}
+
+/// What a watcher is told next that has seen one view and not yet the other (P1.18: the resource, then the error).
+fn change<T>(seen: &mut View, now: &View) -> Option<Event<T>>
+where
+    T: Payload,
+{
+    let is_same = |one: &Option<Arc<Failure>>, other: &Option<Arc<Failure>>| match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    match &now.copy {
+        Some(copy) if seen.copy.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, copy)) => {
+            seen.copy = Some(Arc::clone(copy));
+            seen.error = None;
+            Some(match resource(copy) {
+                Ok(resource) => Event::Changed(resource),
+                Err(error) => Event::Gone(unreadable(copy, &error)),
+            })
+        }
+        Some(_) if !is_same(&seen.error, &now.error) => {
+            seen.error.clone_from(&now.error);
+            Some(Event::Ambient(now.error.clone()))
+        }
+        None if seen.copy.is_some() || !is_same(&seen.error, &now.error) => {
+            let had_copy = seen.copy.take().is_some();
+            seen.error.clone_from(&now.error);
+            match &now.error {
+                Some(error) => Some(Event::Gone(Arc::clone(error))),
+                None if had_copy => Some(Event::Gone(gone_for_now())),
+                None => None,
+            }
+        }
+        Some(_) | None => None,
+    }
+}
+
+fn resource<T>(accepted: &Arc<Accepted>) -> Result<Resource<T>, prost::DecodeError>
+where
+    T: Payload,
+{
+    Ok(Resource { value: T::read(accepted)?, accepted: Arc::clone(accepted) })
+}
+
+fn gone(name: &ResourceName) -> Arc<Failure> {
+    failure(Code::NOT_FOUND, format!("{:?} is no member any more", name.as_str()))
+}
+
+fn gone_for_now() -> Arc<Failure> {
+    failure(Code::UNAVAILABLE, "it is not known any more".to_owned())
+}
+
+fn unreadable(accepted: &Accepted, error: &prost::DecodeError) -> Arc<Failure> {
+    failure(Code::INVALID_ARGUMENT, format!("{:?}: {error}", accepted.name().as_str()))
+}
+
+fn failure(code: Code, message: String) -> Arc<Failure> {
+    Arc::new(Failure { code, message: message.into(), rejected_version: None, at: std::time::Duration::ZERO })
+}

@@ -1,0 +1,283 @@
+//! The client against our server, over connections in memory.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use xds_client::bootstrap::{Bootstrap, Server as ServerAddress};
+use xds_client::last_good::Secrets;
+use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, SetEvent, Watcher};
+use xds_core::{Cache, Resource, Transaction, VariantId};
+use xds_server::Server;
+
+/// A message of a type that nobody else knows.
+#[derive(Clone, PartialEq, Message)]
+struct Thing {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    content: String,
+}
+
+impl prost::Name for Thing {
+    const NAME: &'static str = "Thing";
+    const PACKAGE: &'static str = "acme";
+}
+
+const THING: &str = "type.googleapis.com/acme.Thing";
+
+/// A server that can be switched off and on, reached in memory.
+struct Origin {
+    cache: Arc<Cache>,
+    connections: Arc<Mutex<Option<mpsc::Sender<io::Result<DuplexStream>>>>>,
+    serving: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Origin {
+    fn start() -> Self {
+        let mut origin = Self { cache: Cache::new(), connections: Arc::default(), serving: None };
+        origin.on();
+        origin
+    }
+
+    fn on(&mut self) {
+        let (sender, connections) = mpsc::channel(16);
+        *self.connections.lock().unwrap() = Some(sender);
+        let server = Server::new(Arc::clone(&self.cache));
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(async move {
+            let connections = ReceiverStream::new(connections);
+            server.serve_with_incoming(connections, async { _ = stopped.await }).await.unwrap();
+        });
+        self.serving = Some((stop, serving));
+    }
+
+    /// Ends all connections and takes no more.
+    async fn off(&mut self) {
+        *self.connections.lock().unwrap() = None;
+        let (stop, serving) = self.serving.take().unwrap();
+        stop.send(()).unwrap();
+        serving.await.unwrap();
+    }
+
+    fn put(&self, things: &[(&str, &str, &str)]) {
+        let mut transaction = Transaction::new();
+        for (name, constraints, content) in things {
+            let payload = Thing { name: (*name).to_owned(), content: (*content).to_owned() }.encode_to_vec();
+            let resource = Resource::new(THING.into(), (*name).into(), payload.into()).unwrap();
+            transaction.put(match constraints.is_empty() {
+                true => resource,
+                false => resource.with_constraints(constraints.parse().unwrap()),
+            });
+        }
+        self.cache.commit(transaction).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        let mut transaction = Transaction::new();
+        transaction.remove(VariantId::unconstrained(THING.into(), name.into()));
+        self.cache.commit(transaction).unwrap();
+    }
+
+    fn client(&self, protocol: Protocol) -> ClientBuilder {
+        let connections = Arc::clone(&self.connections);
+        let connector: Connector = Arc::new(move |_: &ServerAddress| {
+            let sender = connections.lock().unwrap().clone();
+            Box::pin(async move {
+                let (ours, theirs) = duplex(1 << 20);
+                let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+                sender.ok_or_else(refused)?.send(Ok(theirs)).await.map_err(|_| refused())?;
+                Ok(Box::new(ours) as Box<dyn Io>)
+            })
+        });
+        Client::builder(Bootstrap::to_server("memory:1")).protocol(protocol).connector(connector)
+    }
+}
+
+async fn changed(watcher: &mut Watcher<Thing>) -> String {
+    match next(watcher).await {
+        Event::Changed(thing) => thing.content.clone(),
+        other => panic!("expected a change, got {other:?}"),
+    }
+}
+
+async fn next(watcher: &mut Watcher<Thing>) -> Event<Thing> {
+    let next = tokio::time::timeout(Duration::from_secs(20), watcher.next());
+    next.await.expect("in time").expect("the client lives")
+}
+
+const BOTH: [Protocol; 2] = [Protocol::Sotw, Protocol::Delta];
+
+#[tokio::test]
+async fn a_watcher_gets_its_resource_and_each_change() {
+    for protocol in BOTH {
+        let origin = Origin::start();
+        origin.put(&[("a", "", "1"), ("b", "", "1")]);
+        let client = origin.client(protocol).start().unwrap();
+        let mut a = client.watch::<Thing>("a").unwrap();
+        assert_eq!(changed(&mut a).await, "1");
+        assert_eq!(a.borrow().unwrap().name().as_str(), "a");
+        origin.put(&[("a", "", "2")]);
+        assert_eq!(changed(&mut a).await, "2");
+        // Another watcher of the same sees it at once.
+        let second = client.watch::<Thing>("a").unwrap();
+        assert_eq!(second.borrow().unwrap().content, "2");
+        drop((a, second));
+        // C13: the subscription ended.
+        while origin.cache.watched().names > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn t3_t31_locators_choose_variants_and_a_switch_is_one_change() {
+    for protocol in BOTH {
+        let origin = Origin::start();
+        origin.put(&[("r", "env=prod", "prod"), ("r", "env!=prod", "other")]);
+        let client = origin.client(protocol).speaks_locators().start().unwrap();
+        let mut production = client.with([("env", "prod")]).watch::<Thing>("r").unwrap();
+        let mut test = client.with([("env", "test")]).watch::<Thing>("r").unwrap();
+        assert_eq!(
+            (changed(&mut production).await, changed(&mut test).await),
+            ("prod".into(), "other".into())
+        );
+        assert_eq!(production.borrow().unwrap().constraints().to_string(), "env=prod");
+        let mut transaction = Transaction::new();
+        let id = |constraints: &str| VariantId {
+            type_url: THING.into(),
+            name: "r".into(),
+            constraints: constraints.parse().unwrap(),
+        };
+        transaction.remove(id("env=prod"));
+        transaction.remove(id("env!=prod"));
+        let payload = Thing { name: "r".into(), content: "all".into() }.encode_to_vec();
+        transaction.put(Resource::new(THING.into(), "r".into(), payload.into()).unwrap());
+        origin.cache.commit(transaction).unwrap();
+        assert_eq!((changed(&mut production).await, changed(&mut test).await), ("all".into(), "all".into()));
+    }
+}
+
+#[tokio::test]
+async fn a_wildcard_watcher_sees_members_come_and_go() {
+    for protocol in BOTH {
+        let origin = Origin::start();
+        origin.put(&[("a", "", "1"), ("b", "", "1")]);
+        let client = origin.client(protocol).start().unwrap();
+        let mut all = client.watch_all::<Thing>().unwrap();
+        let mut members = Vec::new();
+        loop {
+            match all.next().await.unwrap() {
+                SetEvent::Member(name, Event::Changed(thing)) => {
+                    members.push(format!("{name}={}", thing.content))
+                }
+                SetEvent::Complete => break,
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+        assert_eq!(members, ["a=1", "b=1"]);
+        origin.put(&[("c", "", "1")]);
+        assert!(
+            matches!(all.next().await.unwrap(), SetEvent::Member(name, Event::Changed(_)) if name.as_str() == "c")
+        );
+        if protocol == Protocol::Delta {
+            origin.remove("a");
+            assert!(
+                matches!(all.next().await.unwrap(), SetEvent::Member(name, Event::Gone(_)) if name.as_str() == "a")
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back() {
+    for protocol in BOTH {
+        let mut origin = Origin::start();
+        origin.put(&[("a", "", "1")]);
+        let client = origin.client(protocol).start().unwrap();
+        let mut a = client.watch::<Thing>("a").unwrap();
+        assert_eq!(changed(&mut a).await, "1");
+        origin.off().await;
+        // C7: the end of a stream that was answered is no error; that it cannot be opened again is one.
+        let Event::Ambient(Some(error)) = next(&mut a).await else { panic!("an outage") };
+        assert_eq!(error.code, Code::UNAVAILABLE);
+        assert_eq!(a.borrow().unwrap().content, "1");
+        let mut late = client.watch::<Thing>("b").unwrap();
+        assert!(matches!(next(&mut late).await, Event::Gone(error) if error.code == Code::UNAVAILABLE));
+        origin.on();
+        assert!(matches!(next(&mut a).await, Event::Ambient(None)));
+        origin.put(&[("a", "", "2"), ("b", "", "1")]);
+        assert_eq!(changed(&mut a).await, "2");
+    }
+}
+
+#[tokio::test]
+async fn d10_in_delta_what_does_not_exist_is_told_at_once() {
+    let origin = Origin::start();
+    origin.put(&[("a", "", "1")]);
+    let client = origin.client(Protocol::Delta).start().unwrap();
+    let mut none = client.watch::<Thing>("none").unwrap();
+    assert!(matches!(next(&mut none).await, Event::Gone(error) if error.code == Code::NOT_FOUND));
+    origin.put(&[("none", "", "1")]);
+    assert_eq!(changed(&mut none).await, "1");
+}
+
+#[tokio::test]
+async fn c2_a_payload_that_is_no_message_is_rejected_by_name() {
+    let origin = Origin::start();
+    let resource = Resource::new(THING.into(), "a".into(), bytes::Bytes::from_static(b"\x12\xff")).unwrap();
+    let mut transaction = Transaction::new();
+    transaction.put(resource);
+    origin.cache.commit(transaction).unwrap();
+    let client = origin.client(Protocol::Delta).start().unwrap();
+    let mut a = client.watch::<Thing>("a").unwrap();
+    let Event::Gone(error) = next(&mut a).await else { panic!("it cannot be used") };
+    assert_eq!(error.code, Code::INVALID_ARGUMENT);
+    assert!(error.message.starts_with("\"a\": "), "{error}");
+    origin.put(&[("a", "", "1")]);
+    assert_eq!(changed(&mut a).await, "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_starts_from_its_file_while_the_server_is_away() {
+    let folder = std::env::temp_dir().join(format!("xds-client-last-good-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("known");
+    let mut origin = Origin::start();
+    origin.put(&[("a", "env=prod", "1")]);
+    let start = |origin: &Origin| {
+        let builder = origin.client(Protocol::Delta).speaks_locators();
+        builder.last_good(&path, Secrets::LeftOut).start().map(|client| client.with([("env", "prod")]))
+    };
+    let client = start(&origin).unwrap();
+    let mut a = client.watch::<Thing>("a").unwrap();
+    assert_eq!(changed(&mut a).await, "1");
+    drop((a, client));
+    origin.off().await;
+    // The file is free once the first client has written all.
+    let client = loop {
+        match start(&origin) {
+            Ok(client) => break client,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let mut a = client.watch::<Thing>("a").unwrap();
+    let Event::Changed(thing) = next(&mut a).await else { panic!("it is known") };
+    assert!(thing.is_stale() && thing.content == "1");
+    assert!(matches!(next(&mut a).await, Event::Ambient(Some(_))));
+    origin.on();
+    // Confirmed, though nothing in it changed.
+    let confirmed = loop {
+        if let Event::Changed(thing) = next(&mut a).await {
+            break thing;
+        }
+    };
+    assert!(!confirmed.is_stale());
+    drop((a, client));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
