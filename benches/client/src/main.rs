@@ -25,6 +25,7 @@
 mod arguments;
 mod control;
 mod measured;
+mod ours;
 mod peer;
 mod progress;
 mod server;
@@ -42,7 +43,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Run = fn(&Workload) -> Result<Measured, Error>;
 
 /// The clients; the last one is what the others are compared with.
-const SIDES: &[(&str, Run)] = &[("peer", peer::run_peer)];
+const SIDES: &[(&str, Run)] = &[("ours", ours::run_ours), ("peer", peer::run_peer)];
 
 fn main() -> Result<(), Error> {
     let arguments = Arguments::read(std::env::args().skip(1))?;
