@@ -1,9 +1,11 @@
 //! Real gRPC clients: the C core, Go and JavaScript.
 
 use serde_json::{Value, json};
+use xds_client::Protocol;
 
 use crate::calls::Calls;
 use crate::folder::Folder;
+use crate::follower::Follower;
 use crate::grpc_peer::{Bootstrap, GrpcPeer, Implementation};
 use crate::mode::Mode;
 use crate::resources::{api_listener, cluster, endpoints, routes};
@@ -150,6 +152,45 @@ async fn calls_go_on_while_the_server_is_gone_and_an_edit_reaches_them_when_it_i
         world.assign(world.blue, world.blue);
         world.calls.until_answer("blue").await;
         world.calls.finish_without_loss().await;
+    }
+}
+
+/// Our client walks the same resources as gRPC does, and comes to the same address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_client_sees_what_grpc_clients_see() {
+    for implementation in Implementation::ALL {
+        let Some(mut world) = GrpcWorld::start(implementation).await else { continue };
+        let (red, blue) = (world.red, world.blue);
+        let followers = [Protocol::Sotw, Protocol::Delta]
+            .map(|protocol| (protocol, Follower::start(world.server.port, protocol)));
+        let mut followers =
+            followers.map(|(protocol, follower)| (format!("{implementation}, {protocol:?}"), follower));
+        let mut both_see = async |world: &mut GrpcWorld, port: u16| {
+            world.calls.until_answer(if port == red { "red" } else { "blue" }).await;
+            for (what, follower) in &mut followers {
+                follower.until(what, Some(port)).await;
+            }
+        };
+        both_see(&mut world, red).await;
+        world.assign(blue, blue);
+        both_see(&mut world, blue).await;
+        world.assign(red, blue);
+        both_see(&mut world, red).await;
+        world.route_to("two");
+        both_see(&mut world, blue).await;
+        world.server.kill().await;
+        world.calls.go_on(20).await;
+        both_see(&mut world, blue).await;
+        world.server.restart().await;
+        world.route_to("one");
+        both_see(&mut world, red).await;
+
+        world.folder.remove("listener.json");
+        world.calls.until_failure().await;
+        for (what, follower) in &mut followers {
+            follower.until(what, None).await;
+        }
+        eprintln!("{implementation}: {}", world.calls.finish().await);
     }
 }
 

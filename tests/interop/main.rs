@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod client;
 mod envoy;
 mod folder;
+mod follower;
 mod foreign;
 mod grpc;
 mod grpc_peer;

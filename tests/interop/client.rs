@@ -1,0 +1,146 @@
+//! Our client against servers that nobody here wrote.
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use xds_client::bootstrap::Bootstrap;
+use xds_client::{Client, Code, Event, Payload, Protocol, SetEvent, SetWatcher, Watcher};
+use xds_proto::type_url::CLUSTER;
+
+use crate::foreign::{self, Foreign, ForeignServer};
+use crate::mode::Mode;
+use crate::resources::{cluster, endpoints};
+use crate::wait::SOON;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_see_what_foreign_servers_set_and_keep_it_while_they_are_gone() {
+    for kind in Foreign::ALL {
+        let Some(mut server) = ForeignServer::start(kind).await else { return };
+        for protocol in PROTOCOLS {
+            let what = format!("{kind}, {protocol:?}");
+            eprintln!("{what}");
+            server.set("one", &clusters(&[("a", 1), ("b", 1)], 1)).await;
+            let client = client(&server, protocol);
+            let mut watchers = client.watch_many::<Cluster>(["a", "b"]).expect("names");
+            let [a, b] = &mut watchers[..] else { unreachable!("two names") };
+            assert_eq!((timeout_of(a).await, timeout_of(b).await), (1, 1), "{what}");
+            let like = |event: &foreign::Event| matches!(event, foreign::Event::Ack { type_url, .. } if type_url == CLUSTER);
+            server.until(&format!("{what}: an ACK"), like).await;
+
+            // Endpoints on the same stream, which are no full state.
+            let mut assignments = client.watch_many::<ClusterLoadAssignment>(["a", "b"]).expect("names");
+            assert_eq!(next(&mut assignments[0]).await.endpoints.len(), 1, "{what}");
+
+            server.set("two", &clusters(&[("a", 2), ("b", 1)], 1)).await;
+            assert_eq!(timeout_of(a).await, 2, "{what}");
+
+            server.stop().await;
+            let Event::Ambient(Some(error)) = event(a).await else { panic!("{what}: an outage") };
+            assert_eq!(error.code, Code::UNAVAILABLE, "{what}");
+            assert_eq!(a.borrow().map(|a| seconds(&a)), Some(2), "{what}: it is kept");
+            server.start_again().await;
+            server.set("three", &clusters(&[("a", 3), ("b", 1)], 1)).await;
+            until_seconds(a, 3).await;
+
+            // C9: a deletion keeps the copy, and is told beside it.
+            server.set("four", &clusters(&[("b", 1)], 1)).await;
+            let gone = async {
+                while !a.error().is_some_and(|error| error.code == Code::NOT_FOUND) {
+                    _ = a.next().await;
+                }
+            };
+            // In SotW these two wait for a request that names no more than there is.
+            let waits = matches!(kind, Foreign::GoControlPlaneAds | Foreign::JavaControlPlane);
+            if protocol == Protocol::Delta || !waits {
+                timeout(SOON, gone).await.unwrap_or_else(|_elapsed| panic!("{what}: a is gone"));
+                assert_eq!(a.borrow().map(|a| seconds(&a)), Some(3), "{what}: it is kept");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wildcard_watcher_follows_the_clusters_of_foreign_servers() {
+    for kind in Foreign::ALL {
+        let Some(mut server) = ForeignServer::start(kind).await else { return };
+        for protocol in PROTOCOLS {
+            let what = format!("{kind}, {protocol:?}");
+            eprintln!("{what}");
+            server.set("one", &clusters(&[("a", 1), ("b", 1)], 1)).await;
+            let client = client(&server, protocol);
+            let mut all = client.watch_all::<Cluster>().expect("a type");
+            let mut seen = Vec::new();
+            loop {
+                match set_event(&mut all).await {
+                    SetEvent::Member(name, Event::Changed(_)) => seen.push(name.to_string()),
+                    SetEvent::Complete => break,
+                    other => panic!("{what}: {other:?}"),
+                }
+            }
+            assert_eq!(seen, ["a", "b"], "{what}");
+            server.set("two", &clusters(&[("b", 1), ("c", 1)], 1)).await;
+            let (mut came, mut went) = (false, false);
+            while !(came && went) {
+                match set_event(&mut all).await {
+                    SetEvent::Member(name, Event::Changed(_)) if name.as_str() == "c" => came = true,
+                    SetEvent::Member(name, Event::Gone(_)) if name.as_str() == "a" => went = true,
+                    other => panic!("{what}: {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// Clusters with connect timeouts of some seconds, and an assignment for each.
+fn clusters(clusters: &[(&str, u64)], port: u16) -> Vec<Value> {
+    let resources = clusters.iter().flat_map(|(name, seconds)| {
+        let mut cluster = cluster(Mode::ADS[0], name);
+        cluster["connect_timeout"] = json!(format!("{seconds}s"));
+        [cluster, endpoints(name, port)]
+    });
+    resources.collect()
+}
+
+fn client(server: &ForeignServer, protocol: Protocol) -> Client {
+    let mut bootstrap = Bootstrap::to_server(format!("127.0.0.1:{}", server.port));
+    bootstrap.node.id = "interop".into();
+    Client::builder(bootstrap).protocol(protocol).start().expect("it starts")
+}
+
+fn seconds(cluster: &Cluster) -> i64 {
+    cluster.connect_timeout.as_ref().expect("it is set").seconds
+}
+
+async fn timeout_of(watcher: &mut Watcher<Cluster>) -> i64 {
+    seconds(next(watcher).await.value())
+}
+
+/// Waits for this connect timeout, whatever is told before.
+async fn until_seconds(watcher: &mut Watcher<Cluster>, wanted: i64) {
+    let found = async {
+        while watcher.borrow().is_none_or(|cluster| seconds(&cluster) != wanted) {
+            _ = watcher.next().await;
+        }
+    };
+    timeout(SOON, found).await.expect("it comes in time");
+}
+
+/// The next resource, whatever is told before.
+async fn next<T: Payload>(watcher: &mut Watcher<T>) -> xds_client::Resource<T> {
+    loop {
+        if let Event::Changed(resource) = event(watcher).await {
+            return resource;
+        }
+    }
+}
+
+async fn event<T: Payload>(watcher: &mut Watcher<T>) -> Event<T> {
+    timeout(SOON, watcher.next()).await.expect("something happens in time").expect("the client lives")
+}
+
+async fn set_event<T: Payload>(watcher: &mut SetWatcher<T>) -> SetEvent<T> {
+    timeout(SOON, watcher.next()).await.expect("something happens in time").expect("the client lives")
+}
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Sotw, Protocol::Delta];
