@@ -40,7 +40,9 @@ impl prost::Name for Thing {
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    println!("| names | bytes per subscription | with its resource of 200 B | one change, us (median, p99) |");
+    println!(
+        "| names | bytes per subscription | with its resource of 200 B | one change, us (median, p99) |"
+    );
     println!("| --- | --- | --- | --- |");
     let medians: Vec<_> = COUNTS.map(|count| runtime.block_on(measure(count))).into();
     let ratio = medians[medians.len() - 1].as_secs_f64() / medians[0].as_secs_f64();
@@ -68,7 +70,8 @@ async fn measure(count: usize) -> Duration {
             Ok(Box::new(ours) as Box<dyn Io>)
         })
     });
-    let client = Client::builder(Bootstrap::to_server("memory:1")).protocol(Protocol::Delta).connector(connector);
+    let client =
+        Client::builder(Bootstrap::to_server("memory:1")).protocol(Protocol::Delta).connector(connector);
     let client = client.start().unwrap();
     let names: Vec<_> = (0..count).map(name).collect();
     let region = Region::new(ALLOCATOR);
