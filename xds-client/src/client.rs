@@ -14,7 +14,7 @@ use xds_proto::envoy::config::core::v3::node::UserAgentVersionType;
 
 use crate::bootstrap::{Authority, Bootstrap, Server, ServerUriError};
 use crate::connection;
-use crate::hub::{Handle, Hub, keep_time};
+use crate::hub::{Handle, Hub, NamedWatch, keep_time};
 use crate::last_good::{LastGood, OpenError, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
 use crate::persist::Persist;
@@ -155,7 +155,7 @@ impl Client {
         let hub = self.handle.hub();
         let watched = hub.watch_many(&type_url, names, self.parameters.as_ref());
         let mut watchers = Vec::new();
-        for (name, watch, slot) in watched? {
+        for NamedWatch { name, watch, slot } in watched? {
             let is_set = slot.lock().members.is_some();
             watchers.push(Watcher::new(Arc::clone(&self.handle), watch, slot));
             if is_set {

@@ -48,6 +48,13 @@ struct State {
     needed: Vec<bool>,
 }
 
+/// One of several things that are watched at once.
+pub(crate) struct NamedWatch<'n> {
+    pub(crate) name: &'n str,
+    pub(crate) watch: WatchId,
+    pub(crate) slot: Arc<Slot>,
+}
+
 /// Keeps connections up; when the last one goes, they end.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Hub>);
@@ -149,14 +156,14 @@ impl Hub {
         type_url: &TypeUrl,
         names: impl IntoIterator<Item = &'n str>,
         parameters: Option<&Parameters>,
-    ) -> Result<Vec<(&'n str, WatchId, Arc<Slot>)>, WatchError> {
+    ) -> Result<Vec<NamedWatch<'n>>, WatchError> {
         let mut state = self.lock();
         let mut watched = Vec::new();
         for name in names {
             match state.watch(type_url, name, parameters.cloned()) {
-                Ok((watch, slot)) => watched.push((name, watch, slot)),
+                Ok((watch, slot)) => watched.push(NamedWatch { name, watch, slot }),
                 Err(error) => {
-                    for (_, watch, slot) in watched {
+                    for NamedWatch { watch, slot, .. } in watched {
                         state.unwatch(watch, &slot);
                     }
                     return Err(error);

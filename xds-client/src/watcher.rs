@@ -205,7 +205,7 @@ where
         self.place.slot.lock().view.error.clone()
     }
 
-    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event<T>>> {
+    fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Option<Event<T>>> {
         let mut slot = self.place.slot.lock();
         if let Some(event) = change(&mut self.seen, &slot.view) {
             return Poll::Ready(Some(event));
@@ -239,7 +239,7 @@ where
         std::future::poll_fn(|cx| self.poll_change(cx)).await
     }
 
-    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<SetEvent<T>>> {
+    fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Option<SetEvent<T>>> {
         let mut slot = self.place.slot.lock();
         while let Some((name, view)) = slot.next_member(self.watcher) {
             let seen = self.members.entry(name.clone()).or_default();

@@ -1,4 +1,5 @@
 //! The client against our server, over connections in memory.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -174,7 +175,7 @@ async fn a_wildcard_watcher_sees_members_come_and_go() {
         loop {
             match all.next().await.unwrap() {
                 SetEvent::Member(name, Event::Changed(thing)) => {
-                    members.push(format!("{name}={}", thing.content))
+                    members.push(format!("{name}={}", thing.content));
                 }
                 SetEvent::Complete => break,
                 other => panic!("unexpected {other:?}"),
