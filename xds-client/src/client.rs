@@ -222,6 +222,14 @@ impl Client {
         &self.node
     }
 
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    pub(crate) fn shared_node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     fn watch_one<T>(&self, type_url: &TypeUrl, name: &str) -> Result<Watcher<T>, WatchError>
     where
         T: Payload,

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
@@ -21,6 +21,8 @@ use crate::slot::Slot;
 pub(crate) struct Hub {
     state: Mutex<State>,
     start: Instant,
+    /// The start by the clock on the wall, for people.
+    started_at: SystemTime,
     lines: Vec<Line>,
     /// The timer has to look again.
     pub(crate) timer: Notify,
@@ -76,6 +78,7 @@ impl Hub {
         let hub = Arc::new(Self {
             state: Mutex::new(state),
             start: Instant::now(),
+            started_at: SystemTime::now(),
             lines: (0..servers).map(|_| Line::default()).collect(),
             timer: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -94,6 +97,10 @@ impl Hub {
 
     pub(crate) fn start(&self) -> Instant {
         self.start
+    }
+
+    pub(crate) fn started_at(&self) -> SystemTime {
+        self.started_at
     }
 
     pub(crate) fn line(&self, server: usize) -> &Line {

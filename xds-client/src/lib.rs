@@ -38,6 +38,7 @@
 //! | `watcher` | [`Watcher`], [`SetWatcher`] and what they tell |
 //! | [`bootstrap`] | the bootstrap document: servers, node, authorities |
 //! | [`last_good`] | the file that outlives the program |
+//! | `csds` | [`ClientStatus`]: what a client has, told to whoever asks by CSDS |
 //! | `metrics` | [`Recorder`]: what is counted |
 //! | `hub`, `slot` | the machine and those around it; where watchers look |
 //! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
@@ -48,6 +49,7 @@ pub mod bootstrap;
 mod client;
 mod codec;
 mod connection;
+mod csds;
 mod hub;
 pub mod last_good;
 mod metrics;
@@ -57,6 +59,7 @@ mod transport;
 mod watcher;
 
 pub use client::{Client, ClientBuilder, StartError, WatchError};
+pub use csds::ClientStatus;
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};

@@ -16,6 +16,9 @@ use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Se
 use xds_core::{Cache, Resource, Transaction, VariantId};
 use xds_server::Server;
 
+#[path = "client/csds.rs"]
+mod csds;
+
 /// A message of a type that nobody else knows.
 #[derive(Clone, PartialEq, Message)]
 struct Thing {
