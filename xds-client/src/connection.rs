@@ -9,7 +9,7 @@ use futures_core::Stream;
 use tokio::time::sleep_until;
 use tonic::{Request, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::client::{Outcome, Protocol};
+use xds_core::client::{Outcome, Protocol, Reason};
 
 use crate::codec::Frames;
 use crate::hub::Hub;
@@ -28,6 +28,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
     let name = Arc::clone(transport.name());
     while !hub.is_closed() {
         let Some(at) = hub.read(|machine| machine.connect_at(server)) else {
+            hub.recorder.left(&name);
             hub.line(server).need.notified().await;
             continue;
         };
@@ -48,13 +49,13 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             }
             End::Lost(reason) => {
                 let jitter = hub.jitter();
-                let was_connected = hub.read(|machine| machine.is_connected(server));
+                let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
-                let failed = hub.read(|machine| machine.has_failed(server));
-                if failed {
+                let has_failed = hub.read(|machine| machine.has_failed(server));
+                if has_failed {
                     warn!(server = %name, reason, "cannot be reached");
                     hub.recorder.connected(&name, false);
-                    if was_connected {
+                    if !had_failed {
                         hub.recorder.server_failure(&name);
                     }
                 } else {
@@ -63,6 +64,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             }
         }
     }
+    hub.recorder.left(&name);
 }
 
 /// One connection with one stream.
@@ -71,7 +73,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
         let channel = transport.connect().await?;
         let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_LIMIT_BYTES);
         client.ready().await.map_err(|error| TransportError::Connect(error.into()))?;
-        let mut request = Request::new(Requests { hub: Arc::clone(hub), server, is_open: false });
+        let name = Arc::clone(transport.name());
+        let mut request = Request::new(Requests { hub: Arc::clone(hub), server, name, is_open: false });
         transport.authenticate(&mut request).await?;
         let path = match protocol {
             Protocol::Sotw => SOTW,
@@ -83,7 +86,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     };
     let responses = tokio::select! {
         responses = stream => responses,
-        () = unneeded(hub, server) => return End::Left,
+        () = unneeded(hub, server, transport.name()) => return End::Left,
     };
     let mut responses = match responses {
         Ok(responses) => responses,
@@ -95,7 +98,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
                 None => {}
                 Some(reason) => return End::Lost(reason),
             },
-            () = unneeded(hub, server) => return leave(responses),
+            () = unneeded(hub, server, transport.name()) => return leave(responses),
         }
     }
 }
@@ -107,11 +110,13 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
         Ok(None) => return Some("the server ended the stream".to_owned()),
         Err(status) => return Some(format!("{:?}: {}", status.code(), status.message())),
     };
-    hub.recorder.connected(name, true);
     let judged = hub.change(|machine, now| match machine.on_response(now, server, &frame) {
         Ok(mut outcome) => (Ok(outcome.response.take()), outcome),
         Err(error) => (Err(error), Outcome::default()),
     });
+    if judged.is_ok() {
+        hub.recorder.connected(name, true);
+    }
     match judged {
         // C3
         Err(error) => warn!(server = name, %error, "passed over"),
@@ -124,7 +129,10 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
                 debug!(server = name, type_url = %judged.type_url, unasked = judged.unasked, "ignored");
             }
             let type_url = judged.type_url.as_str();
-            hub.recorder.updates(name, type_url, judged.valid, judged.rejections.len());
+            // An error that says nothing is no resource.
+            let resources =
+                judged.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
+            hub.recorder.updates(name, type_url, judged.valid, resources.count());
             hub.line(server).requests.wake();
         }
     }
@@ -132,9 +140,13 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
 }
 
 /// Returns when nobody needs the server.
-async fn unneeded(hub: &Hub, server: usize) {
+async fn unneeded(hub: &Hub, server: usize, name: &str) {
     while !hub.is_closed() && hub.read(|machine| machine.is_wanted(server)) {
         hub.line(server).need.notified().await;
+        // P1.21: watchers hear that all is well also when a delta server has nothing to say (D21).
+        if hub.read(|machine| machine.is_connected(server)) {
+            hub.recorder.connected(name, true);
+        }
     }
 }
 
@@ -149,6 +161,7 @@ fn leave(responses: Streaming<Bytes>) -> End {
 struct Requests {
     hub: Arc<Hub>,
     server: usize,
+    name: Arc<str>,
     is_open: bool,
 }
 
@@ -166,6 +179,10 @@ impl Stream for Requests {
             }
             (machine.next_request(now, server), Outcome::default())
         });
+        // After a failure only a response shows that the server works.
+        if opens && self.hub.read(|machine| machine.is_connected(server)) {
+            self.hub.recorder.connected(&self.name, true);
+        }
         match request {
             Some(request) => Poll::Ready(Some(request)),
             None if self.hub.is_closed() => Poll::Ready(None),

@@ -37,7 +37,7 @@ pub(crate) struct Hub {
 pub(crate) struct Line {
     /// There may be a request to send.
     pub(crate) requests: AtomicWaker,
-    /// Whether the server is needed may have changed.
+    /// Whether the server is needed may have changed, or it works again.
     pub(crate) need: Notify,
 }
 
@@ -48,6 +48,7 @@ struct State {
     /// When the timer looks next.
     armed: Option<Duration>,
     needed: Vec<bool>,
+    failed: Vec<bool>,
 }
 
 /// One of several things that are watched at once.
@@ -74,6 +75,7 @@ impl Hub {
             declared: BTreeSet::new(),
             armed: None,
             needed: vec![false; servers],
+            failed: vec![false; servers],
         };
         let hub = Arc::new(Self {
             state: Mutex::new(state),
@@ -272,10 +274,11 @@ impl State {
             self.armed = deadline;
         }
         let mut need = Vec::new();
-        for (server, needed) in self.needed.iter_mut().enumerate() {
-            let is_needed = self.machine.is_wanted(server);
-            if *needed != is_needed {
-                *needed = is_needed;
+        for server in 0..self.machine.servers() {
+            let (is_needed, has_failed) = (self.machine.is_wanted(server), self.machine.has_failed(server));
+            let was_needed = std::mem::replace(&mut self.needed[server], is_needed);
+            let had_failed = std::mem::replace(&mut self.failed[server], has_failed);
+            if was_needed != is_needed || (had_failed && !has_failed) {
                 need.push(server);
             }
         }

@@ -39,7 +39,8 @@
 //! | [`bootstrap`] | the bootstrap document: servers, node, authorities |
 //! | [`last_good`] | the file that outlives the program |
 //! | `csds` | [`ClientStatus`]: what a client has, told to whoever asks by CSDS |
-//! | `metrics` | [`Recorder`]: what is counted |
+//! | `metrics` | [`Recorder`]: what is counted, after gRFC A78 |
+//! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
 //! | `hub`, `slot` | the machine and those around it; where watchers look |
 //! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
 //! | `persist` | writes the file |
@@ -61,6 +62,8 @@ mod watcher;
 pub use client::{Client, ClientBuilder, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use metrics::Recorder;
+#[cfg(feature = "prometheus")]
+pub use metrics::prometheus;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
 pub use xds_core::client::{Code, Failure, Protocol, Report, ResourceStatus};

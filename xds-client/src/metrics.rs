@@ -1,15 +1,35 @@
 //! What a client counts, after gRFC A78.
 
-/// Takes what a client counts. Each method has a default that does nothing.
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
+
+/// Takes what a client counts. Each method has a default that does nothing. Called on the task of a connection: it must not
+/// wait.
+///
+/// | event | told |
+/// | --- | --- |
+/// | a stream opens, and the server did not fail before | `connected` with true |
+/// | no connection, or a stream that ends without a response (A57) | `connected` with false; `server_failure` if it is the first since the server worked, or since the start |
+/// | a stream that was answered ends | nothing: what counts is whether the next one can be opened |
+/// | a response | `connected` with true |
+/// | nothing is said on a stream after a failure until watchers hear that all is well (D21) | `connected` with true |
+/// | a response of a watched type | `updates`: resources nobody watches count nowhere, errors and removals neither |
+/// | a response that cannot be read, or of a type that was not asked for | no `updates` |
+/// | nobody needs the server any more, or the client ended | `left` |
 ///
 /// The gauge of resources by state is not told: it is read by [`Client::report`](crate::Client::report) when somebody asks.
 pub trait Recorder: Send + Sync {
-    /// `grpc.xds_client.connected`: whether the server answers. Told again though it did not change.
+    /// `grpc.xds_client.connected`: whether the server works, as far as is known. Told again though it did not change.
     fn connected(&self, server: &str, is_connected: bool) {
         _ = (server, is_connected);
     }
 
-    /// `grpc.xds_client.server_failure`: a server that answered cannot be reached any more.
+    /// The server is not used any more, or not yet: `grpc.xds_client.connected` has no value for it until it is told.
+    fn left(&self, server: &str) {
+        _ = server;
+    }
+
+    /// `grpc.xds_client.server_failure`: a server that worked, or was not tried yet, cannot be reached.
     fn server_failure(&self, server: &str) {
         _ = server;
     }

@@ -18,6 +18,9 @@ use xds_server::Server;
 
 #[path = "client/csds.rs"]
 mod csds;
+#[cfg(feature = "prometheus")]
+#[path = "client/prometheus.rs"]
+mod prometheus;
 
 /// A message of a type that nobody else knows.
 #[derive(Clone, PartialEq, Message)]

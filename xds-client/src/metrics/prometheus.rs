@@ -1,0 +1,306 @@
+//! The metrics of gRFC A78 for Prometheus.
+//!
+//! Names and labels are those of the proposal with `_` for each dot, and counters end in `_total`, as exporters of OpenTelemetry
+//! write them; units in braces have no place in Prometheus.
+//!
+//! | metric | type | labels | here |
+//! | --- | --- | --- | --- |
+//! | `grpc.xds_client.connected` | gauge | target, server | `grpc_xds_client_connected` |
+//! | `grpc.xds_client.server_failure` | counter | target, server | `grpc_xds_client_server_failure_total` |
+//! | `grpc.xds_client.resource_updates_valid` | counter | target, server, resource_type | `grpc_xds_client_resource_updates_valid_total` |
+//! | `grpc.xds_client.resource_updates_invalid` | counter | target, server, resource_type | `grpc_xds_client_resource_updates_invalid_total` |
+//! | `grpc.xds_client.resources` | gauge | target, authority, cache_state, resource_type | `grpc_xds_client_resources` |
+//!
+//! | label | here | value |
+//! | --- | --- | --- |
+//! | `grpc.target` | `grpc_target` | what the program calls the client; gRPC says its target, or `#server` |
+//! | `grpc.xds.server` | `grpc_xds_server` | the URI of the server |
+//! | `grpc.xds.resource_type` | `grpc_xds_resource_type` | the type without `type.googleapis.com/`; `#other` once a target has [`TYPES_LIMIT`] types |
+//! | `grpc.xds.authority` | `grpc_xds_authority` | `#old` for names that are not `xdstp:`; empty for such names without an authority |
+//! | `grpc.xds.cache_state` | `grpc_xds_cache_state` | `requested`, `does_not_exist`, `acked`, `nacked`, `timeout`, `received_error`, and `_but_cached` after those that have an error and still a copy |
+//!
+//! So the sets of labels are bounded: by the program's targets, the servers and authorities of their bootstrap documents, the
+//! limit of types and nine states. What is counted when, [`Recorder`] tells. `resources` is counted when somebody
+//! scrapes, which costs a walk over all that is watched; a locator is a resource, and so is each member of a glob or wildcard.
+//!
+//! ```no_run
+//! # async fn run(bootstrap: xds_client::bootstrap::Bootstrap) -> Result<(), xds_client::StartError> {
+//! use prometheus_client::registry::Registry;
+//! use xds_client::{Client, prometheus::Metrics};
+//!
+//! let mut registry = Registry::default();
+//! let metrics = Metrics::register(&mut registry);
+//! let checkout = metrics.target("checkout");
+//! let client = Client::builder(bootstrap).recorder(checkout.clone()).start()?;
+//! checkout.count_resources_of(&client);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+use xds_core::XdstpName;
+use xds_core::client::{Client as Machine, Report, ResourceStatus};
+
+use super::Recorder;
+use crate::client::Client;
+use crate::hub::Handle;
+
+/// The metrics of all clients of a program, in one registry.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    families: Families,
+    clients: Arc<Mutex<Vec<Counted>>>,
+}
+
+/// The metrics of one target: a [`Recorder`] for its client.
+#[derive(Debug)]
+pub struct Target {
+    name: Arc<str>,
+    types: Arc<Types>,
+    metrics: Metrics,
+}
+
+/// What is told as it happens.
+#[derive(Debug, Clone, Default)]
+struct Families {
+    connected: Family<ServerLabels, Gauge>,
+    server_failure: Family<ServerLabels, Counter>,
+    updates_valid: Family<TypeLabels, Counter>,
+    updates_invalid: Family<TypeLabels, Counter>,
+}
+
+/// One client whose resources are counted, which is not kept alive for that.
+#[derive(Debug, Clone)]
+struct Counted {
+    target: Arc<str>,
+    types: Arc<Types>,
+    handle: Weak<Handle>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServerLabels {
+    grpc_target: Arc<str>,
+    grpc_xds_server: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TypeLabels {
+    grpc_target: Arc<str>,
+    grpc_xds_server: String,
+    grpc_xds_resource_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct ResourceLabels {
+    grpc_target: Arc<str>,
+    grpc_xds_authority: String,
+    grpc_xds_cache_state: &'static str,
+    grpc_xds_resource_type: String,
+}
+
+impl Metrics {
+    /// Puts the metrics into a registry; to be done once for each.
+    pub fn register(registry: &mut Registry) -> Self {
+        let families = Families::default();
+        registry.register(
+            "grpc_xds_client_connected",
+            "Whether or not the xDS client currently has a working ADS stream to the xDS server",
+            families.connected.clone(),
+        );
+        registry.register(
+            "grpc_xds_client_server_failure",
+            "xDS servers going from healthy to unhealthy",
+            families.server_failure.clone(),
+        );
+        registry.register(
+            "grpc_xds_client_resource_updates_valid",
+            "Resources received that were considered valid, unchanged ones too",
+            families.updates_valid.clone(),
+        );
+        registry.register(
+            "grpc_xds_client_resource_updates_invalid",
+            "Resources received that were considered invalid",
+            families.updates_invalid.clone(),
+        );
+        let clients = Arc::default();
+        registry.register_collector(Box::new(Resources { clients: Arc::clone(&clients) }));
+        Self { families, clients }
+    }
+
+    /// The metrics of one target. Each client needs one of its own: two that share a target and a server overwrite each other.
+    pub fn target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
+        Arc::new(Target { name: name.into(), types: Arc::default(), metrics: self.clone() })
+    }
+}
+
+impl Target {
+    /// Counts the resources of a client whenever somebody scrapes, as long as anybody else uses the client.
+    pub fn count_resources_of(&self, client: &Client) {
+        let (target, types) = (Arc::clone(&self.name), Arc::clone(&self.types));
+        let mut clients = lock(&self.metrics.clients);
+        clients.retain(|counted| counted.handle.strong_count() > 0);
+        clients.push(Counted { target, types, handle: Arc::downgrade(client.handle()) });
+    }
+
+    fn server(&self, server: &str) -> ServerLabels {
+        ServerLabels { grpc_target: Arc::clone(&self.name), grpc_xds_server: server.to_owned() }
+    }
+}
+
+impl Recorder for Target {
+    fn connected(&self, server: &str, is_connected: bool) {
+        let gauge = self.metrics.families.connected.get_or_create_owned(&self.server(server));
+        gauge.set(i64::from(is_connected));
+    }
+
+    fn left(&self, server: &str) {
+        self.metrics.families.connected.remove(&self.server(server));
+    }
+
+    fn server_failure(&self, server: &str) {
+        self.metrics.families.server_failure.get_or_create_owned(&self.server(server)).inc();
+    }
+
+    fn updates(&self, server: &str, type_url: &str, valid: usize, invalid: usize) {
+        let ServerLabels { grpc_target, grpc_xds_server } = self.server(server);
+        let labels =
+            TypeLabels { grpc_target, grpc_xds_server, grpc_xds_resource_type: self.types.label(type_url) };
+        let Families { updates_valid, updates_invalid, .. } = &self.metrics.families;
+        for (family, count) in [(updates_valid, valid), (updates_invalid, invalid)] {
+            family.get_or_create_owned(&labels).inc_by(count as u64);
+        }
+    }
+}
+
+/// The types that have a label of their own.
+#[derive(Debug, Default)]
+struct Types(Mutex<BTreeSet<String>>);
+
+impl Types {
+    fn label(&self, type_url: &str) -> String {
+        let name = type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url);
+        let mut known = lock(&self.0);
+        if !known.contains(name) {
+            if known.len() == TYPES_LIMIT {
+                return "#other".to_owned();
+            }
+            known.insert(name.to_owned());
+        }
+        name.to_owned()
+    }
+}
+
+/// Counts resources by state when somebody asks.
+#[derive(Debug)]
+struct Resources {
+    clients: Arc<Mutex<Vec<Counted>>>,
+}
+
+impl Collector for Resources {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Not under the lock: a client may end with what is held here.
+        let clients = lock(&self.clients).clone();
+        let mut counts = BTreeMap::new();
+        for client in clients {
+            client.count(&mut counts);
+        }
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let mut family = encoder.encode_descriptor(
+            "grpc_xds_client_resources",
+            "xDS resources by state",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (labels, count) in counts {
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Counted {
+    fn count(&self, counts: &mut BTreeMap<ResourceLabels, i64>) {
+        let Some(handle) = self.handle.upgrade() else { return };
+        let mut reports = handle.hub().read(Machine::report);
+        // What is watched by its name and also as a member is one resource.
+        reports.dedup_by(|one, other| {
+            (&one.type_url, &one.name, &one.parameters) == (&other.type_url, &other.name, &other.parameters)
+                && cache_state(one) == cache_state(other)
+        });
+        for report in &reports {
+            let labels = ResourceLabels {
+                grpc_target: Arc::clone(&self.target),
+                grpc_xds_authority: authority(report.name.as_str()),
+                grpc_xds_cache_state: cache_state(report),
+                grpc_xds_resource_type: self.types.label(report.type_url.as_str()),
+            };
+            *counts.entry(labels).or_default() += 1;
+        }
+    }
+}
+
+/// Only names of authorities that the bootstrap document has can be watched.
+fn authority(name: &str) -> String {
+    let new_style = XdstpName::of(name).ok().flatten();
+    new_style.as_ref().map_or("#old", XdstpName::authority).to_owned()
+}
+
+/// The states of A78 and A88.
+fn cache_state(report: &Report) -> &'static str {
+    match (report.status, report.copy.is_some()) {
+        // With a copy: one of the last-known-good file, which no server confirmed.
+        (ResourceStatus::Requested, _) => "requested",
+        (ResourceStatus::Acked, _) => "acked",
+        (ResourceStatus::Timeout, _) => "timeout",
+        (ResourceStatus::DoesNotExist, false) => "does_not_exist",
+        (ResourceStatus::DoesNotExist, true) => "does_not_exist_but_cached",
+        (ResourceStatus::Nacked, false) => "nacked",
+        (ResourceStatus::Nacked, true) => "nacked_but_cached",
+        (ResourceStatus::ReceivedError, false) => "received_error",
+        (ResourceStatus::ReceivedError, true) => "received_error_but_cached",
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is in there is whole whoever panicked.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many types of one target have a label of their own: a program such as a proxy may watch what its peers ask for.
+pub const TYPES_LIMIT: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p2_names_of_the_old_style_share_an_authority() {
+        assert_eq!(authority("a"), "#old");
+        assert_eq!(authority("xdstp://shop/acme.Thing/a"), "shop");
+        assert_eq!(authority("xdstp:///acme.Thing/a"), "");
+    }
+
+    #[test]
+    fn p2_types_past_the_limit_share_a_label() {
+        let types = Types::default();
+        assert_eq!(types.label("type.googleapis.com/acme.Thing"), "acme.Thing");
+        assert_eq!(types.label("example.com/acme.Thing"), "example.com/acme.Thing");
+        for number in 2..TYPES_LIMIT {
+            assert_eq!(types.label(&format!("t{number}")), format!("t{number}"));
+        }
+        assert_eq!(types.label("one more"), "#other");
+        assert_eq!(types.label("type.googleapis.com/acme.Thing"), "acme.Thing");
+    }
+}
