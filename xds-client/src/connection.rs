@@ -1,7 +1,7 @@
 //! One server: connects when it is needed, hands requests and responses over, and comes back after a failure.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -69,12 +69,14 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
 
 /// One connection with one stream.
 async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> End {
+    let attempt = Arc::new(());
     let stream = async {
         let channel = transport.connect().await?;
         let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_LIMIT_BYTES);
         client.ready().await.map_err(|error| TransportError::Connect(error.into()))?;
         let name = Arc::clone(transport.name());
-        let mut request = Request::new(Requests { hub: Arc::clone(hub), server, name, is_open: false });
+        let of = Arc::downgrade(&attempt);
+        let mut request = Request::new(Requests { hub: Arc::clone(hub), server, name, of, is_open: false });
         transport.authenticate(&mut request).await?;
         let path = match protocol {
             Protocol::Sotw => SOTW,
@@ -162,18 +164,35 @@ struct Requests {
     hub: Arc<Hub>,
     server: usize,
     name: Arc<str>,
+    /// Gone when the attempt is over: the transport may still ask then, and must neither open anything nor take what is for
+    /// the next stream.
+    of: Weak<()>,
     is_open: bool,
+}
+
+impl Requests {
+    fn is_over(&self) -> bool {
+        self.of.strong_count() == 0
+    }
 }
 
 impl Stream for Requests {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        // Before the waker of the next stream would be replaced.
+        if self.is_over() {
+            return Poll::Ready(None);
+        }
         let server = self.server;
         let opens = !std::mem::replace(&mut self.is_open, true);
         // Before looking, so that no change is missed.
         self.hub.line(server).requests.register(cx.waker());
         let request = self.hub.change(|machine, now| {
+            // Again, as another thread may have told the machine of the end meanwhile.
+            if self.is_over() {
+                return (None, Outcome::default());
+            }
             if opens {
                 machine.on_open(now, server);
             }
@@ -185,7 +204,7 @@ impl Stream for Requests {
         }
         match request {
             Some(request) => Poll::Ready(Some(request)),
-            None if self.hub.is_closed() => Poll::Ready(None),
+            None if self.hub.is_closed() || self.is_over() => Poll::Ready(None),
             None => Poll::Pending,
         }
     }
@@ -197,3 +216,40 @@ const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/Delt
 /// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger than this is no
 /// configuration.
 const RESPONSE_LIMIT_BYTES: usize = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use xds_core::client::{Client as Machine, ClientConfig, ServerConfig};
+
+    use super::*;
+    use crate::metrics::NoRecorder;
+
+    /// The transport may ask for a request after the attempt was given up. To the machine that would be an open stream, and
+    /// nobody would connect any more.
+    #[tokio::test]
+    async fn an_attempt_that_is_over_opens_nothing() {
+        let server =
+            ServerConfig { name: "origin".into(), protocol: Protocol::Delta, errors: Default::default() };
+        let machine = Machine::new(ClientConfig::new(Bytes::new(), server));
+        let (hub, _handle) = Hub::new(machine, Arc::new(NoRecorder), None);
+        hub.watch(&"example.com/acme.Thing".into(), "a", None).unwrap();
+        hub.change(|machine, _| (machine.on_connecting(0), Outcome::default()));
+        let attempt = Arc::new(());
+        let of = Arc::downgrade(&attempt);
+        let requests = || Requests {
+            hub: Arc::clone(&hub),
+            server: 0,
+            name: "origin".into(),
+            of: of.clone(),
+            is_open: false,
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(matches!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(Some(_))));
+        drop(attempt);
+        hub.change(|machine, now| (machine.on_left(now, 0), Outcome::default()));
+        assert_eq!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(None));
+        assert!(hub.read(|machine| machine.connect_at(0)).is_some());
+    }
+}
