@@ -19,6 +19,7 @@
 //! | `server`, `control` | the server that does as it is told, and the end of the client's process that tells it |
 //! | `progress` | what the watchers have seen |
 //! | `measured` | the phases that every client goes through, and what they cost |
+//! | `ours` | our client |
 //! | `peer` | the client of the registry |
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,11 @@ use workload::{Kind, Workload};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 type Run = fn(&Workload) -> Result<Measured, Error>;
+
+/// As in the binary of this project. It takes less for both clients; for the one of the registry above all with each change,
+/// for which it clones all names.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The clients; the last one is what the others are compared with.
 const SIDES: &[(&str, Run)] = &[("ours", ours::run_ours), ("peer", peer::run_peer)];
