@@ -66,7 +66,7 @@ use crate::xdstp::XdstpName;
 use authority::Authority;
 use state::State;
 use upstream::{Phase, Upstream};
-use watched::{Entry, Table, WILDCARD, WatchedType};
+use watched::{Entry, Held, Table, WILDCARD, WatchedType};
 
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, ServerConfig};
@@ -310,13 +310,17 @@ impl Client {
         let watched = self.types[of_type].entry_mut(entry);
         watched.watchers += 1;
         if watched.watchers == 1 {
+            let is_missing = watched.state.is_missing();
             self.authorities[authority].entries += 1;
             for at in 0..self.authorities[authority].in_use().len() {
                 let server = self.authorities[authority].in_use()[at];
                 self.mark(server, id);
             }
             // P4.7: what was not needed when the server failed may be now. Nobody else hears anything new of that.
-            self.fall_back(authority, &mut Outcome::default());
+            if is_missing && self.fall_back(authority, &mut Outcome::default()) {
+                // P4.5: the next server may have it.
+                self.types[of_type].entry_mut(entry).state.outage = None;
+            }
         }
         Ok(id)
     }
@@ -329,13 +333,19 @@ impl Client {
         if entry.watchers > 0 {
             return;
         }
-        let (authority, told) = (entry.authority, entry.told);
-        self.authorities[authority].entries -= 1;
+        let (at_authority, told) = (entry.authority, entry.told);
+        for server in bits(told) {
+            self.mark(server, watch);
+        }
         if told == 0 {
             self.remove(of_type, at);
         }
-        for server in bits(told) {
-            self.mark(server, watch);
+        let authority = &mut self.authorities[at_authority];
+        authority.entries -= 1;
+        if authority.entries == 0 {
+            // P4.1: what is needed next is asked of the first server.
+            authority.active = 0;
+            self.set_outage(at_authority, None, &mut Outcome::default());
         }
     }
 
@@ -412,7 +422,7 @@ impl Client {
 
     /// The stream stands, and what [`next_request`](Self::next_request) gives goes to the transport (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
-        self.upstreams[server].open(now);
+        self.upstreams[server].open(now, self.responses);
         self.forget_told(server);
         for of_type in 0..self.types.len() {
             let wanted: Vec<_> = self.types[of_type].entries.iter().map(|(at, _)| at).collect();
@@ -439,6 +449,7 @@ impl Client {
                 self.fall_back(authority, &mut outcome);
             }
         }
+        self.sort_touched(&mut outcome);
         outcome
     }
 
@@ -479,6 +490,7 @@ impl Client {
             }
         }
         self.expire(now, &mut outcome);
+        self.sort_touched(&mut outcome);
         outcome
     }
 
@@ -497,11 +509,11 @@ impl Client {
                 }
             }
         }
-        reports.sort_by(|one, other| {
-            let key =
-                |report: &Report| (report.type_url.clone(), report.name.clone(), report.parameters.clone());
-            key(one).cmp(&key(other))
-        });
+        let place = |one: &Report, other: &Report| {
+            let names = one.type_url.cmp(&other.type_url).then_with(|| one.name.cmp(&other.name));
+            names.then_with(|| one.parameters.cmp(&other.parameters))
+        };
+        reports.sort_by(place);
         reports
     }
 
@@ -519,6 +531,9 @@ impl Client {
         let snapshot = self.cache.snapshot();
         let watched = &mut self.types[of_type];
         let resources = snapshot.of_type(&watched.type_url);
+        let servers = self.authorities[entry.authority].config.mask();
+        // C16: a wildcard is not for what other authorities have.
+        let is_for = |held: &&Held| held.server.is_none_or(|server| servers & 1 << server != 0);
         entry.state.outage.clone_from(&self.authorities[entry.authority].outage);
         match &mut entry.members {
             None => {
@@ -537,7 +552,7 @@ impl Client {
                         || crate::xdstp::glob_of(name).as_ref() == Some(&entry.name)
                 };
                 for name in watched.names.keys().filter(|name| is_member(name)) {
-                    if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
+                    if let Some(held) = watched.resolve(name, &entry.parameters, resources).filter(is_for) {
                         let mut state = State::default();
                         state.on_resource(Arc::clone(&held.accepted));
                         members.insert(name.clone(), state);
@@ -550,12 +565,11 @@ impl Client {
 
     /// Nobody watches it, and no server thinks so.
     fn remove(&mut self, of_type: usize, at: u32) {
-        let entry = self.types[of_type].remove(at);
+        let watched = &mut self.types[of_type];
+        let real = watched.aliases.get(&watched.entry(at).name).cloned();
+        let entry = watched.remove(at);
         let names = match entry.members {
-            None => {
-                let real = self.types[of_type].aliases.get(&entry.name).cloned();
-                std::iter::once(entry.name).chain(real).collect::<Vec<_>>()
-            }
+            None => std::iter::once(entry.name).chain(real).collect::<Vec<_>>(),
             Some(members) => members.into_keys().collect(),
         };
         self.drop_unwatched(of_type, &names);
@@ -570,12 +584,10 @@ impl Client {
         for name in names {
             watched.watching(name.as_str(), &mut watching);
             let asked: Vec<_> = watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
-            let aliases = watched.aliases.iter().filter(|(_, real)| *real == name);
-            let is_aliased = aliases.map(|(alias, _)| alias).any(|alias| watched.names.contains_key(alias));
             let Some(named) = watched.names.get_mut(name) else { continue };
             named.held.retain(|held| {
                 let constraints = held.accepted.constraints();
-                let is_watched = is_aliased || asked.iter().any(|asked| constraints.matches(asked));
+                let is_watched = asked.iter().any(|asked| constraints.matches(asked));
                 if !is_watched {
                     let id = VariantId {
                         type_url: type_url.clone(),
@@ -586,9 +598,10 @@ impl Client {
                 }
                 is_watched
             });
-            if named.held.is_empty() && named.entries.is_empty() {
-                watched.names.remove(name);
-            }
+            watched.forget_if_empty(name);
+        }
+        if transaction.is_empty() {
+            return;
         }
         self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
     }
@@ -624,24 +637,33 @@ impl Client {
         for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
             if entry.told & bit != 0 {
                 entry.told &= !bit;
-                entry.deadline = None;
+                // P4.6: what another server was asked for, too, is still awaited from that.
+                entry.deadline = entry.deadline.filter(|_| entry.told != 0);
             }
             entry.dirty &= !bit;
         }
     }
 
-    /// C15: asks the next server if the last one in use failed and something is missing. When there is none, watchers hear
-    /// of it (P1.1 to P1.4).
-    fn fall_back(&mut self, at: usize, outcome: &mut Outcome) {
+    /// C15: asks the next server if all in use failed and something is missing. When there is none, watchers hear of it
+    /// (P1.1 to P1.4). Whether one that did not fail is asked.
+    fn fall_back(&mut self, at: usize, outcome: &mut Outcome) -> bool {
         loop {
             let authority = &self.authorities[at];
-            let last = authority.in_use().last().and_then(|server| self.upstreams[*server].failure.clone());
-            let Some(failure) = last.filter(|_| authority.entries > 0) else { return };
-            let is_missing = authority.config.fallback_on_reachability_only
-                || self.entries_of(at).any(|(_, entry)| entry.state.is_missing());
-            if authority.next().is_none() || !is_missing {
+            let failures = authority.in_use().iter().map(|server| self.upstreams[*server].failure.as_ref());
+            let Some(failure) = failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
+            else {
+                return true;
+            };
+            if authority.entries == 0 {
+                return false;
+            }
+            let is_missing = || {
+                authority.config.fallback_on_reachability_only
+                    || self.entries_of(at).any(|(_, entry)| entry.state.is_missing())
+            };
+            if authority.next().is_none() || !is_missing() {
                 self.set_outage(at, Some(failure), outcome);
-                return;
+                return false;
             }
             self.authorities[at].active += 1;
             let server = *self.authorities[at].in_use().last().expect("one more is in use");
@@ -654,9 +676,7 @@ impl Client {
 
     /// P5.2: a server gave a sign of life.
     fn on_alive(&mut self, server: usize, outcome: &mut Outcome) {
-        if self.upstreams[server].failure.take().is_none() {
-            return;
-        }
+        self.upstreams[server].failure = None;
         for at in 0..self.authorities.len() {
             if self.authorities[at].uses(server) {
                 self.set_outage(at, None, outcome);
@@ -682,6 +702,16 @@ impl Client {
                 outcome.touched.push(Touched { watch: watch_id(of_type, number), member: None });
             }
         }
+    }
+
+    /// Each once; who does not watch any more is not told.
+    fn sort_touched(&self, outcome: &mut Outcome) {
+        outcome.touched.sort_unstable();
+        outcome.touched.dedup();
+        outcome.touched.retain(|touched| {
+            let (of_type, at) = touched.watch.place();
+            self.types[of_type].entry(at).watchers > 0
+        });
     }
 
     fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &Entry)> {
@@ -725,8 +755,11 @@ impl Client {
         };
         let server = &self.upstreams[server].config.name;
         let text = format!("{server} did not answer for {:?} within {after:?}", entry.name.as_str());
+        let before = entry.state.view();
         entry.state.on_timer(Arc::new(Failure::new(code, text, now)), policy);
-        outcome.touched.push(Touched { watch, member: None });
+        if !before.is_same(&entry.state.view()) {
+            outcome.touched.push(Touched { watch, member: None });
+        }
     }
 
     /// S38: removes what its server let expire.
@@ -742,6 +775,9 @@ impl Client {
                 continue;
             }
             let held = named.held.remove(place);
+            if let Some(server) = held.server {
+                self.upstreams[server].of_type(of_type).is_partial = true;
+            }
             let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
             let mut transaction = Transaction::new();
             transaction.remove(id.clone());
@@ -751,10 +787,7 @@ impl Client {
             let failure = Arc::new(Failure::new(Code::NOT_FOUND, text, now));
             let mut watching = Vec::new();
             watched.watching(name.as_str(), &mut watching);
-            let aliases = watched.aliases.iter().filter(|(_, real)| **real == name).map(|(alias, _)| alias);
-            watching.extend(
-                aliases.filter_map(|alias| watched.names.get(alias)).flat_map(|named| &named.entries),
-            );
+            watched.forget_if_empty(&name);
             for at in watching {
                 let entry = watched.entry_mut(at);
                 let uses =

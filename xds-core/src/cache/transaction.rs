@@ -41,6 +41,11 @@ impl Transaction {
         Self::default()
     }
 
+    /// Whether it changes nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
     /// Adds the resource, or replaces the variant of the same identity.
     pub fn put(&mut self, resource: Resource) {
         let VariantId { type_url, name, constraints } = resource.id();

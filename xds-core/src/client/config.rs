@@ -60,6 +60,13 @@ pub struct ClientConfig {
     pub transient_resource_timeout: Duration,
 }
 
+impl AuthorityConfig {
+    /// Its servers, as bits.
+    pub(super) fn mask(&self) -> u64 {
+        self.servers.iter().fold(0, |mask, server| mask | 1 << server)
+    }
+}
+
 impl ClientConfig {
     /// A client of one server, with default times.
     #[must_use]

@@ -1,6 +1,6 @@
 //! What a response changes (C1-C4, C9-C12, T29-T36).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
-use super::watched::{Entry, Held, Table, WatchedType};
-use super::{Client, Judged, Outcome, Touched, watch_id};
+use super::watched::{Entry, Held, Table, WatchedType, end_of};
+use super::{Client, Judged, Outcome, Touched, bits, watch_id};
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
@@ -59,33 +59,57 @@ impl Client {
             frame,
             watched: &mut self.types[of_type],
             uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
+            servers: self.authorities.iter().map(|authority| authority.config.mask()).collect(),
+            since: self.upstreams[server].since,
             changes: Changes::default(),
             coming: Table::default(),
             stale: Vec::new(),
             absent: Vec::new(),
+            outdated: Vec::new(),
             judged: Judged { type_url, valid: 0, unasked: 0, replaced: 0, rejections: Vec::new() },
         };
         let timed = judge.all(response, &self.cache, &mut outcome);
-        let judged = judge.judged;
+        let (judged, outdated) = (judge.judged, judge.outdated);
+        for (at, name, constraints) in outdated {
+            self.expiries.remove(&(at, of_type, name, constraints));
+        }
         for (at, name, constraints) in timed {
             self.expiries.insert((at, of_type, name, constraints));
         }
         // C1: everything is answered, in order.
         let is_accepted = judged.rejections.is_empty();
         let error = (!is_accepted).then(|| Rejection::detail(&judged.rejections));
+        let is_changed = judged.valid > 0 || !outcome.removed.is_empty();
+        let is_full = self.types[of_type].known.full_state;
         let stream = self.upstreams[server].of_type(of_type);
         stream.nonce = Arc::clone(&nonce);
-        stream.answers.push_back(Answer { nonce, error });
         if is_accepted {
             stream.version = version;
+            stream.is_partial &= !is_full;
+        } else {
+            stream.is_partial |= is_changed;
+        }
+        stream.answers.push_back(Answer { nonce, version: Arc::clone(&stream.version), error });
+        if is_changed {
+            self.distrust_others(server, of_type);
         }
         if judged.valid > 0 {
             self.settle_on(server);
         }
-        outcome.touched.sort_unstable();
-        outcome.touched.dedup();
         outcome.response = Some(judged);
+        self.sort_touched(&mut outcome);
         Ok(outcome)
+    }
+
+    /// C15: what another server of the same names was said to be up to date with is not what is held now.
+    fn distrust_others(&mut self, server: usize, of_type: usize) {
+        let sharing = self.authorities.iter().map(|authority| authority.config.mask());
+        let mask = sharing.filter(|mask| mask & 1 << server != 0).fold(0, |all, mask| all | mask);
+        for other in bits(mask).filter(|other| *other != server) {
+            if let Some(stream) = self.upstreams[other].types.get_mut(of_type) {
+                stream.is_partial = true;
+            }
+        }
     }
 
     /// P4.6: a resource came from it, so the servers after it are left.
@@ -122,6 +146,10 @@ struct Judge<'c> {
     watched: &'c mut WatchedType,
     /// Which authorities listen to this server.
     uses: Vec<bool>,
+    /// All servers of each authority, as bits.
+    servers: Vec<u64>,
+    /// Number of the last response before this stream.
+    since: u64,
     changes: Changes,
     /// What goes with the variants that are put.
     coming: Table<Vec<Coming>>,
@@ -129,6 +157,8 @@ struct Judge<'c> {
     stale: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
     absent: Vec<Gone>,
+    /// Ends of TTLs that do not count any more.
+    outdated: Vec<Timed>,
     judged: Judged,
 }
 
@@ -164,7 +194,14 @@ impl Judge<'_> {
             self.take_missing();
         }
         self.leave_other_servers();
-        let refused = self.changes.commit(cache, &self.watched.type_url);
+        let (watched, number) = (&*self.watched, self.number);
+        let is_repeated = |(name, constraints): &Key| {
+            let named = watched.names.get(name);
+            named.is_some_and(|named| {
+                named.position(constraints).is_ok_and(|at| named.held[at].seen == number)
+            })
+        };
+        let refused = self.changes.commit(cache, &watched.type_url, is_repeated);
         for ((name, constraints), reason) in refused {
             self.judged.rejections.push(Rejection::of(name, constraints, reason));
         }
@@ -179,37 +216,51 @@ impl Judge<'_> {
         if removed.is_empty() || response.resources.is_empty() {
             return removed;
         }
-        let gone = |received: &Received<'_>, gone: &Gone| {
-            *gone.name.as_str() == *received.name
-                && gone.constraints.as_ref().is_none_or(|constraints| *constraints == received.constraints)
-        };
-        let names: BTreeSet<_> = removed.iter().map(|gone| gone.name.clone()).collect();
-        let mut contradicted = Vec::new();
+        let mut gone: BTreeMap<&str, BTreeSet<Option<&Constraints>>> = BTreeMap::new();
+        for Gone { name, constraints } in &removed {
+            gone.entry(name.as_str()).or_default().insert(constraints.as_ref());
+        }
+        let mut contradicted: BTreeMap<ResourceName, BTreeSet<Constraints>> = BTreeMap::new();
         response.resources.retain(|received| {
-            let is_removed = names.contains(&*received.name)
-                && received.payload != Payload::Absent
-                && removed.iter().any(|removed| gone(received, removed));
+            let is_removed = received.payload != Payload::Absent
+                && gone.get(&*received.name).is_some_and(|gone| {
+                    gone.contains(&None) || gone.contains(&Some(&received.constraints))
+                });
             if is_removed {
-                contradicted.push((ResourceName::new(&*received.name), received.constraints.clone()));
+                let of_name = contradicted.entry(ResourceName::new(&*received.name)).or_default();
+                of_name.insert(received.constraints.clone());
             }
             !is_removed
         });
         let is_contradicted = |gone: &Gone| {
-            contradicted.iter().any(|(name, constraints)| {
-                *name == gone.name && gone.constraints.as_ref().is_none_or(|removed| removed == constraints)
-            })
+            let of_name = contradicted.get(&gone.name);
+            let is_it = |of_name: &BTreeSet<_>| gone.constraints.as_ref().is_none_or(|it| of_name.contains(it));
+            of_name.is_some_and(is_it)
         };
         let removed = removed.into_iter().filter(|gone| !is_contradicted(gone)).collect();
-        let rejections = contradicted.into_iter();
-        self.judged.rejections.extend(
-            rejections.map(|(name, constraints)| Rejection::of(name, constraints, Reason::AlsoRemoved)),
-        );
+        for (name, of_name) in contradicted {
+            let rejections = of_name.into_iter();
+            let rejection = |constraints| Rejection::of(name.clone(), constraints, Reason::AlsoRemoved);
+            self.judged.rejections.extend(rejections.map(rejection));
+        }
         removed
     }
 
     /// Whether this server is asked for what the entry watches.
     fn serves(&self, entry: &Entry) -> bool {
         self.uses[entry.authority]
+    }
+
+    /// Whether what is held is for the entry: a wildcard is not for what other authorities have.
+    fn is_for(&self, held: &Held, entry: &Entry) -> bool {
+        held.server.is_none_or(|server| self.servers[entry.authority] & 1 << server != 0)
+    }
+
+    /// Whether somebody who watches a name listens to this server.
+    fn is_listened_to(&self, name: &ResourceName) -> bool {
+        let mut watching = Vec::new();
+        self.watched.watching(name.as_str(), &mut watching);
+        watching.iter().any(|at| self.serves(self.watched.entry(*at)))
     }
 
     fn take(&mut self, received: Received<'_>, timed: &mut Vec<Timed>) {
@@ -270,13 +321,14 @@ impl Judge<'_> {
                 } else if *held.version != *received.version {
                     held.version = received.version.into();
                 }
-                held.server = self.server;
-                held.expires = received.ttl.map(|ttl| self.now + ttl);
+                held.server = Some(self.server);
                 let accepted = Arc::clone(&held.accepted);
-                if let Some(at) = held.expires {
-                    timed.push((at, accepted.name().clone(), received.constraints.clone()));
-                }
+                let until = end_of(received.ttl, self.now);
+                self.outdated.extend(held.timed());
+                held.expires = until;
+                timed.extend(held.timed());
                 self.judged.valid += 1;
+                self.know_aliases(accepted.name(), aliases);
                 let is_current = |at: &u32| {
                     let entry = self.watched.entry(*at);
                     let state = match &entry.members {
@@ -289,9 +341,8 @@ impl Judge<'_> {
                 };
                 let mut watching = Vec::new();
                 self.watched.watching(&received.name, &mut watching);
-                if !watching.iter().all(is_current) || !aliases.is_empty() {
+                if !watching.iter().all(is_current) {
                     self.stale.push(accepted.name().clone());
-                    self.know_aliases(accepted.name(), aliases);
                 }
                 return;
             }
@@ -339,29 +390,27 @@ impl Judge<'_> {
         };
         if let Some(held) = held.filter(|held| *held.version == *told) {
             held.seen = self.number;
-            held.expires = received.ttl.map(|ttl| self.now + ttl);
-            if let Some(at) = held.expires {
-                timed.push((at, held.accepted.name().clone(), received.constraints.clone()));
-            }
+            self.outdated.extend(held.timed());
+            held.expires = end_of(received.ttl, self.now);
+            timed.extend(held.timed());
             self.judged.valid += 1;
             return;
         }
-        if aliases.is_empty() {
+        if received.aliases.is_empty() {
             let name = ResourceName::new(&*received.name);
             let rejection = Rejection::of(name, received.constraints.clone(), Reason::NoPayload);
             self.judged.rejections.push(rejection);
             return;
         }
         for alias in aliases {
-            self.watched.aliases.remove(&alias);
+            self.watched.forget_alias(&alias);
             self.absent.push(Gone { name: alias, constraints: None });
         }
     }
 
     fn know_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
         for alias in aliases.into_iter().filter(|alias| alias != name) {
-            self.watched.aliases.insert(alias.clone(), name.clone());
-            self.stale.push(alias);
+            self.watched.know_alias(alias, name);
         }
     }
 
@@ -376,17 +425,47 @@ impl Judge<'_> {
     /// D10, D11, T30b
     fn take_removals(&mut self, removed: Vec<Gone>) {
         for gone in removed {
-            if let Some(named) = self.watched.names.get(&gone.name) {
-                let constraints = named.held.iter().map(|held| held.accepted.constraints());
-                let is_meant =
-                    |held: &&Constraints| gone.constraints.as_ref().is_none_or(|gone| gone == *held);
-                for constraints in constraints.filter(is_meant) {
-                    self.changes.removed.insert((gone.name.clone(), constraints.clone()), Why::Told);
-                }
-                // D14: what is not known is ignored.
-                self.absent.push(gone);
+            // D14: what is not known is ignored. P4.6: so is what a server says that was left.
+            let Some(named) = self.watched.names.get(&gone.name) else { continue };
+            if !self.is_listened_to(&gone.name) {
+                continue;
             }
+            let is_gone = |held: &&Held| self.is_gone(held, &gone);
+            let key = |name: &ResourceName, held: &Held| (name.clone(), held.accepted.constraints().clone());
+            let mut keys: Vec<Key> =
+                named.held.iter().filter(is_gone).map(|held| key(&gone.name, held)).collect();
+            // X13: a glob that is removed has no members.
+            let entries = named.entries.iter().map(|at| self.watched.entry(*at));
+            let members = entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
+            for member in members {
+                let held = self.watched.names.get(member).map(|named| &named.held[..]).unwrap_or_default();
+                let unseen = held.iter().filter(|held| held.seen != self.number);
+                keys.extend(unseen.map(|held| key(member, held)));
+                self.absent.push(Gone { name: member.clone(), constraints: None });
+            }
+            self.changes.removed.extend(keys.into_iter().map(|key| (key, Why::Told)));
+            self.absent.push(gone);
         }
+    }
+
+    /// Whether a variant is gone when this is. What came from another stream the server may know by other constraints, or
+    /// it names the parameters that it has nothing for (T35).
+    fn is_gone(&self, held: &Held, gone: &Gone) -> bool {
+        let Some(constraints) = &gone.constraints else { return true };
+        if constraints == held.accepted.constraints() {
+            return true;
+        }
+        let is_old = held.server != Some(self.server) || held.seen <= self.since;
+        is_old && self.is_used_only_by(held, constraints)
+    }
+
+    /// Whether a variant is used, and by nobody whose parameters these constraints do not match.
+    fn is_used_only_by(&self, held: &Held, constraints: &Constraints) -> bool {
+        let mut watching = Vec::new();
+        self.watched.watching(held.accepted.name().as_str(), &mut watching);
+        let parameters = watching.iter().map(|at| &self.watched.entry(*at).parameters);
+        let mut users = parameters.filter(|one| held.accepted.constraints().matches(one)).peekable();
+        users.peek().is_some() && users.all(|parameters| constraints.matches(parameters))
     }
 
     /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing
@@ -409,7 +488,13 @@ impl Judge<'_> {
                 continue;
             }
             self.watched.watching(name.as_str(), &mut watching);
-            if !watching.iter().any(|at| self.watched.entry(*at).told & bit != 0) {
+            let is_asked = |held: &&Held| {
+                watching.iter().map(|at| self.watched.entry(*at)).any(|entry| {
+                    entry.told & bit != 0 && self.serves(entry) && self.is_for(held, entry)
+                })
+            };
+            let missing: Vec<_> = missing.into_iter().filter(is_asked).collect();
+            if missing.is_empty() {
                 continue;
             }
             for held in missing {
@@ -424,7 +509,7 @@ impl Judge<'_> {
     fn leave_other_servers(&mut self) {
         for name in self.coming.keys() {
             let Some(named) = self.watched.names.get(name) else { continue };
-            for held in named.held.iter().filter(|held| held.server != self.server) {
+            for held in named.held.iter().filter(|held| held.server != Some(self.server)) {
                 let key = (name.clone(), held.accepted.constraints().clone());
                 if !self.changes.put.contains_key(&key) {
                     self.changes.removed.insert(key, Why::Replaced);
@@ -445,8 +530,9 @@ impl Judge<'_> {
             if let Some(named) = self.watched.names.get_mut(&name)
                 && let Ok(at) = named.position(&constraints)
             {
-                named.held.remove(at);
+                self.outdated.extend(named.held.remove(at).timed());
             }
+            self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
             self.stale.push(name.clone());
             outcome.removed.push(VariantId { type_url, name, constraints });
@@ -468,13 +554,13 @@ impl Judge<'_> {
                     is_restored: false,
                     at: self.now,
                 });
-                let expires = coming.ttl.map(|ttl| self.now + ttl);
-                if let Some(at) = expires {
-                    timed.push((at, name.clone(), coming.constraints.clone()));
-                }
+                let expires = end_of(coming.ttl, self.now);
                 outcome.accepted.push(Arc::clone(&accepted));
-                let (version, server, seen) = (coming.version, self.server, self.number);
-                self.watched.hold(&name, Held { accepted, version, server, seen, expires });
+                let (version, server, seen) = (coming.version, Some(self.server), self.number);
+                let held = Held { accepted, version, server, seen, expires };
+                timed.extend(held.timed());
+                let before = self.watched.hold(&name, held);
+                self.outdated.extend(before.and_then(|before| before.timed()));
             }
         }
     }
@@ -523,6 +609,9 @@ impl Judge<'_> {
         let ToldError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
         let failure = self.failure(code, format!("{:?}: {message}", name.as_str()));
+        if !self.is_listened_to(&name) {
+            return;
+        }
         // D28, C9b: who asks for it from now on gets nothing.
         if code.is_data_error() {
             self.drop_held(&name, constraints.as_ref(), cache, outcome);
@@ -540,21 +629,29 @@ impl Judge<'_> {
         cache: &Cache,
         outcome: &mut Outcome,
     ) {
-        let Some(named) = self.watched.names.get_mut(name) else { return };
-        let is_meant = |held: &Held| constraints.is_none_or(|meant| meant == held.accepted.constraints());
+        let Some(named) = self.watched.names.get(name) else { return };
+        // T36: an error for some parameters names no variant; one that others use stays for them.
+        let is_meant = |held: &&Held| {
+            constraints.is_none_or(|meant| {
+                meant == held.accepted.constraints() || self.is_used_only_by(held, meant)
+            })
+        };
         let mut changes = Changes::default();
-        for held in named.held.iter().filter(|held| is_meant(held)) {
-            let constraints = held.accepted.constraints().clone();
-            let type_url = self.watched.type_url.clone();
-            outcome.removed.push(VariantId {
-                type_url,
-                name: name.clone(),
-                constraints: constraints.clone(),
-            });
-            changes.removed.insert((name.clone(), constraints), Why::Told);
+        for held in named.held.iter().filter(is_meant) {
+            changes.removed.insert((name.clone(), held.accepted.constraints().clone()), Why::Told);
         }
-        named.held.retain(|held| !is_meant(held));
-        let refused = changes.commit(cache, &self.watched.type_url);
+        if changes.removed.is_empty() {
+            return;
+        }
+        let refused = changes.commit(cache, &self.watched.type_url, |_| false);
+        let Some(named) = self.watched.names.get_mut(name) else { return };
+        for ((name, constraints), _) in changes.removed {
+            if let Ok(at) = named.position(&constraints) {
+                self.outdated.extend(named.held.remove(at).timed());
+            }
+            let type_url = self.watched.type_url.clone();
+            outcome.removed.push(VariantId { type_url, name, constraints });
+        }
         debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
     }
 
@@ -566,10 +663,17 @@ impl Judge<'_> {
         for at in watching {
             let entry = self.watched.entry(at);
             let held = self.watched.resolve(name, &entry.parameters, resources);
+            let held = held.filter(|held| self.is_for(held, entry));
+            let is_new = held.is_some_and(|held| held.seen == self.number);
             let accepted = held.map(|held| Arc::clone(&held.accepted));
+            let has = |state: &State, accepted: &Arc<Accepted>| {
+                state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, accepted))
+            };
             let entry = self.watched.entry_mut(at);
             let watch = watch_id(self.of_type, at);
             match (&mut entry.members, accepted) {
+                // What is wrong with it stands until something is said of it.
+                (None, Some(accepted)) if !is_new && has(&entry.state, &accepted) => {}
                 (None, Some(accepted)) => {
                     entry.deadline = None;
                     let before = entry.state.view();
@@ -582,10 +686,19 @@ impl Judge<'_> {
                 (None, None) => {}
                 (Some(members), Some(accepted)) => {
                     let member = members.entry(name.clone()).or_default();
+                    if !is_new && has(member, &accepted) {
+                        continue;
+                    }
                     let before = member.view();
                     member.on_resource(accepted);
                     if !before.is_same(&member.view()) {
                         outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                    }
+                    // P1.23: an error of all of it stands until something of it comes.
+                    if is_new && entry.state.status == ResourceStatus::ReceivedError {
+                        entry.state.status = ResourceStatus::Acked;
+                        entry.state.error = None;
+                        outcome.touched.push(Touched { watch, member: None });
                     }
                 }
                 (Some(members), None) => {
@@ -646,12 +759,8 @@ impl Judge<'_> {
         let bit = 1 << self.server;
         for at in self.watched.collections.clone() {
             let entry = self.watched.entry_mut(at);
-            let has_members = entry.members.as_ref().is_some_and(|members| !members.is_empty());
-            let is_settled = match entry.state.status {
-                ResourceStatus::Acked => true,
-                ResourceStatus::ReceivedError => !has_members,
-                _ => false,
-            };
+            let is_settled =
+                matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
             if entry.told & bit == 0 || is_settled {
                 continue;
             }
@@ -676,12 +785,22 @@ impl Judge<'_> {
 }
 
 impl WatchedType {
-    /// Puts a variant in its place among those of its name.
-    pub(super) fn hold(&mut self, name: &ResourceName, held: Held) {
+    /// Puts a variant in its place among those of its name; what was there.
+    pub(super) fn hold(&mut self, name: &ResourceName, held: Held) -> Option<Held> {
         let named = self.names.entry(name.clone()).or_default();
         match named.position(held.accepted.constraints()) {
-            Ok(at) => named.held[at] = held,
-            Err(at) => named.held.insert(at, held),
+            Ok(at) => Some(std::mem::replace(&mut named.held[at], held)),
+            Err(at) => {
+                named.held.insert(at, held);
+                None
+            }
         }
+    }
+}
+
+impl Held {
+    fn timed(&self) -> Option<Timed> {
+        let accepted = &self.accepted;
+        self.expires.map(|at| (at, accepted.name().clone(), accepted.constraints().clone()))
     }
 }

@@ -38,17 +38,30 @@ impl Changes {
     ///
     /// A server that keeps to the rules brings nothing to refuse, so all is tried first. Only when that fails the names that
     /// have constraints are looked at one by one.
-    pub(super) fn commit(&mut self, cache: &Cache, type_url: &TypeUrl) -> Refused {
+    pub(super) fn commit(
+        &mut self,
+        cache: &Cache,
+        type_url: &TypeUrl,
+        is_repeated: impl Fn(&Key) -> bool,
+    ) -> Refused {
         let mut refused = Refused::new();
-        let mut is_first = true;
-        loop {
-            let Err(error) = cache.commit(self.transaction(type_url)) else { return refused };
-            if std::mem::take(&mut is_first) {
-                self.part_overlapping(&cache.snapshot(), type_url, &mut refused);
-            } else {
-                self.take_out(error, &mut refused);
+        for attempt in 0.. {
+            let Err(error) = cache.commit(self.transaction(type_url)) else { break };
+            let before = (self.put.len(), refused.len());
+            match attempt {
+                0 => self.part_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
+                1..ATTEMPTS => {
+                    self.take_out(error, &mut refused);
+                    // Whatever the cache says, less is left each time.
+                    if self.put.len() == before.0 {
+                        self.refuse_all(&mut refused);
+                    }
+                }
+                _ => self.refuse_all(&mut refused),
             }
+            self.spare(&refused[before.1..]);
         }
+        refused
     }
 
     fn transaction(&self, type_url: &TypeUrl) -> Transaction {
@@ -66,23 +79,45 @@ impl Changes {
         transaction
     }
 
-    /// C4b, then T34, for each name that came with constraints or takes the place of something that has some.
-    fn part_overlapping(&mut self, snapshot: &Snapshot, type_url: &TypeUrl, refused: &mut Refused) {
-        let names: BTreeSet<_> = self.put.keys().map(|(name, _)| name.clone()).collect();
-        for name in names {
-            let of_name = |(other, _): &&Key| *other == name;
-            let put: Vec<_> =
-                self.put.keys().skip_while(|key| !of_name(key)).take_while(of_name).cloned().collect();
-            for (key, reason) in overlapping(&put) {
+    /// C4b, then T34, for each name that came with constraints or takes the place of something that has some. What the
+    /// response held already and is not put again (`is_repeated`) is one of its variants all the same.
+    fn part_overlapping(
+        &mut self,
+        snapshot: &Snapshot,
+        type_url: &TypeUrl,
+        is_repeated: impl Fn(&Key) -> bool,
+        refused: &mut Refused,
+    ) {
+        let keys: Vec<_> = self.put.keys().cloned().collect();
+        for put in keys.chunk_by(|one, other| one.0 == other.0) {
+            for key in put {
+                let alone = VariantSet::new().edit([], [((&key.1).into(), ())], KeySetRule::Free);
+                match alone {
+                    Ok(_) | Err(SetError::Overlap { .. } | SetError::KeySets { .. }) => {}
+                    // T17: it can never be chosen, so leaving it out changes nothing.
+                    Err(SetError::Unsatisfiable { .. }) => _ = self.put.remove(key),
+                    Err(SetError::TooComplex { .. }) => self.refuse(key.clone(), Reason::TooComplex, refused),
+                }
+            }
+            let left: Vec<_> = put.iter().filter(|key| self.put.contains_key(*key)).cloned().collect();
+            for (key, reason) in overlapping(&left) {
                 self.refuse(key, reason, refused);
             }
-            let Some(held) = snapshot.get(type_url, &name) else { continue };
-            for key in put.iter().filter(|key| self.put.contains_key(*key)) {
+            let Some(held) = snapshot.get(type_url, &put[0].0) else { continue };
+            for key in &left {
                 // What cannot be judged is refused when the commit says so.
                 let Ok(met) = held.meeting(&key.1) else { continue };
                 for variant in met {
-                    let other = (name.clone(), variant.constraints().clone());
-                    if !self.put.contains_key(&other) {
+                    let other = (key.0.clone(), variant.constraints().clone());
+                    if other == *key || !self.put.contains_key(key) || self.put.contains_key(&other) {
+                        continue;
+                    }
+                    if is_repeated(&other) {
+                        for (key, reason) in overlapping(&[key.clone(), other]) {
+                            self.put.remove(&key);
+                            refused.push((key, reason));
+                        }
+                    } else {
                         self.removed.entry(other).or_insert(Why::Replaced);
                     }
                 }
@@ -122,12 +157,24 @@ impl Changes {
         }
     }
 
-    /// Watchers keep what they had of it, which a full state without it must not take away.
     fn refuse(&mut self, key: Key, reason: Reason, refused: &mut Refused) {
-        self.removed.retain(|(name, _), why| *name != key.0 || *why == Why::Told);
         if self.put.remove(&key).is_some() {
             refused.push((key, reason));
         }
+    }
+
+    fn refuse_all(&mut self, refused: &mut Refused) {
+        let put = std::mem::take(&mut self.put);
+        refused.extend(put.into_keys().map(|key| (key, Reason::TooComplex)));
+    }
+
+    /// Watchers keep what they had of what was refused, which a full state without it must not take away.
+    fn spare(&mut self, refused: &[(Key, Reason)]) {
+        if refused.is_empty() {
+            return;
+        }
+        let names: BTreeSet<_> = refused.iter().map(|((name, _), _)| name).collect();
+        self.removed.retain(|(name, _), why| *why == Why::Told || !names.contains(name));
     }
 }
 
@@ -155,6 +202,9 @@ fn overlapping(variants: &[Key]) -> Refused {
     }
     refused.into_iter().collect()
 }
+
+/// So often the cache is asked what is wrong with the rest; each time costs as much as the whole response.
+const ATTEMPTS: usize = 64;
 
 /// Up to so many variants of a name all pairs are compared.
 const PAIRS_OF: usize = 64;

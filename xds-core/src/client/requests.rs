@@ -56,6 +56,9 @@ impl Client {
             }
             self.upstreams[server].of_type(of_type).list = list.freeze();
         }
+        let is_new_collection = changes.added.iter().map(|at| self.types[of_type].entry(*at)).any(|entry| {
+            entry.is_collection() && entry.state.status != ResourceStatus::Acked
+        });
         let type_url = self.types[of_type].type_url.clone();
         let node = self.node.clone();
         let upstream = &mut self.upstreams[server];
@@ -65,10 +68,16 @@ impl Client {
             self.finish(of_type, changes);
             return None;
         }
-        stream.is_open = true;
+        // S32: else a server may take what is held for all that the version stands for.
+        if !std::mem::replace(&mut stream.is_open, true)
+            && (std::mem::take(&mut stream.is_partial) || is_new_collection)
+        {
+            stream.version = Arc::default();
+        }
+        let version = answer.as_ref().map_or(&stream.version, |answer| &answer.version).as_ref().to_owned();
         let (nonce, error) = said(answer, &stream.nonce);
         let request = DiscoveryRequest {
-            version_info: stream.version.as_ref().into(),
+            version_info: version,
             type_url: type_url.as_str().to_owned(),
             response_nonce: nonce,
             error_detail: error,
@@ -143,8 +152,11 @@ impl Client {
         let (bit, mut len) = (1_u64 << server, 0);
         // What was removed meanwhile left its number behind, perhaps to another entry that has no mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
+        // D1: what is brought along goes with the first piece, and collections have the most of it.
         dirty.sort_unstable_by(|one, other| {
-            watched.entry(*one).locator().cmp(&watched.entry(*other).locator())
+            let key = |entry: &Entry| !entry.is_collection();
+            let (one, other) = (watched.entry(*one), watched.entry(*other));
+            key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
         let policy = self.upstreams[server].config.errors;
@@ -173,8 +185,12 @@ impl Client {
                 continue;
             }
             changes.added.push(at);
-            // C5: on a connected stream, and only for what is not there.
-            if entry.state.copy.as_ref().is_none_or(|copy| copy.is_restored) {
+            // C5, P5.5: on a connected stream, and only for what is not there.
+            let is_cached = match entry.is_collection() {
+                true => entry.state.status == ResourceStatus::Acked,
+                false => entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored),
+            };
+            if !is_cached {
                 let deadline = now + timeout;
                 entry.deadline = Some(deadline);
                 self.timers[timers].push_back((deadline, watch_id(of_type, at)));
@@ -215,21 +231,29 @@ impl Entry {
 }
 
 /// C14b, T37: the versions of what is in use, was accepted from this server, and is the only variant of its name.
+///
+/// What else a glob or wildcard stands for is brought under a version that nothing has: else nobody would say that it went
+/// meanwhile.
 fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
     let mut brought = BTreeMap::new();
     let is_good = |state: &State| {
         state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
     };
-    let mut bring = |name: &ResourceName, state: &State| {
-        let Some([held]) = watched.names.get(name).map(|named| &named.held[..]) else { return };
-        if held.server == server && !held.accepted.is_restored && !held.version.is_empty() && is_good(state) {
-            brought.insert(name.as_str().to_owned(), held.version.as_ref().to_owned());
-        }
+    let mut bring = |name: &ResourceName, state: &State, is_member: bool| {
+        let held = watched.names.get(name).map(|named| &named.held[..]).unwrap_or_default();
+        let version = match held {
+            [held] if held.server == Some(server) && !held.version.is_empty() && is_good(state) => {
+                held.version.as_ref()
+            }
+            [_, ..] if is_member => UNKNOWN_VERSION,
+            [] | [_, ..] => return,
+        };
+        brought.insert(name.as_str().to_owned(), version.to_owned());
     };
     for entry in added.iter().map(|at| watched.entry(*at)) {
         match &entry.members {
-            None => bring(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state),
-            Some(members) => members.iter().for_each(|(name, state)| bring(name, state)),
+            None => bring(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state, false),
+            Some(members) => members.iter().for_each(|(name, state)| bring(name, state, true)),
         }
     }
     brought
@@ -237,7 +261,7 @@ fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<Stri
 
 /// What the fields of an answer say.
 fn said(answer: Option<Answer>, otherwise: &str) -> (String, Option<Status>) {
-    let Some(Answer { nonce, error }) = answer else { return (otherwise.to_owned(), None) };
+    let Some(Answer { nonce, error, .. }) = answer else { return (otherwise.to_owned(), None) };
     let status = |message| Status { code: Code::INVALID_ARGUMENT.0, message, ..Status::default() };
     (nonce.as_ref().to_owned(), error.map(status))
 }
@@ -265,6 +289,9 @@ fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
     encode_varint(content.len() as u64, buffer);
     buffer.put_slice(content);
 }
+
+/// The version of what cannot be compared by one.
+const UNKNOWN_VERSION: &str = "?";
 
 /// G9: servers commonly refuse messages of more than 4 MiB, and a delta subscription can be told in pieces. Versions that
 /// are brought may double a piece.

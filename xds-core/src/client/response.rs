@@ -109,11 +109,11 @@ impl<'f> Response<'f> {
     fn read_any(&mut self, any: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
         let (any_type, value) = read_any(any)?;
         if any_type == RESOURCE && type_url.as_str() != RESOURCE {
-            if fields(value).any(|field| field.is_none()) {
+            // To the response it is bytes, so it alone is not read (C4).
+            if self.read_wrapper(value, type_url).is_err() {
                 self.rejections.push(Rejection::new(None, Reason::Malformed));
-                return Ok(());
             }
-            return self.read_wrapper(value, type_url);
+            return Ok(());
         }
         if any_type != type_url.as_str() {
             self.rejections.push(wrong_type(None, any_type));

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Client;
 use super::accepted::Accepted;
 use super::overlap::Changes;
-use super::watched::Held;
+use super::watched::{Held, end_of};
 use crate::extras::Extras;
 use crate::resource::{Resource, VariantId};
 
@@ -41,7 +41,7 @@ impl Client {
             let mut changes = Changes::default();
             let key = (id.name.clone(), id.constraints.clone());
             changes.put.insert(key, resource.with_constraints(id.constraints.clone()));
-            let refused = changes.commit(&self.cache, &id.type_url);
+            let refused = changes.commit(&self.cache, &id.type_url, |_| false);
             let snapshot = self.cache.snapshot();
             let variants = snapshot.get(&id.type_url, &id.name);
             let variant = variants.and_then(|variants| variants.get(&id.constraints));
@@ -62,11 +62,11 @@ impl Client {
                 is_restored: true,
                 at: now,
             });
-            let expires = ttl.map(|ttl| now + ttl);
+            let expires = end_of(ttl, now);
             if let Some(at) = expires {
                 self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }
-            watched.hold(&id.name, Held { accepted, version, server: 0, seen: 0, expires });
+            watched.hold(&id.name, Held { accepted, version, server: None, seen: 0, expires });
             taken += 1;
         }
         taken

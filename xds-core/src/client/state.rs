@@ -91,7 +91,7 @@ impl State {
             true => ResourceStatus::Timeout,
             false => ResourceStatus::DoesNotExist,
         };
-        self.error = Some(failure);
+        self.tell(failure);
     }
 
     /// S38: the server itself said how long the copy may be used, so nothing keeps it.
@@ -107,7 +107,11 @@ impl State {
             self.copy = None;
         }
         self.status = status;
-        // P1.19: told once.
+        self.tell(failure);
+    }
+
+    /// P1.19: what was told already is not told again.
+    fn tell(&mut self, failure: Arc<Failure>) {
         if self.error.as_ref().is_none_or(|error| !error.tells_the_same(&failure)) {
             self.error = Some(failure);
         }
@@ -121,13 +125,13 @@ impl State {
         }
     }
 
-    /// Whether another server may be needed for it (C15): a known absence counts as known.
+    /// Whether another server may be needed for it (C15): a known absence counts as known, and so does what a glob or
+    /// wildcard stands for once it was told.
     pub(super) fn is_missing(&self) -> bool {
-        let is_absent = matches!(self.status, ResourceStatus::DoesNotExist)
-            || (self.copy.is_none() && self.status == ResourceStatus::Acked)
+        let is_known = matches!(self.status, ResourceStatus::DoesNotExist | ResourceStatus::Acked)
             || (self.status == ResourceStatus::ReceivedError
                 && self.error.as_ref().is_some_and(|error| error.code == Code::NOT_FOUND));
-        !is_absent && self.copy.as_ref().is_none_or(|copy| copy.is_restored)
+        !is_known && self.copy.as_ref().is_none_or(|copy| copy.is_restored)
     }
 }
 

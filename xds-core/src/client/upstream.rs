@@ -22,6 +22,8 @@ pub(super) struct Upstream {
     pub(super) is_node_told: bool,
     /// By the number of the type.
     pub(super) types: Vec<TypeStream>,
+    /// How many responses the client had judged when the stream began.
+    pub(super) since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +41,9 @@ pub(super) enum Phase {
 pub(super) struct TypeStream {
     /// S1, C14: the version accepted last, from this server. Survives the stream.
     pub(super) version: Arc<str>,
+    /// What is held is not what the version stands for: a part of what was rejected is in use (C2), something came from
+    /// another server (C15) or ended by itself (S38). S32: a server must not take it for that.
+    pub(super) is_partial: bool,
     /// Of the response that came last. Ends with the stream.
     pub(super) nonce: Arc<str>,
     /// Whether the type was asked for on this stream.
@@ -55,6 +60,8 @@ pub(super) struct TypeStream {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) nonce: Arc<str>,
+    /// What is in use once it was judged (S3, S4).
+    pub(super) version: Arc<str>,
     /// Why it is rejected; `None` accepts it.
     pub(super) error: Option<String>,
 }
@@ -69,6 +76,7 @@ impl Upstream {
             generation: 0,
             is_node_told: false,
             types: Vec::new(),
+            since: 0,
         }
     }
 
@@ -88,8 +96,9 @@ impl Upstream {
     }
 
     /// S2, C14: a stream begins with nothing told; nonces of the one before mean nothing.
-    pub(super) fn open(&mut self, now: Duration) {
+    pub(super) fn open(&mut self, now: Duration, responses: u64) {
         self.phase = Phase::Open { since: now, is_answered: false };
+        self.since = responses;
         self.generation += 1;
         self.is_node_told = false;
         self.forget_stream();
@@ -97,17 +106,16 @@ impl Upstream {
 
     pub(super) fn forget_stream(&mut self) {
         for of_type in &mut self.types {
-            let version = std::mem::take(&mut of_type.version);
-            *of_type = TypeStream { version, ..TypeStream::default() };
+            let (version, is_partial) = (std::mem::take(&mut of_type.version), of_type.is_partial);
+            *of_type = TypeStream { version, is_partial, ..TypeStream::default() };
         }
     }
 
-    /// Whether it is the first response of the stream.
-    pub(super) fn on_response(&mut self) -> bool {
+    /// P5.2: something came, so the next attempts begin anew.
+    pub(super) fn on_response(&mut self) {
         self.failures = 0;
-        match &mut self.phase {
-            Phase::Open { is_answered, .. } => !std::mem::replace(is_answered, true),
-            Phase::Away { .. } | Phase::Connecting => false,
+        if let Phase::Open { is_answered, .. } = &mut self.phase {
+            *is_answered = true;
         }
     }
 

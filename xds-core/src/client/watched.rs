@@ -58,6 +58,8 @@ pub(super) struct Named {
     pub(super) entries: Vec<u32>,
     /// What the cache holds of it from here, in the order of constraints.
     pub(super) held: Vec<Held>,
+    /// D24: the watched names that turned out to be aliases of it.
+    pub(super) aliases: Vec<ResourceName>,
 }
 
 /// A variant that the server says exists.
@@ -66,8 +68,8 @@ pub(super) struct Held {
     pub(super) accepted: Arc<Accepted>,
     /// What the server called it last; for content that did not change newer than that of `accepted`.
     pub(super) version: Arc<str>,
-    /// Who told it.
-    pub(super) server: usize,
+    /// Who told it; `None` for what was restored.
+    pub(super) server: Option<usize>,
     /// The response that held it last.
     pub(super) seen: u64,
     /// When its TTL ends (S38).
@@ -116,20 +118,50 @@ impl WatchedType {
         if let Some(named) = self.names.get_mut(&entry.name) {
             named.entries.retain(|other| *other != at);
             if named.entries.is_empty() {
-                self.aliases.remove(&entry.name);
-                if named.held.is_empty() {
-                    self.names.remove(&entry.name);
-                }
+                self.forget_alias(&entry.name);
+                self.forget_if_empty(&entry.name);
             }
         }
         entry
     }
 
-    /// Who watches a name by itself, by a glob (X12) or by the wildcard.
+    /// D24
+    pub(super) fn know_alias(&mut self, alias: ResourceName, name: &ResourceName) {
+        if self.aliases.get(&alias) == Some(name) {
+            return;
+        }
+        self.forget_alias(&alias);
+        self.names.entry(name.clone()).or_default().aliases.push(alias.clone());
+        self.aliases.insert(alias, name.clone());
+    }
+
+    pub(super) fn forget_alias(&mut self, alias: &ResourceName) {
+        let Some(name) = self.aliases.remove(alias) else { return };
+        if let Some(named) = self.names.get_mut(&name) {
+            named.aliases.retain(|other| other != alias);
+        }
+        self.forget_if_empty(&name);
+    }
+
+    pub(super) fn forget_if_empty(&mut self, name: &ResourceName) {
+        let is_empty = |named: &Named| {
+            named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty()
+        };
+        if self.names.get(name).is_some_and(is_empty) {
+            self.names.remove(name);
+        }
+    }
+
+    /// Who watches a name by itself, by an alias (D24), by a glob (X12) or by the wildcard.
     pub(super) fn watching(&self, name: &str, into: &mut Vec<u32>) {
         into.clear();
         let entries = |name: &str| self.names.get(name).map(|named| &named.entries[..]).unwrap_or_default();
-        into.extend_from_slice(entries(name));
+        if let Some(named) = self.names.get(name) {
+            into.extend_from_slice(&named.entries);
+            for alias in &named.aliases {
+                into.extend_from_slice(entries(alias.as_str()));
+            }
+        }
         if xdstp::XdstpName::is_new_style(name)
             && let Some(glob) = xdstp::glob_of(&ResourceName::new(name))
         {
@@ -174,6 +206,13 @@ impl Entry {
         self.members.is_some()
     }
 }
+
+/// When a TTL ends that is told now (S38). One that no program lives to see is none.
+pub(super) fn end_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
+    ttl.filter(|ttl| *ttl < LONGEST_TTL).map(|ttl| now + ttl)
+}
+
+const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 pub(super) const WILDCARD: &str = "*";
 
