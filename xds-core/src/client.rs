@@ -93,7 +93,23 @@ mod upstream;
 mod watched;
 
 #[cfg(test)]
+mod delta_tests;
+#[cfg(test)]
+mod errors_tests;
+#[cfg(test)]
+mod fallback_tests;
+#[cfg(test)]
+mod names_tests;
+#[cfg(test)]
+mod restore_tests;
+#[cfg(test)]
+mod sotw_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod timers_tests;
+#[cfg(test)]
+mod variants_tests;
 
 /// A client of xDS servers, for as many types and names as the program watches.
 pub struct Client {
@@ -756,10 +772,23 @@ impl Client {
         let server = &self.upstreams[server].config.name;
         let text = format!("{server} did not answer for {:?} within {after:?}", entry.name.as_str());
         let before = entry.state.view();
+        let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
         entry.state.on_timer(Arc::new(Failure::new(code, text, now)), policy);
         if !before.is_same(&entry.state.view()) {
             outcome.touched.push(Touched { watch, member: None });
         }
+        let Some(copy) = unconfirmed else { return };
+        let watched = &mut self.types[of_type];
+        let Some(named) = watched.names.get_mut(copy.name()) else { return };
+        let is_it = |held: &Held| Arc::ptr_eq(&held.accepted, &copy);
+        let Some(place) = named.held.iter().position(is_it) else { return };
+        named.held.remove(place);
+        let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
+        let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
+        let mut transaction = Transaction::new();
+        transaction.remove(id.clone());
+        self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
+        outcome.removed.push(id);
     }
 
     /// S38: removes what its server let expire.

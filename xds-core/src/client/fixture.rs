@@ -50,7 +50,11 @@ impl Fixture {
         config.default_authority.servers = (0..all.len()).collect();
         config.default_authority.speaks_locators = true;
         config.servers = all;
-        let protocols = servers.iter().map(|(protocol, _)| *protocol).collect();
+        Self::of_config(config)
+    }
+
+    pub(crate) fn of_config(config: ClientConfig) -> Self {
+        let protocols = config.servers.iter().map(|server| server.protocol).collect();
         Self { client: Client::new(config), now: Duration::ZERO, protocols }
     }
 
@@ -58,6 +62,22 @@ impl Fixture {
     pub(crate) fn open(&mut self, server: usize) {
         self.client.on_connecting(server);
         self.client.on_open(self.now, server);
+    }
+
+    /// Fails to connect to a server; whose view changed.
+    pub(crate) fn fail(&mut self, server: usize) -> String {
+        self.client.on_connecting(server);
+        self.end(server)
+    }
+
+    /// The servers that are needed, by number.
+    pub(crate) fn wanted(&self) -> Vec<usize> {
+        (0..self.client.servers()).filter(|server| self.client.is_wanted(*server)).collect()
+    }
+
+    /// How everything stands that is watched.
+    pub(crate) fn statuses(&self) -> Vec<ResourceStatus> {
+        self.client.report().iter().map(|report| report.status).collect()
     }
 
     /// Ends the stream of a server; whose view changed.
@@ -171,7 +191,8 @@ fn short(type_url: &str) -> &str {
 
 /// Makes the response of a line.
 pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
-    let (head, body) = text.split_once(':').expect("a head and a body");
+    let split = text.split_once(": ").or_else(|| Some((text.strip_suffix(':')?, "")));
+    let (head, body) = split.expect("a head and a body");
     let mut head = head.split(' ');
     let type_url = url(head.next().expect("a type")).as_str().to_owned();
     let (version, nonce) = (head.next().expect("a version"), head.next().expect("a nonce"));
@@ -217,10 +238,13 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
 
 /// `name[constraints]=content@ttl/alias`, of which all but name and content may be left out; without `=` a heartbeat.
 fn read_resource(item: &str, type_url: &str, version: &str) -> Resource {
-    let (item, alias) = item.split_once('/').map_or((item, None), |(item, alias)| (item, Some(alias)));
+    let is_new_style = item.starts_with("xdstp:");
+    let slash = item.split_once('/').filter(|_| !is_new_style);
+    let (item, alias) = slash.map_or((item, None), |(item, alias)| (item, Some(alias)));
     let (item, ttl) = item.split_once('@').map_or((item, None), |(item, ttl)| (item, Some(ttl)));
     let end = item.find(']').map_or(0, |end| end);
-    let (name, content) = match item[end..].find('=') {
+    let equals = if is_new_style { item[end..].rfind('=') } else { item[end..].find('=') };
+    let (name, content) = match equals {
         Some(at) => (&item[..end + at], Some(&item[end + at + 1..])),
         None => (item, None),
     };

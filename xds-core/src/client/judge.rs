@@ -21,6 +21,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
+use crate::xdstp::glob_of;
 
 impl Client {
     /// Takes one response of a server, as it came.
@@ -94,7 +95,7 @@ impl Client {
             self.distrust_others(server, of_type);
         }
         if judged.valid > 0 {
-            self.settle_on(server);
+            self.settle_on(now, server);
         }
         outcome.response = Some(judged);
         self.sort_touched(&mut outcome);
@@ -113,7 +114,7 @@ impl Client {
     }
 
     /// P4.6: a resource came from it, so the servers after it are left.
-    fn settle_on(&mut self, server: usize) {
+    fn settle_on(&mut self, now: Duration, server: usize) {
         for at in 0..self.authorities.len() {
             let before = self.authorities[at].in_use().to_vec();
             if !self.authorities[at].settle_on(server) {
@@ -124,6 +125,14 @@ impl Client {
                 let is_left = !self.authorities[at].uses(left);
                 let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
                 told.for_each(|(watch, _)| self.mark(left, *watch));
+            }
+            // What only they had, and this server may say nothing of in SotW, its timer decides (S17, C12).
+            for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
+                let (of_type, place) = watch.place();
+                let source = self.types[of_type].source(self.types[of_type].entry(place));
+                if source.is_some_and(|source| !self.authorities[at].uses(source)) {
+                    self.start_timer(now, server, watch);
+                }
             }
         }
     }
@@ -191,7 +200,7 @@ impl Judge<'_> {
         }
         self.take_removals(removed);
         if self.protocol == Protocol::Sotw && self.watched.known.full_state {
-            self.take_missing();
+            self.take_missing(&response.errors);
         }
         self.leave_other_servers();
         let (watched, number) = (&*self.watched, self.number);
@@ -337,6 +346,7 @@ impl Judge<'_> {
                     };
                     let copy = state.and_then(|state| state.copy.as_ref());
                     state.is_some_and(|state| state.status == ResourceStatus::Acked)
+                        && entry.deadline.is_none()
                         && copy.is_some_and(|copy| Arc::ptr_eq(copy, &accepted))
                 };
                 let mut watching = Vec::new();
@@ -470,12 +480,18 @@ impl Judge<'_> {
 
     /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing
     /// for certain while something cannot be told by name.
-    fn take_missing(&mut self) {
+    /// What an error is told of is neither: that decides (S37, P1.15).
+    fn take_missing(&mut self, errors: &[ToldError]) {
         if self.judged.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
         }
         let rejected: BTreeSet<_> =
             self.judged.rejections.iter().filter_map(|rejection| rejection.name.clone()).collect();
+        let in_error: BTreeSet<_> = errors.iter().map(|error| error.name.clone()).collect();
+        let is_in_error = |name: &ResourceName| {
+            in_error.contains(name)
+                || (!in_error.is_empty() && glob_of(name).is_some_and(|glob| in_error.contains(&glob)))
+        };
         let bit = 1 << self.server;
         let mut watching = Vec::new();
         for (name, named) in &self.watched.names {
@@ -484,7 +500,7 @@ impl Judge<'_> {
                     || self.changes.put.contains_key(&(name.clone(), held.accepted.constraints().clone()))
             };
             let missing: Vec<_> = named.held.iter().filter(|held| !is_present(held)).collect();
-            if missing.is_empty() || rejected.contains(name) {
+            if missing.is_empty() || rejected.contains(name) || is_in_error(name) {
                 continue;
             }
             self.watched.watching(name.as_str(), &mut watching);

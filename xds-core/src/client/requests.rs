@@ -14,7 +14,7 @@ use super::failure::Code;
 use super::state::{ResourceStatus, State};
 use super::upstream::Answer;
 use super::watched::{Entry, WatchedType};
-use super::{Client, watch_id};
+use super::{Client, WatchId, watch_id};
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 
@@ -56,6 +56,7 @@ impl Client {
             }
             self.upstreams[server].of_type(of_type).list = list.freeze();
         }
+        let has_collections = !self.types[of_type].collections.is_empty();
         let is_new_collection = changes.added.iter().map(|at| self.types[of_type].entry(*at)).any(|entry| {
             entry.is_collection() && entry.state.status != ResourceStatus::Acked
         });
@@ -68,11 +69,11 @@ impl Client {
             self.finish(of_type, changes);
             return None;
         }
-        // S32: else a server may take what is held for all that the version stands for.
-        if !std::mem::replace(&mut stream.is_open, true)
-            && (std::mem::take(&mut stream.is_partial) || is_new_collection)
-        {
+        // S32: else a server may take what is held for all that the version stands for. By name it sends everything.
+        let is_first = !std::mem::replace(&mut stream.is_open, true);
+        if is_first && (is_new_collection || (stream.is_partial && has_collections)) {
             stream.version = Arc::default();
+            stream.is_partial = false;
         }
         let version = answer.as_ref().map_or(&stream.version, |answer| &answer.version).as_ref().to_owned();
         let (nonce, error) = said(answer, &stream.nonce);
@@ -159,15 +160,12 @@ impl Client {
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
         dirty.dedup();
-        let policy = self.upstreams[server].config.errors;
-        let (timers, timeout) = match policy.resource_timer_is_transient_error {
-            true => (1, self.transient_resource_timeout),
-            false => (0, self.resource_timeout),
-        };
+        let mut unanswered = Vec::new();
         let mut left = dirty.into_iter();
         while len < limit_bytes
             && let Some(at) = left.next()
         {
+            let source = watched.source(watched.entry(at));
             let entry = watched.entry_mut(at);
             entry.dirty &= !bit;
             let is_wanted = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
@@ -188,16 +186,31 @@ impl Client {
             // C5, P5.5: on a connected stream, and only for what is not there.
             let is_cached = match entry.is_collection() {
                 true => entry.state.status == ResourceStatus::Acked,
-                false => entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored),
+                // P4.6: nor what came from a server that was left.
+                false => {
+                    entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
+                        && source.is_none_or(|source| self.authorities[entry.authority].uses(source))
+                }
             };
             if !is_cached {
-                let deadline = now + timeout;
-                entry.deadline = Some(deadline);
-                self.timers[timers].push_back((deadline, watch_id(of_type, at)));
+                unanswered.push(watch_id(of_type, at));
             }
         }
         self.upstreams[server].of_type(of_type).dirty = left.collect();
+        unanswered.into_iter().for_each(|watch| self.start_timer(now, server, watch));
         changes
+    }
+
+    /// C5, C6
+    pub(super) fn start_timer(&mut self, now: Duration, server: usize, watch: WatchId) {
+        let (timers, timeout) = match self.upstreams[server].config.errors.resource_timer_is_transient_error {
+            true => (1, self.transient_resource_timeout),
+            false => (0, self.resource_timeout),
+        };
+        let (of_type, at) = watch.place();
+        let deadline = now + timeout;
+        self.types[of_type].entry_mut(at).deadline = Some(deadline);
+        self.timers[timers].push_back((deadline, watch));
     }
 
     /// C13: the server was told, so what nobody watches can go.

@@ -86,12 +86,15 @@ impl State {
     }
 
     /// P1.8: nothing came in time (C5, C6).
+    ///
+    /// A copy that the server did not confirm, restored or from another one, is then as good as deleted.
     pub(super) fn on_timer(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
-        self.status = match policy.resource_timer_is_transient_error {
-            true => ResourceStatus::Timeout,
-            false => ResourceStatus::DoesNotExist,
-        };
-        self.tell(failure);
+        if policy.resource_timer_is_transient_error {
+            self.status = ResourceStatus::Timeout;
+            self.tell(failure);
+        } else {
+            self.on_absence(failure, policy);
+        }
     }
 
     /// S38: the server itself said how long the copy may be used, so nothing keeps it.

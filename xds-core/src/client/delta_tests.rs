@@ -1,0 +1,201 @@
+//! Delta (D).
+
+use super::fixture::{Fixture, refuse_bad, url};
+use super::*;
+
+fn delta() -> Fixture {
+    Fixture::new(Protocol::Delta)
+}
+
+#[test]
+fn d1_t37_c14b_only_what_is_in_use_and_alone_is_brought_to_a_new_stream() {
+    let mut f = delta();
+    refuse_bad(&mut f.client, "EDS");
+    for name in ["a", "kept", "gone", "error", "never", "two{env=prod}", "two{env=test}"] {
+        f.watch("EDS", name);
+    }
+    f.sent(0);
+    f.get("EDS v1 n1: a=1 kept=1 gone=1 error=1 two[env=prod]=1 two[env=test]=2");
+    f.get("EDS v2 n2: kept=bad -gone error!14");
+    f.end(0);
+    f.open(0);
+    let sent = f.sent(0);
+    let (_, brought) = sent.split_once('(').expect("something is brought");
+    let mut brought: Vec<_> = brought.split_whitespace().map(|one| one.trim_matches(['(', ')'])).collect();
+    brought.sort_unstable();
+    assert_eq!(brought, ["a:v1", "kept:v1"]);
+    // Later messages bring nothing.
+    f.watch("EDS", "b");
+    assert_eq!(f.sent(0), "EDS +b");
+}
+
+/// Regression: nobody told that one of several variants under a wildcard went while the client was away.
+#[test]
+fn d21_t37_members_that_cannot_be_compared_are_brought_without_a_version() {
+    let mut f = delta();
+    f.watch("EDS", "*{env=prod}");
+    f.watch("EDS", "*{env=test}");
+    f.sent(0);
+    f.get("EDS v1 n1: a[]=1 two[env=prod]=1 two[env=test]=2");
+    f.end(0);
+    f.open(0);
+    let sent = f.sent(0);
+    assert!(sent.contains("(a:v1)") && sent.contains("(two:?)"), "{sent}");
+    assert_eq!(f.get("EDS v2 n1: -two"), "*{env=prod}/two: -\n*{env=test}/two: -");
+}
+
+#[test]
+fn d3_a_name_never_stands_in_both_lists() {
+    let mut f = delta();
+    let a = f.watch("EDS", "a");
+    f.sent(0);
+    f.client.on_unwatch(a);
+    let a = f.watch("EDS", "a");
+    f.client.on_unwatch(a);
+    f.watch("EDS", "a");
+    assert_eq!(f.sent(0), "");
+}
+
+#[test]
+fn d4_d15_an_empty_response_is_acked() {
+    let mut f = delta();
+    f.watch("EDS", "a");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1:"), "");
+    assert_eq!(f.sent(0), "EDS n1");
+}
+
+#[test]
+fn d10_d11_a_removal_ends_the_timer_and_the_resource_and_keeps_the_subscription() {
+    let mut f = delta();
+    f.watch("EDS", "a");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: -a"), "a: NOT_FOUND");
+    assert_eq!(f.pass(60), "");
+    assert_eq!(f.get("EDS v2 n2: a=1"), "a: 1");
+    assert_eq!(f.get("EDS v3 n3: -a"), "a: 1 beside NOT_FOUND");
+    assert_eq!(f.get("EDS v4 n4: a=1"), "a: 1");
+    assert_eq!(f.sent(0), "EDS n1\nEDS n2\nEDS n3\nEDS n4");
+}
+
+#[test]
+fn d13_t30b_c4_a_name_that_is_brought_and_removed_is_neither() {
+    let mut f = delta();
+    for name in ["a", "b", "r{env=prod}"] {
+        f.watch("EDS", name);
+    }
+    f.sent(0);
+    f.get("EDS v1 n1: a=1 b=1 r[env=prod]=1");
+    f.sent(0);
+    let told = f.get("EDS v2 n2: a=2 -a b=2 r[env=prod]=2 -r[env=prod]");
+    assert_eq!(told, "a: 1 beside INVALID_ARGUMENT\nb: 2\nr{env=prod}: 1 beside INVALID_ARGUMENT");
+    let error = "!\"a\": it is also removed; \"r\" [env=prod]: it is also removed";
+    assert_eq!(f.sent(0), format!("EDS n2 {error}"));
+}
+
+#[test]
+fn d13_a_name_twice_is_rejected() {
+    let mut f = delta();
+    f.watch("EDS", "a");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: a=1 a=2"), "a: 1 beside INVALID_ARGUMENT");
+    assert_eq!(f.sent(0), "EDS n1 !\"a\": it is there twice");
+}
+
+#[test]
+fn d14_the_removal_of_what_is_not_known_is_ignored_and_acked() {
+    let mut f = delta();
+    f.watch("EDS", "a");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: -b -b[env=prod] -xdstp://broken"), "");
+    assert_eq!(f.sent(0), "EDS n1");
+}
+
+#[test]
+fn d18_a_name_given_up_under_a_wildcard_stays_until_that_is_answered() {
+    let mut f = delta();
+    f.watch("EDS", "*");
+    let a = f.watch("EDS", "a");
+    f.sent(0);
+    f.get("EDS v1 n1: a=1");
+    f.client.on_unwatch(a);
+    assert_eq!(f.sent(0), "EDS -a n1");
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"a".into()).is_some());
+    assert_eq!(f.get("EDS v2 n2: -a"), "*/a: -");
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"a".into()).is_none());
+}
+
+#[test]
+fn d24_an_alias_is_followed_and_may_stand_for_nothing() {
+    let mut f = delta();
+    let alias = f.watch("VHDS", "alias");
+    let other = f.watch("VHDS", "other");
+    f.sent(0);
+    assert_eq!(f.get("VHDS v1 n1: real=1/alias"), "alias: 1");
+    assert_eq!(f.get("VHDS v2 n2: real=2/alias"), "alias: 2");
+    assert_eq!(f.get("VHDS v2 n3: other/other"), "other: NOT_FOUND");
+    assert_eq!((f.view(alias).as_str(), f.view(other).as_str()), ("2", "NOT_FOUND"));
+    assert_eq!(f.sent(0), "VHDS n1\nVHDS n2\nVHDS n3");
+}
+
+/// Regression: who watched by an alias was not told that the resource is gone, and its resource stayed for ever.
+#[test]
+fn d24_who_watches_by_an_alias_shares_the_fate_of_the_resource() {
+    let mut f = delta();
+    let alias = f.watch("VHDS", "alias");
+    f.sent(0);
+    f.get("VHDS v1 n1: real=1/alias");
+    assert_eq!(f.get("VHDS v2 n2: -real"), "alias: 1 beside NOT_FOUND");
+    f.get("VHDS v3 n3: real=3/alias");
+    assert_eq!(f.view(alias), "3");
+    f.client.on_unwatch(alias);
+    f.sent(0);
+    assert!(f.client.cache().snapshot().get(&url("VHDS"), &"real".into()).is_none());
+    assert!(f.client.types[0].names.is_empty() && f.client.types[0].aliases.is_empty());
+}
+
+#[test]
+fn d30_t33_a_change_of_parameters_is_one_message() {
+    let mut f = delta();
+    let prod = f.watch("RDS", "r{env=prod}");
+    f.sent(0);
+    f.get("RDS v1 n1: r[env=prod]=A");
+    f.sent(0);
+    f.client.on_unwatch(prod);
+    let test = f.watch("RDS", "r{env=test}");
+    assert_eq!(f.sent(0), "RDS +r{env=test} -r{env=prod}");
+    assert!(f.client.cache().snapshot().get(&url("RDS"), &"r".into()).is_none());
+    // T33b: what was on its way is for nobody, and ACKed.
+    assert_eq!(f.get("RDS v2 n2: r[env=prod]=A2"), "");
+    assert_eq!(f.get("RDS v3 n3: r[env=test]=B"), "r{env=test}: B");
+    assert_eq!((f.sent(0).as_str(), f.view(test).as_str()), ("RDS n2\nRDS n3", "B"));
+}
+
+#[test]
+fn t33b_a_late_response_to_a_locator_that_was_dropped_is_acked() {
+    let mut f = delta();
+    f.watch("RDS", "r{env=test}");
+    f.sent(0);
+    assert_eq!(f.get("RDS v1 n1: r[env=prod]=A"), "");
+    assert_eq!(f.sent(0), "RDS n1");
+}
+
+#[test]
+fn d32_each_response_is_applied_by_itself() {
+    let mut f = delta();
+    f.watch("RDS", "*");
+    f.sent(0);
+    assert_eq!(f.get("RDS v1 n1: a=1"), "*/a: 1\n*: -");
+    assert_eq!(f.get("RDS v1 n2: b=1"), "*/b: 1");
+}
+
+#[test]
+fn d2_g9_a_large_subscription_goes_out_in_pieces() {
+    let mut f = delta();
+    for number in 0..3 {
+        f.watch("EDS", &format!("{number}{}", "x".repeat(900_000)));
+    }
+    let frames: Vec<_> = std::iter::from_fn(|| f.client.next_request(f.now, 0)).collect();
+    assert_eq!(frames.len(), 2);
+    assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
+}

@@ -1,0 +1,231 @@
+//! Several servers, and several authorities (C15, C16, P4).
+
+use super::fixture::{Fixture, url};
+use super::*;
+
+const SOTW: (Protocol, ErrorPolicy) =
+    (Protocol::Sotw, ErrorPolicy { fail_on_data_errors: false, resource_timer_is_transient_error: false });
+
+#[test]
+fn c15_p4_1_only_the_first_server_is_asked() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    assert_eq!(f.wanted(), [0; 0]);
+    f.watch("CDS", "a");
+    assert_eq!(f.wanted(), [0]);
+    assert_eq!(f.client.connect_at(1), None);
+}
+
+#[test]
+fn c15_p4_2_p4_5_the_next_server_is_asked_for_everything_and_nobody_is_told() {
+    let mut f = Fixture::of(&[SOTW, SOTW, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.watch("EDS", "b");
+    assert_eq!(f.fail(0), "");
+    assert_eq!(f.wanted(), [0, 1]);
+    assert_eq!(f.fail(1), "");
+    f.open(2);
+    assert_eq!(f.sent(2), "node CDS [a]\nEDS [b]");
+    assert_eq!(f.get_from(2, "CDS v1 n1: a=1"), "a: 1");
+    assert_eq!(f.view(a), "1");
+}
+
+#[test]
+fn c15_p4_5_watchers_are_told_when_all_servers_failed() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "a");
+    assert_eq!(f.fail(0), "");
+    assert_eq!(f.fail(1), "a: UNAVAILABLE");
+    // Any of them clears it.
+    f.open(0);
+    f.sent(0);
+    assert_eq!(f.get("CDS v1 n1: a=1"), "a: 1");
+}
+
+#[test]
+fn c15_p4_3_with_everything_cached_no_other_server_is_asked() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "a");
+    let absent = f.watch("EDS", "b");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.pass(15);
+    assert_eq!(f.view(absent), "NOT_FOUND", "known not to exist");
+    f.end(0);
+    assert_eq!(f.fail(0), "a: 1 beside UNAVAILABLE\nb: UNAVAILABLE");
+    assert_eq!(f.wanted(), [0]);
+}
+
+/// Regression: what stands since the first server failed stood on when the second answered.
+#[test]
+fn c15_p4_7_what_is_newly_needed_falls_back_and_the_outage_ends() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "a");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    assert_eq!(f.fail(0), "a: 1 beside UNAVAILABLE");
+    let b = f.watch("CDS", "b");
+    assert_eq!((f.wanted(), f.view(b).as_str()), (vec![0, 1], "-"));
+    f.open(1);
+    assert_eq!(f.sent(1), "node CDS [a b]");
+    assert_eq!(f.get_from(1, "CDS x n1: a=1 b=1"), "a: 1\nb: 1");
+}
+
+#[test]
+fn c15_p4_6_a_resource_of_a_higher_server_ends_the_lower_ones() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "CDS x n1: a=1");
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS [a]");
+    assert_eq!(f.wanted(), [0, 1]);
+    assert_eq!(f.get("CDS v1 n1: a=2"), "a: 2");
+    assert_eq!(f.wanted(), [0]);
+    // What it said on its way is dropped.
+    assert_eq!(f.get_from(1, "CDS y n2:"), "");
+    f.client.on_left(f.now, 1);
+    assert_eq!(f.view(a), "2");
+}
+
+/// Regression: a cluster that only the lower server had stayed for ever.
+#[test]
+fn c15_s17_what_only_the_lower_server_had_is_given_up_in_time() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("EDS", "a");
+    f.watch("EDS", "b");
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "EDS x n1: a=1 b=1");
+    f.open(0);
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: a=1"), "");
+    assert_eq!(f.pass(15), "b: 1 beside NOT_FOUND");
+}
+
+/// Regression: the version of the first server stood for what the second had changed meanwhile.
+#[test]
+fn c14_s32_a_version_is_not_brought_when_another_server_changed_what_is_held() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "*");
+    f.watch("CDS", "b");
+    f.open(0);
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    f.end(0);
+    f.fail(0);
+    f.open(1);
+    f.sent(1);
+    f.get_from(1, "CDS x n1: a=2 b=1");
+    f.open(0);
+    assert_eq!(f.sent(0), "node CDS [* b]");
+}
+
+#[test]
+fn p4_7_a_timer_that_fires_is_no_reason_to_fall_back() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    f.watch("CDS", "a");
+    f.open(0);
+    f.sent(0);
+    assert_eq!(f.pass(15), "a: NOT_FOUND");
+    assert_eq!(f.wanted(), [0]);
+}
+
+#[test]
+fn p4_8_two_clients_fall_back_each_by_itself() {
+    let (mut one, mut other) = (Fixture::of(&[SOTW, SOTW]), Fixture::of(&[SOTW, SOTW]));
+    one.watch("CDS", "a");
+    other.watch("CDS", "a");
+    one.fail(0);
+    assert_eq!((one.wanted(), other.wanted()), (vec![0, 1], vec![0]));
+}
+
+/// Regression: when nothing was watched any more the next watch began at the lower server.
+#[test]
+fn p4_1_what_is_needed_next_begins_at_the_first_server() {
+    let mut f = Fixture::of(&[SOTW, SOTW]);
+    let a = f.watch("CDS", "a");
+    f.fail(0);
+    f.client.on_unwatch(a);
+    assert_eq!(f.wanted(), [0; 0]);
+    f.client.on_left(f.now, 0);
+    f.watch("CDS", "a");
+    assert_eq!(f.wanted(), [0]);
+}
+
+/// Servers 0 and 1; old names at 0, `one` at 0 with parameters, `two` at 1.
+fn of_authorities() -> Fixture {
+    let server = |name: &str| ServerConfig {
+        name: name.into(),
+        protocol: Protocol::Sotw,
+        errors: ErrorPolicy::default(),
+    };
+    let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x04node"), server("s0"));
+    config.servers.push(server("s1"));
+    config.default_authority.speaks_locators = true;
+    config.default_authority.parameters = [("old", "1")].into_iter().collect();
+    let authority = |servers: Vec<usize>, parameters: Parameters| AuthorityConfig {
+        servers,
+        parameters,
+        speaks_locators: true,
+        ..AuthorityConfig::default()
+    };
+    let one = authority(vec![0], [("env", "prod")].into_iter().collect());
+    config.authorities = [("one".into(), one), ("two".into(), authority(vec![1], Parameters::new()))].into();
+    Fixture::of_config(config)
+}
+
+const ONE: &str = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+const TWO: &str = "xdstp://two/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+
+#[test]
+fn c16_x15_x17_t40_authorities_share_a_stream_and_have_their_own_parameters() {
+    let mut f = of_authorities();
+    f.watch("EDS", "e");
+    f.watch("EDS", ONE);
+    f.watch("EDS", TWO);
+    f.open(0);
+    f.open(1);
+    assert_eq!(f.sent(0), format!("node EDS [e{{old=1}} {ONE}{{env=prod}}]"));
+    assert_eq!(f.sent(1), format!("node EDS [{TWO}]"));
+}
+
+#[test]
+fn c16_x15_an_unknown_authority_is_an_error() {
+    let mut f = of_authorities();
+    let name = "xdstp://three/envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    let error = f.client.on_watch(&url("EDS"), name, None).expect_err("nobody is to be asked");
+    assert!(matches!(error, WatchError::UnknownAuthority { authority, .. } if authority == "three"));
+    let nobody = "xdstp:///envoy.config.endpoint.v3.ClusterLoadAssignment/e";
+    assert!(f.client.on_watch(&url("EDS"), nobody, None).is_err(), "the empty one has to be configured too");
+}
+
+/// Regression: a full state of one server took away what a server of another authority has.
+#[test]
+fn c16_s25_a_full_state_speaks_for_its_own_authorities() {
+    let mut f = of_authorities();
+    let name = "xdstp://two/envoy.config.cluster.v3.Cluster/c";
+    let two = f.watch("CDS", name);
+    let all = f.watch("CDS", "*");
+    f.open(0);
+    f.open(1);
+    assert_eq!((f.sent(0).as_str(), f.sent(1)), ("node CDS [*{old=1}]", format!("node CDS [{name}]")));
+    assert_eq!(f.get_from(1, &format!("CDS v1 n1: {name}=1")), format!("{name}: 1"));
+    assert_eq!(f.get("CDS v1 n1: a=1"), "*{old=1}/a: 1\n*{old=1}: -");
+    assert_eq!(f.view(two), "1");
+    assert_eq!(f.client.members(all).count(), 1);
+}
+
+#[test]
+fn c15_a_failure_of_one_authority_is_not_told_to_another() {
+    let mut f = of_authorities();
+    let old = f.watch("EDS", "e");
+    let two = f.watch("EDS", TWO);
+    assert_eq!(f.fail(0), "e{old=1}: UNAVAILABLE");
+    assert_eq!((f.view(old).as_str(), f.view(two).as_str()), ("UNAVAILABLE", "-"));
+}

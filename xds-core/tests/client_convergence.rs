@@ -1,0 +1,529 @@
+//! Whatever happened, in the end each watcher of a client sees what its servers have for it, and was told of each change.
+//!
+//! The client machine is connected to our own server machines, by encoded messages. Names, locators and wildcards are watched
+//! and given up, commits change whom the variants of a name are for, streams break between any two messages, servers cannot
+//! be reached, contents are rejected. Then all is healed, and the views are compared with the cache of the servers.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use quickcheck::{Arbitrary, Gen, QuickCheck};
+use xds_core::client::{Client, ClientConfig, ErrorPolicy, Outcome, Protocol, ServerConfig, View, WatchId};
+use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
+use xds_core::subscription::{Asked, Locator};
+use xds_core::{
+    Cache, Constraints, KnownType, Nonce, Parameters, Resource, ResourceName, Transaction, TypeUrl, VariantId,
+};
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use xds_proto::type_url::{CLUSTER, LISTENER, SECRET};
+
+const TYPES: [&str; 4] = [LISTENER, CLUSTER, SECRET, "type.googleapis.com/acme.Thing"];
+
+/// The variants that a name can have; the first is none at all.
+const VARIANTS: [&[&str]; 7] = [
+    &[],
+    &["true"],
+    &["env=a", "env!=a"],
+    &["env=a"],
+    &["env=a,ver=1", "env=a,ver!=1"],
+    &["env,ver=1", "env,ver!=1", "!env,(ver || !ver)"],
+    &["ver=1", "!ver"],
+];
+
+const PARAMETERS: [&[(&str, &str)]; 5] =
+    [&[], &[("env", "a")], &[("env", "a"), ("ver", "1")], &[("env", "b"), ("pod", "x")], &[("ver", "1")]];
+
+/// What the client rejects.
+const BAD: i32 = 3;
+
+/// Type, name, which variants it has, and their content.
+type Change = (u8, u8, u8, u8);
+
+/// One thing that happens. Numbers are taken modulo what there is; the first of a server is its number.
+#[derive(Debug, Clone)]
+enum Step {
+    Commit(Vec<Change>),
+    Watch(u8, u8, u8),
+    Unwatch(u8),
+    /// The client hands a request to the transport.
+    Send(u8),
+    /// The server takes one, and sends what there is to send.
+    Serve(u8),
+    /// The client takes a response.
+    Take(u8),
+    Pass(u16),
+    Cut(u8),
+    /// The server cannot be reached.
+    Fail(u8),
+    Connect(u8),
+}
+
+impl Arbitrary for Step {
+    fn arbitrary(g: &mut Gen) -> Self {
+        let (a, b, c) = <(u8, u8, u8)>::arbitrary(g);
+        match u8::arbitrary(g) % 20 {
+            0..3 => Self::Commit(Vec::arbitrary(g)),
+            3..6 => Self::Watch(a, b, c),
+            6 | 7 => Self::Unwatch(a),
+            8..11 => Self::Send(a),
+            11..13 => Self::Serve(a),
+            13..16 => Self::Take(a),
+            16 => Self::Pass(u16::arbitrary(g) % 20_000),
+            17 => Self::Cut(a),
+            18 => Self::Fail(a),
+            _ => Self::Connect(a),
+        }
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
+        match self {
+            Self::Commit(changes) => Box::new(changes.shrink().map(Self::Commit)),
+            _ => quickcheck::empty_shrinker(),
+        }
+    }
+}
+
+enum Stream {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+impl Stream {
+    fn new(cache: &Arc<Cache>, protocol: Protocol) -> Self {
+        let (watch, config) = (cache.watch(), StreamConfig::default());
+        match protocol {
+            Protocol::Sotw => Self::Sotw(SotwStream::new(watch, Service::Aggregated, config)),
+            Protocol::Delta => Self::Delta(DeltaStream::new(watch, Service::Aggregated, config)),
+        }
+    }
+
+    fn on_request(&mut self, now: Duration, frame: Bytes) {
+        match self {
+            Self::Sotw(stream) => {
+                let request = DiscoveryRequest::decode(frame).unwrap();
+                let request = SotwRequest {
+                    type_url: request.type_url,
+                    version_info: request.version_info,
+                    response_nonce: Nonce::parse(&request.response_nonce),
+                    error_detail: request.error_detail.map(|status| status.message),
+                    asked: Some(asked(request.resource_names, request.resource_locators)),
+                };
+                stream.on_request(now, request).unwrap();
+            }
+            Self::Delta(stream) => {
+                let request = DeltaDiscoveryRequest::decode(frame).unwrap();
+                let brought = request.initial_resource_versions.into_iter();
+                let request = DeltaRequest {
+                    type_url: request.type_url,
+                    subscribe: asked(
+                        request.resource_names_subscribe,
+                        request.resource_locators_subscribe,
+                    ),
+                    unsubscribe: asked(
+                        request.resource_names_unsubscribe,
+                        request.resource_locators_unsubscribe,
+                    ),
+                    initial_resource_versions: brought
+                        .map(|(name, version)| (name.as_str().into(), version))
+                        .collect(),
+                    response_nonce: Nonce::parse(&request.response_nonce),
+                    error_detail: request.error_detail.map(|status| status.message),
+                };
+                stream.on_request(request).unwrap();
+            }
+        }
+    }
+
+    fn next(&mut self, now: Duration, cache: &Cache) -> Option<Bytes> {
+        let next = match self {
+            Self::Sotw(stream) => stream.next(now, &cache.snapshot()),
+            Self::Delta(stream) => stream.next(now, &cache.snapshot()),
+        };
+        match next {
+            Next::Send(response) => {
+                let mut frame = response.head().to_vec();
+                for chunk in response.bodies.iter().flat_map(|body| body.chunks()) {
+                    frame.extend_from_slice(chunk);
+                }
+                Some(frame.into())
+            }
+            Next::Wait { .. } => None,
+            Next::Close(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Asked {
+    let names: Vec<ResourceName> = names.iter().map(|name| name.as_str().into()).collect();
+    let locators = locators.into_iter().map(|locator| Locator {
+        name: locator.name.as_str().into(),
+        parameters: locator.dynamic_parameters.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
+    });
+    Asked { locators: locators.collect(), ..names.into() }
+}
+
+/// A stream and what is on its way.
+struct Link {
+    stream: Stream,
+    requests: VecDeque<Bytes>,
+    responses: VecDeque<Bytes>,
+}
+
+struct Watched {
+    type_url: &'static str,
+    name: String,
+    parameters: Parameters,
+    watchers: usize,
+    /// What its watchers were told, by member.
+    told: BTreeMap<Option<ResourceName>, String>,
+}
+
+struct World {
+    cache: Arc<Cache>,
+    client: Client,
+    protocols: Vec<Protocol>,
+    policy: ErrorPolicy,
+    links: Vec<Option<Link>>,
+    watched: BTreeMap<WatchId, Watched>,
+    now: Duration,
+}
+
+impl World {
+    fn new(protocols: &[Protocol], fail_on_data_errors: bool) -> Self {
+        let policy = ErrorPolicy { fail_on_data_errors, ..ErrorPolicy::default() };
+        let server = |(at, protocol): (usize, &Protocol)| ServerConfig {
+            name: format!("s{at}").into(),
+            protocol: *protocol,
+            errors: policy,
+        };
+        let servers: Vec<_> = protocols.iter().enumerate().map(server).collect();
+        let mut config = ClientConfig::new(Bytes::new(), servers[0].clone());
+        config.default_authority.servers = (0..servers.len()).collect();
+        config.default_authority.speaks_locators = true;
+        config.servers = servers;
+        let mut client = Client::new(config);
+        for type_url in TYPES {
+            client.declare(
+                &type_url.into(),
+                Arc::new(|_, payload| match content_of(payload) {
+                    BAD => Err("bad".to_owned()),
+                    content => Ok(Arc::new(content)),
+                }),
+            );
+        }
+        let links = protocols.iter().map(|_| None).collect();
+        let cache = Cache::new();
+        commit(&cache, &[]);
+        let (protocols, watched) = (protocols.to_vec(), BTreeMap::new());
+        Self { cache, client, protocols, policy, links, watched, now: Duration::ZERO }
+    }
+
+    fn server(&self, number: u8) -> usize {
+        usize::from(number) % self.links.len()
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Commit(changes) => commit(&self.cache, changes),
+            Step::Watch(type_url, name, parameters) => self.watch(*type_url, *name, *parameters),
+            Step::Unwatch(at) => {
+                let at = usize::from(*at) % self.watched.len().max(1);
+                let Some(id) = self.watched.keys().nth(at).copied() else { return };
+                let watched = self.watched.get_mut(&id).unwrap();
+                watched.watchers -= 1;
+                if watched.watchers == 0 {
+                    self.watched.remove(&id);
+                }
+                self.client.on_unwatch(id);
+            }
+            Step::Send(server) => _ = self.send(self.server(*server)),
+            Step::Serve(server) => _ = self.serve(self.server(*server)),
+            Step::Take(server) => _ = self.take(self.server(*server)),
+            Step::Pass(ms) => self.pass(Duration::from_millis((*ms).into())),
+            Step::Cut(server) => self.cut(self.server(*server)),
+            Step::Fail(server) => {
+                let server = self.server(*server);
+                if self.client.connect_at(server).is_some_and(|at| at <= self.now) {
+                    self.client.on_connecting(server);
+                    let outcome = self.client.on_end(self.now, server, "down", u32::MAX / 2);
+                    self.hear(&outcome);
+                }
+            }
+            Step::Connect(server) => self.connect(self.server(*server)),
+        }
+        for server in 0..self.links.len() {
+            if self.links[server].is_some() && !self.client.is_wanted(server) {
+                self.links[server] = None;
+                self.client.on_left(self.now, server);
+            }
+        }
+    }
+
+    fn watch(&mut self, type_url: u8, name: u8, parameters: u8) {
+        let type_url = TYPES[usize::from(type_url) % TYPES.len()];
+        let name = if name % 8 == 0 { "*".to_owned() } else { name_of(name) };
+        let parameters: Parameters =
+            PARAMETERS[usize::from(parameters) % PARAMETERS.len()].iter().copied().collect();
+        let id = self.client.on_watch(&type_url.into(), &name, Some(parameters.clone())).unwrap();
+        let client = &self.client;
+        let watched = self.watched.entry(id).or_insert_with(|| {
+            let members = client.members(id).map(|name| (Some(name.clone()), shown(&client.member(id, name))));
+            let told = members.chain([(None, shown(&client.view(id)))]).collect();
+            Watched { type_url, name, parameters, watchers: 0, told }
+        });
+        watched.watchers += 1;
+    }
+
+    fn hear(&mut self, outcome: &Outcome) {
+        for touched in &outcome.touched {
+            let view = self.client.look(touched);
+            let told = &mut self.watched.get_mut(&touched.watch).expect("only who watches is told").told;
+            if touched.member.is_some() && view.copy.is_none() && view.error.is_none() {
+                told.remove(&touched.member);
+            } else {
+                told.insert(touched.member.clone(), shown(&view));
+            }
+        }
+    }
+
+    fn send(&mut self, server: usize) -> bool {
+        let Some(link) = &mut self.links[server] else { return false };
+        let request = self.client.next_request(self.now, server);
+        link.requests.extend(request.clone());
+        request.is_some()
+    }
+
+    fn serve(&mut self, server: usize) -> bool {
+        let Some(link) = &mut self.links[server] else { return false };
+        let request = link.requests.pop_front();
+        let mut is_busy = request.is_some();
+        if let Some(request) = request {
+            link.stream.on_request(self.now, request);
+        }
+        while let Some(response) = link.stream.next(self.now, &self.cache) {
+            link.responses.push_back(response);
+            is_busy = true;
+        }
+        is_busy
+    }
+
+    fn take(&mut self, server: usize) -> bool {
+        let Some(response) = self.links[server].as_mut().and_then(|link| link.responses.pop_front()) else {
+            return false;
+        };
+        let outcome = self.client.on_response(self.now, server, &response).unwrap();
+        self.hear(&outcome);
+        true
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        if self.client.next_deadline().is_some_and(|at| at <= self.now) {
+            let outcome = self.client.on_timeout(self.now);
+            self.hear(&outcome);
+        }
+    }
+
+    fn cut(&mut self, server: usize) {
+        if self.links[server].take().is_some() {
+            let outcome = self.client.on_end(self.now, server, "cut", u32::MAX / 2);
+            self.hear(&outcome);
+        }
+    }
+
+    fn connect(&mut self, server: usize) {
+        if self.client.connect_at(server).is_some_and(|at| at <= self.now) {
+            self.client.on_connecting(server);
+            self.client.on_open(self.now, server);
+            let stream = Stream::new(&self.cache, self.protocols[server]);
+            self.links[server] =
+                Some(Link { stream, requests: VecDeque::new(), responses: VecDeque::new() });
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10 {
+            self.pass(Duration::from_secs(30));
+            for server in 0..self.links.len() {
+                self.step(&Step::Connect(u8::try_from(server).unwrap()));
+                while self.send(server) | self.serve(server) | self.take(server) {}
+            }
+        }
+    }
+
+    /// What the servers have of a name for these parameters.
+    fn expected(&self, type_url: &TypeUrl, name: &ResourceName, parameters: &Parameters) -> Option<i32> {
+        let snapshot = self.cache.snapshot();
+        let mut variants = snapshot.get(type_url, name)?.iter();
+        let variant = variants.find(|variant| variant.constraints().matches(parameters))?;
+        Some(content_of(variant.payload()))
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (id, watched) in &self.watched {
+            let Watched { type_url, name, parameters, told, .. } = watched;
+            let is_told = self.protocols[0] == Protocol::Delta || KnownType::of(type_url).full_state;
+            let url = TypeUrl::from(*type_url);
+            let says = |name: &str, what: &str| Err(format!("{type_url} {name}{{{parameters}}}: {what}"));
+            let check = |name: &ResourceName, view: &View| {
+                let expected = self.expected(&url, name, parameters);
+                let held = view.copy.as_ref().map(|copy| content_of(copy.payload()));
+                let is_right = match expected {
+                    Some(_) => held == expected && view.error.is_none(),
+                    None if !is_told => true,
+                    None => view.error.is_some() && (held.is_none() || !self.policy.fail_on_data_errors),
+                };
+                if is_right { Ok(()) } else { says(name.as_str(), &format!("{} for {expected:?}", shown(view))) }
+            };
+            let mut now: BTreeMap<_, _> = BTreeMap::from([(None, shown(&self.client.view(*id)))]);
+            if name == "*" {
+                let members: Vec<_> = self.client.members(*id).cloned().collect();
+                for member in &members {
+                    let view = self.client.member(*id, member);
+                    now.insert(Some(member.clone()), shown(&view));
+                    if self.expected(&url, member, parameters).is_none() && is_told {
+                        return says(member.as_str(), "it is a member still");
+                    }
+                    check(member, &view)?;
+                }
+                for name in (0..NAMES).map(|name| ResourceName::from(name_of(name).as_str())) {
+                    if self.expected(&url, &name, parameters).is_some() && !members.contains(&name) {
+                        return says(name.as_str(), "it is no member");
+                    }
+                }
+                let view = self.client.view(*id);
+                if view.error.is_some() {
+                    return says("*", &shown(&view));
+                }
+            } else {
+                check(&name.as_str().into(), &self.client.view(*id))?;
+            }
+            if *told != now {
+                return says(name, &format!("was told {told:?}, not {now:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(view: &View) -> String {
+    let copy = view.copy.as_ref().map(|copy| content_of(copy.payload()));
+    format!("{copy:?} {:?}", view.error.as_ref().map(|error| &error.message))
+}
+
+const NAMES: u8 = 5;
+
+fn name_of(number: u8) -> String {
+    format!("r{}", number % NAMES)
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int32, tag = "100")]
+    content: i32,
+}
+
+fn content_of(payload: &[u8]) -> i32 {
+    Payload::decode(payload).unwrap().content
+}
+
+fn commit(cache: &Cache, changes: &[Change]) {
+    let type_of = |number: u8| TYPES[usize::from(number) % TYPES.len()];
+    let changes: BTreeMap<_, _> = changes
+        .iter()
+        .map(|(t, n, scheme, content)| ((type_of(*t), name_of(*n)), (*scheme, *content)))
+        .collect();
+    let mut transaction = Transaction::new();
+    let snapshot = cache.snapshot();
+    for ((type_url, name), (scheme, content)) in changes {
+        let scheme = VARIANTS[usize::from(scheme) % VARIANTS.len()];
+        let variants: Vec<Constraints> = scheme.iter().map(|when| when.parse().unwrap()).collect();
+        let before = snapshot.get(&type_url.into(), &name.as_str().into());
+        for old in before.into_iter().flat_map(|variants| variants.iter()) {
+            if !variants.contains(old.constraints()) {
+                let (type_url, name) = (type_url.into(), name.as_str().into());
+                transaction.remove(VariantId { type_url, name, constraints: old.constraints().clone() });
+            }
+        }
+        for (at, constraints) in variants.into_iter().enumerate() {
+            // Variants of a name have equal contents now and then.
+            let part = if content % 16 < 8 { 0 } else { 10 * i32::try_from(at).unwrap() };
+            transaction.put(resource(type_url, &name, i32::from(content % 8) + part, constraints));
+        }
+    }
+    cache.commit(transaction).unwrap();
+}
+
+fn resource(type_url: &str, name: &str, content: i32, constraints: Constraints) -> Resource {
+    let payload = Payload { name: name.to_owned(), content }.encode_to_vec();
+    let resource = Resource::new(type_url.into(), name.into(), payload.into()).unwrap();
+    resource.with_constraints(constraints)
+}
+
+/// Has everything be acceptable.
+fn mend(cache: &Cache) {
+    let snapshot = cache.snapshot();
+    let mut transaction = Transaction::new();
+    for type_url in TYPES {
+        let resources = snapshot.of_type(&type_url.into());
+        for (name, variants) in resources.into_iter().flat_map(|resources| resources.iter()) {
+            for variant in variants.iter().filter(|variant| content_of(variant.payload()) == BAD) {
+                transaction.put(resource(type_url, name.as_str(), 100, variant.constraints().clone()));
+            }
+        }
+    }
+    cache.commit(transaction).unwrap();
+}
+
+fn converges(protocols: &[Protocol], fail_on_data_errors: bool, steps: &[Step]) -> bool {
+    let mut world = World::new(protocols, fail_on_data_errors);
+    for step in steps {
+        world.step(step);
+    }
+    mend(&world.cache);
+    world.settle();
+    world.check().inspect_err(|difference| eprintln!("{difference}")).is_ok()
+}
+
+/// Histories of up to 60 steps.
+fn quick() -> QuickCheck {
+    QuickCheck::new().rng(Gen::new(60)).tests(400)
+}
+
+#[test]
+fn watchers_over_sotw_see_what_the_server_has() {
+    fn holds(steps: Vec<Step>, fail_on_data_errors: bool) -> bool {
+        converges(&[Protocol::Sotw], fail_on_data_errors, &steps)
+    }
+    quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
+}
+
+#[test]
+fn watchers_over_delta_see_what_the_server_has() {
+    fn holds(steps: Vec<Step>, fail_on_data_errors: bool) -> bool {
+        converges(&[Protocol::Delta], fail_on_data_errors, &steps)
+    }
+    quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
+}
+
+#[test]
+fn c15_watchers_of_two_sotw_servers_see_what_they_have() {
+    fn holds(steps: Vec<Step>, fail_on_data_errors: bool) -> bool {
+        converges(&[Protocol::Sotw; 2], fail_on_data_errors, &steps)
+    }
+    quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
+}
+
+#[test]
+fn c15_watchers_of_two_delta_servers_see_what_they_have() {
+    fn holds(steps: Vec<Step>, fail_on_data_errors: bool) -> bool {
+        converges(&[Protocol::Delta; 2], fail_on_data_errors, &steps)
+    }
+    quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
+}
