@@ -666,7 +666,8 @@ impl Client {
         loop {
             let authority = &self.authorities[at];
             let failures = authority.in_use().iter().map(|server| self.upstreams[*server].failure.as_ref());
-            let Some(failure) = failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
+            let Some(failure) =
+                failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
             else {
                 return true;
             };

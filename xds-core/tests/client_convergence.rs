@@ -119,10 +119,7 @@ impl Stream {
                 let brought = request.initial_resource_versions.into_iter();
                 let request = DeltaRequest {
                     type_url: request.type_url,
-                    subscribe: asked(
-                        request.resource_names_subscribe,
-                        request.resource_locators_subscribe,
-                    ),
+                    subscribe: asked(request.resource_names_subscribe, request.resource_locators_subscribe),
                     unsubscribe: asked(
                         request.resource_names_unsubscribe,
                         request.resource_locators_unsubscribe,
@@ -265,13 +262,14 @@ impl World {
 
     fn watch(&mut self, type_url: u8, name: u8, parameters: u8) {
         let type_url = TYPES[usize::from(type_url) % TYPES.len()];
-        let name = if name % 8 == 0 { "*".to_owned() } else { name_of(name) };
+        let name = if name.is_multiple_of(8) { "*".to_owned() } else { name_of(name) };
         let parameters: Parameters =
             PARAMETERS[usize::from(parameters) % PARAMETERS.len()].iter().copied().collect();
         let id = self.client.on_watch(&type_url.into(), &name, Some(parameters.clone())).unwrap();
         let client = &self.client;
         let watched = self.watched.entry(id).or_insert_with(|| {
-            let members = client.members(id).map(|name| (Some(name.clone()), shown(&client.member(id, name))));
+            let members =
+                client.members(id).map(|name| (Some(name.clone()), shown(&client.member(id, name))));
             let told = members.chain([(None, shown(&client.view(id)))]).collect();
             Watched { type_url, name, parameters, watchers: 0, told }
         });
@@ -340,8 +338,7 @@ impl World {
             self.client.on_connecting(server);
             self.client.on_open(self.now, server);
             let stream = Stream::new(&self.cache, self.protocols[server]);
-            self.links[server] =
-                Some(Link { stream, requests: VecDeque::new(), responses: VecDeque::new() });
+            self.links[server] = Some(Link { stream, requests: VecDeque::new(), responses: VecDeque::new() });
         }
     }
 
@@ -377,7 +374,11 @@ impl World {
                     None if !is_told => true,
                     None => view.error.is_some() && (held.is_none() || !self.policy.fail_on_data_errors),
                 };
-                if is_right { Ok(()) } else { says(name.as_str(), &format!("{} for {expected:?}", shown(view))) }
+                if is_right {
+                    Ok(())
+                } else {
+                    says(name.as_str(), &format!("{} for {expected:?}", shown(view)))
+                }
             };
             let mut now: BTreeMap<_, _> = BTreeMap::from([(None, shown(&self.client.view(*id)))]);
             if name == "*" {

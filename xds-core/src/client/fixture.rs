@@ -203,9 +203,10 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
                 true => removed_names.push(read_name(gone)),
                 false => removed.push(gone.to_owned()),
             }
-        } else if let Some((name, code)) = item.split_once('!') {
-            let status =
-                Status { code: code.parse().expect("a code"), message: "told".into(), details: vec![] };
+        } else if let Some((name, code)) = item.rsplit_once('!')
+            && let Ok(code) = code.parse()
+        {
+            let status = Status { code, message: "told".into(), details: vec![] };
             errors.push(ResourceError { resource_name: Some(read_name(name)), error_detail: Some(status) });
         } else {
             resources.push(read_resource(item, &type_url, version));

@@ -232,9 +232,9 @@ impl Judge<'_> {
         let mut contradicted: BTreeMap<ResourceName, BTreeSet<Constraints>> = BTreeMap::new();
         response.resources.retain(|received| {
             let is_removed = received.payload != Payload::Absent
-                && gone.get(&*received.name).is_some_and(|gone| {
-                    gone.contains(&None) || gone.contains(&Some(&received.constraints))
-                });
+                && gone
+                    .get(&*received.name)
+                    .is_some_and(|gone| gone.contains(&None) || gone.contains(&Some(&received.constraints)));
             if is_removed {
                 let of_name = contradicted.entry(ResourceName::new(&*received.name)).or_default();
                 of_name.insert(received.constraints.clone());
@@ -243,7 +243,8 @@ impl Judge<'_> {
         });
         let is_contradicted = |gone: &Gone| {
             let of_name = contradicted.get(&gone.name);
-            let is_it = |of_name: &BTreeSet<_>| gone.constraints.as_ref().is_none_or(|it| of_name.contains(it));
+            let is_it =
+                |of_name: &BTreeSet<_>| gone.constraints.as_ref().is_none_or(|it| of_name.contains(it));
             of_name.is_some_and(is_it)
         };
         let removed = removed.into_iter().filter(|gone| !is_contradicted(gone)).collect();
@@ -446,7 +447,8 @@ impl Judge<'_> {
                 named.held.iter().filter(is_gone).map(|held| key(&gone.name, held)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
-            let members = entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
+            let members =
+                entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
             for member in members {
                 let held = self.watched.names.get(member).map(|named| &named.held[..]).unwrap_or_default();
                 let unseen = held.iter().filter(|held| held.seen != self.number);
@@ -505,9 +507,10 @@ impl Judge<'_> {
             }
             self.watched.watching(name.as_str(), &mut watching);
             let is_asked = |held: &&Held| {
-                watching.iter().map(|at| self.watched.entry(*at)).any(|entry| {
-                    entry.told & bit != 0 && self.serves(entry) && self.is_for(held, entry)
-                })
+                watching
+                    .iter()
+                    .map(|at| self.watched.entry(*at))
+                    .any(|entry| entry.told & bit != 0 && self.serves(entry) && self.is_for(held, entry))
             };
             let missing: Vec<_> = missing.into_iter().filter(is_asked).collect();
             if missing.is_empty() {
@@ -648,9 +651,8 @@ impl Judge<'_> {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: an error for some parameters names no variant; one that others use stays for them.
         let is_meant = |held: &&Held| {
-            constraints.is_none_or(|meant| {
-                meant == held.accepted.constraints() || self.is_used_only_by(held, meant)
-            })
+            constraints
+                .is_none_or(|meant| meant == held.accepted.constraints() || self.is_used_only_by(held, meant))
         };
         let mut changes = Changes::default();
         for held in named.held.iter().filter(is_meant) {

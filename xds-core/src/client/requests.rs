@@ -57,9 +57,11 @@ impl Client {
             self.upstreams[server].of_type(of_type).list = list.freeze();
         }
         let has_collections = !self.types[of_type].collections.is_empty();
-        let is_new_collection = changes.added.iter().map(|at| self.types[of_type].entry(*at)).any(|entry| {
-            entry.is_collection() && entry.state.status != ResourceStatus::Acked
-        });
+        let is_new_collection = changes
+            .added
+            .iter()
+            .map(|at| self.types[of_type].entry(*at))
+            .any(|entry| entry.is_collection() && entry.state.status != ResourceStatus::Acked);
         let type_url = self.types[of_type].type_url.clone();
         let node = self.node.clone();
         let upstream = &mut self.upstreams[server];

@@ -179,7 +179,7 @@ fn s29_s30_c4_a_resource_is_of_the_type_or_wrapped() {
     let outcome = raw(&mut f, "EDS", "n1", vec![other]);
     let rejections = outcome.response.expect("it is answered").rejections;
     assert!(matches!(rejections[0].reason, Reason::WrongType { .. }));
-    assert_eq!(f.get("EDS v2 n2: a=1 b@60=1"), "a: 1\nb: 1", "bare and wrapped");
+    assert_eq!(f.get("EDS v2 n2: a=1 b=1@60"), "a: 1\nb: 1", "bare and wrapped");
 }
 
 /// Regression: one wrapper that could not be read had the whole response not answered.
@@ -244,12 +244,12 @@ fn s38_a_ttl_that_ends_removes_the_resource() {
         f.watch("EDS", "a");
         let all = f.watch("EDS", "*");
         f.sent(0);
-        f.get("EDS v1 n1: a@10=1");
+        f.get("EDS v1 n1: a=1@10");
         assert_eq!(f.pass(9), "");
         assert_eq!(f.pass(1), "*/a: -\na: NOT_FOUND");
         assert_eq!(f.client.members(all).count(), 0);
         // Without a TTL nothing ends.
-        f.get("EDS v2 n2: a@10=1");
+        f.get("EDS v2 n2: a=1@10");
         f.get("EDS v3 n3: a=1");
         assert_eq!(f.pass(60), "");
     }
@@ -261,7 +261,7 @@ fn s39_d26_a_heartbeat_extends_the_ttl_and_reaches_nobody() {
         let mut f = Fixture::new(protocol);
         let a = f.watch("EDS", "a");
         f.sent(0);
-        f.get("EDS v1 n1: a@10=1");
+        f.get("EDS v1 n1: a=1@10");
         for _ in 0..5 {
             f.pass(9);
             assert_eq!(f.get("EDS v1 n2: a@10"), "");
@@ -278,6 +278,6 @@ fn s38_a_ttl_without_end_is_none() {
     let mut f = Fixture::new(Protocol::Delta);
     f.watch("EDS", "a");
     f.sent(0);
-    f.get(&format!("EDS v1 n1: a@{}=1", i64::MAX));
+    f.get(&format!("EDS v1 n1: a=1@{}", i64::MAX));
     assert_eq!(f.client.next_deadline().filter(|at| *at > Duration::from_secs(15)), None);
 }

@@ -144,9 +144,8 @@ impl WatchedType {
     }
 
     pub(super) fn forget_if_empty(&mut self, name: &ResourceName) {
-        let is_empty = |named: &Named| {
-            named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty()
-        };
+        let is_empty =
+            |named: &Named| named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty();
         if self.names.get(name).is_some_and(is_empty) {
             self.names.remove(name);
         }
