@@ -99,6 +99,8 @@ mod errors_tests;
 #[cfg(test)]
 mod fallback_tests;
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
 mod names_tests;
 #[cfg(test)]
 mod restore_tests;
