@@ -593,7 +593,7 @@ impl Client {
         self.drop_unwatched(of_type, &names);
     }
 
-    /// T33: what no locator is for is dropped.
+    /// T33: what no locator is for is dropped. D18, D20: what a wildcard or a name is for besides stays.
     fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
         let mut transaction = Transaction::new();
         let mut watching = Vec::new();

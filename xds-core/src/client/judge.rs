@@ -77,7 +77,7 @@ impl Client {
         for (at, name, constraints) in timed {
             self.expiries.insert((at, of_type, name, constraints));
         }
-        // C1: everything is answered, in order.
+        // C1, D15: everything is answered, in order.
         let is_accepted = judged.rejections.is_empty();
         let error = (!is_accepted).then(|| Rejection::detail(&judged.rejections));
         let is_changed = judged.valid > 0 || !outcome.removed.is_empty();
@@ -191,6 +191,7 @@ enum Whom<'s> {
 type Timed = (Duration, ResourceName, Constraints);
 
 impl Judge<'_> {
+    /// D32, T31: one response is one step, and no other is waited for.
     fn all(&mut self, mut response: Response<'_>, cache: &Cache, outcome: &mut Outcome) -> Vec<Timed> {
         self.judged.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
@@ -199,6 +200,7 @@ impl Judge<'_> {
             self.take(received, &mut timed);
         }
         self.take_removals(removed);
+        // S26, D12: of other types, and in delta, absence says nothing.
         if self.protocol == Protocol::Sotw && self.watched.known.full_state {
             self.take_missing(&response.errors);
         }
@@ -286,7 +288,7 @@ impl Judge<'_> {
             .filter(|alias| self.watched.names.contains_key(*alias))
             .cloned()
             .collect();
-        // S24, T41: what nobody watches is ignored, whatever is wrong with it.
+        // S24, T33b, T41: what nobody watches is ignored, whatever is wrong with it.
         if !watching.iter().any(is_for) && aliases.is_empty() {
             self.judged.unasked += 1;
             return;
@@ -524,7 +526,7 @@ impl Judge<'_> {
         }
     }
 
-    /// C15: the variants of a name come from one server; those of another may not fit to them.
+    /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
     fn leave_other_servers(&mut self) {
         for name in self.coming.keys() {
             let Some(named) = self.watched.names.get(name) else { continue };

@@ -144,7 +144,7 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// What the server has to be told, in the order of names. What was dropped and is wanted again needs no word (C13b).
+    /// What the server has to be told of names and locators (D30), each in one list (D3), in the order of names. What was dropped and is wanted again needs no word (C13b).
     fn take_changes(&mut self, now: Duration, server: usize, of_type: usize, limit_bytes: usize) -> Changes {
         let mut changes = Changes::default();
         let mut dirty = std::mem::take(&mut self.upstreams[server].of_type(of_type).dirty);

@@ -105,7 +105,7 @@ impl<'f> Response<'f> {
         Ok(response)
     }
 
-    /// S29: a resource of SotW is one of the type, or its wrapper.
+    /// S29, S30, T27: a resource of SotW is one of the type, or its wrapper.
     fn read_any(&mut self, any: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
         let (any_type, value) = read_any(any)?;
         if any_type == RESOURCE && type_url.as_str() != RESOURCE {
@@ -287,7 +287,8 @@ fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadabl
     Ok((name, constraints))
 }
 
-/// A name in canonical text, which must be one of the type (X2, X6).
+/// A name in canonical text, which must be one of the type (X2, X6) without directives (X3), and of which every context
+/// parameter counts (X8). Old-style names are opaque (X1).
 pub(super) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n, str>, Reason> {
     if name.is_empty() {
         return Err(Reason::NoName);

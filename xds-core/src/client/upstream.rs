@@ -36,7 +36,7 @@ pub(super) enum Phase {
     Open { since: Duration, is_answered: bool },
 }
 
-/// What one stream was told of one type.
+/// What one stream was told of one type, apart from all others (S13).
 #[derive(Debug, Default)]
 pub(super) struct TypeStream {
     /// S1, C14: the version accepted last, from this server. Survives the stream.

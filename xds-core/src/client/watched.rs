@@ -62,7 +62,7 @@ pub(super) struct Named {
     pub(super) aliases: Vec<ResourceName>,
 }
 
-/// A variant that the server says exists.
+/// A variant that the server says exists: one name and one set of constraints (T1, T29).
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) accepted: Arc<Accepted>,
@@ -151,7 +151,7 @@ impl WatchedType {
         }
     }
 
-    /// Who watches a name by itself, by an alias (D24), by a glob (X12) or by the wildcard.
+    /// Who watches a name by itself, by an alias (D24), by a glob (X12) or by the wildcard (T28).
     pub(super) fn watching(&self, name: &str, into: &mut Vec<u32>) {
         into.clear();
         let entries = |name: &str| self.names.get(name).map(|named| &named.entries[..]).unwrap_or_default();
@@ -178,7 +178,7 @@ impl WatchedType {
         held.iter().find(|held| Arc::ptr_eq(&held.accepted, copy))?.server
     }
 
-    /// What the parameters choose of a name (T3), or of the resource that it is an alias of (D24).
+    /// What the parameters choose of a name (T3), if anything (T4), or of the resource that it is an alias of (D24).
     pub(super) fn resolve(
         &self,
         name: &ResourceName,
@@ -220,6 +220,7 @@ pub(super) fn end_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
 
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// Everything (S18, D16).
 pub(super) const WILDCARD: &str = "*";
 
 /// Up to so many variants are looked through one by one.
