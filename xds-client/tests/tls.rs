@@ -1,4 +1,5 @@
 //! TLS, mTLS and call credentials, with certificates made as the tests run.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

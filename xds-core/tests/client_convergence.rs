@@ -268,8 +268,11 @@ impl World {
         let id = self.client.on_watch(&type_url.into(), &name, Some(parameters.clone())).unwrap();
         let client = &self.client;
         let watched = self.watched.entry(id).or_insert_with(|| {
-            let members =
-                client.members(id).map(|name| (Some(name.clone()), shown(&client.member(id, name))));
+            let members = client
+                .members(id)
+                .into_iter()
+                .flatten()
+                .map(|name| (Some(name.clone()), shown(&client.member(id, name))));
             let told = members.chain([(None, shown(&client.view(id)))]).collect();
             Watched { type_url, name, parameters, watchers: 0, told }
         });
@@ -382,7 +385,7 @@ impl World {
             };
             let mut now: BTreeMap<_, _> = BTreeMap::from([(None, shown(&self.client.view(*id)))]);
             if name == "*" {
-                let members: Vec<_> = self.client.members(*id).cloned().collect();
+                let members: Vec<_> = self.client.members(*id).into_iter().flatten().cloned().collect();
                 for member in &members {
                     let view = self.client.member(*id, member);
                     now.insert(Some(member.clone()), shown(&view));

@@ -159,7 +159,7 @@ fn t28_a_wildcard_has_parameters() {
     let all = f.watch("RDS", "*{env=prod}");
     assert_eq!(f.sent(0), "node RDS +*{env=prod}");
     f.get("RDS v1 n1: a[env=prod]=1 b[env=test]=2 c[]=3");
-    let mut members: Vec<_> = f.client.members(all).map(ToString::to_string).collect();
+    let mut members: Vec<_> = f.client.members(all).expect("it is a set").map(ToString::to_string).collect();
     members.sort();
     assert_eq!(members, ["a", "c"]);
     assert_eq!(f.get("RDS v2 n2: -a[env=prod]"), "*{env=prod}/a: -");
