@@ -12,8 +12,8 @@ use xds_proto::google::rpc::Status;
 
 use super::failure::Code;
 use super::state::{ResourceStatus, State};
-use super::upstream::Answer;
-use super::watched::{Entry, WatchedType};
+use super::upstream::{Answer, List};
+use super::watched::{Entry, WILDCARD, WatchedType};
 use super::{Client, WatchId, watch_id};
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
@@ -27,7 +27,8 @@ impl Client {
         }
         for of_type in 0..self.upstreams[server].types.len() {
             let upstream = self.upstreams[server].of_type(of_type);
-            if upstream.dirty.is_empty() && upstream.answers.is_empty() {
+            let is_giving_up = matches!(upstream.list, List::GivingUp);
+            if upstream.dirty.is_empty() && upstream.answers.is_empty() && !is_giving_up {
                 continue;
             }
             let request = match self.upstreams[server].is_delta() {
@@ -44,17 +45,9 @@ impl Client {
     /// S3, S4, S14: each request lists all names.
     fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
         let changes = self.take_changes(now, server, of_type, usize::MAX);
-        if !changes.is_empty() {
-            let bit = 1 << server;
-            let watched = &self.types[of_type];
-            let told = watched.entries.iter().map(|(_, entry)| entry).filter(|entry| entry.told & bit != 0);
-            let mut told: Vec<_> = told.collect();
-            told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
-            let mut list = BytesMut::new();
-            for entry in told {
-                put_locator(&mut list, entry.locator(), SOTW_NAMES, SOTW_LOCATORS);
-            }
-            self.upstreams[server].of_type(of_type).list = list.freeze();
+        let was_giving_up = matches!(self.upstreams[server].of_type(of_type).list, List::GivingUp);
+        if !changes.is_empty() || was_giving_up {
+            self.list(server, of_type);
         }
         let has_collections = !self.types[of_type].collections.is_empty();
         let is_new_collection = changes
@@ -67,7 +60,8 @@ impl Client {
         let upstream = &mut self.upstreams[server];
         let stream = upstream.of_type(of_type);
         let answer = stream.answers.pop_front();
-        if answer.is_none() && (changes.is_empty() || (!stream.is_open && stream.list.is_empty())) {
+        let has_asked = stream.is_open || !matches!(stream.list, List::Nothing);
+        if answer.is_none() && !was_giving_up && (changes.is_empty() || !has_asked) {
             self.finish(of_type, changes);
             return None;
         }
@@ -87,14 +81,46 @@ impl Client {
             ..DiscoveryRequest::default()
         };
         let list = stream.list.clone();
-        let mut encoded = BytesMut::with_capacity(node.len() + list.len() + 256);
+        let names_bytes = if let List::Named(list) = &list { list.len() } else { 0 };
+        let mut encoded = BytesMut::with_capacity(node.len() + names_bytes + 256);
         if !std::mem::replace(&mut upstream.is_node_told, true) {
             put_field(&mut encoded, SOTW_NODE, &node);
         }
         request.encode(&mut encoded).expect("the buffer grows");
-        encoded.put(list);
+        match list {
+            List::Nothing | List::Everything => {}
+            List::GivingUp => put_field(&mut encoded, SOTW_NAMES, WILDCARD.as_bytes()),
+            List::Named(list) => encoded.put(list),
+        }
         self.finish(of_type, changes);
         Some(encoded.freeze())
+    }
+
+    /// Makes the list of what the server was told of (S14).
+    fn list(&mut self, server: usize, of_type: usize) {
+        let watched = &self.types[of_type];
+        let stream = self.upstreams[server].of_type(of_type);
+        let told =
+            watched.entries.iter().map(|(_, entry)| entry).filter(|entry| entry.told & 1 << server != 0);
+        let mut told: Vec<_> = told.collect();
+        told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
+        let is_everything = |entry: &Entry| entry.name.as_str() == WILDCARD && entry.parameters.is_empty();
+        let was_everything = matches!(stream.list, List::Everything);
+        stream.list = match &told[..] {
+            [] if was_everything => List::GivingUp,
+            [] => List::Nothing,
+            [only] if is_everything(only) && watched.known.legacy_wildcard && !stream.has_named => {
+                List::Everything
+            }
+            all => {
+                let mut list = BytesMut::new();
+                for entry in all {
+                    put_locator(&mut list, entry.locator(), SOTW_NAMES, SOTW_LOCATORS);
+                }
+                List::Named(list.freeze())
+            }
+        };
+        stream.has_named |= matches!(stream.list, List::GivingUp | List::Named(_));
     }
 
     /// D2, D4: each request says what changed, and answers one response.

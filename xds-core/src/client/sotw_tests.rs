@@ -79,9 +79,9 @@ fn c13b_a_name_dropped_and_wanted_again_keeps_its_copy_and_says_nothing() {
 }
 
 #[test]
-fn s18_d16_d20_everything_is_asked_for_by_the_star() {
+fn s18_d16_d20_everything_is_asked_for_and_given_up() {
     for (protocol, asks, drops) in
-        [(Protocol::Sotw, "node CDS [*]", "CDS [a] v1 n1"), (Protocol::Delta, "node CDS +*", "CDS +a -* n1")]
+        [(Protocol::Sotw, "node CDS []", "CDS [a] v1 n1"), (Protocol::Delta, "node CDS +*", "CDS +a -* n1")]
     {
         let mut f = Fixture::new(protocol);
         let all = f.watch("CDS", "*");
@@ -94,6 +94,35 @@ fn s18_d16_d20_everything_is_asked_for_by_the_star() {
         let snapshot = f.client.cache().snapshot();
         assert!(snapshot.get(&url("CDS"), &"b".into()).is_none(), "it came from the star alone");
     }
+}
+
+/// go-control-plane's snapshots answer a star in SotW as a name that nothing has.
+#[test]
+fn s19_s20_everything_alone_is_asked_for_without_a_name_and_given_up_by_the_star() {
+    let mut f = sotw();
+    let all = f.watch("CDS", "*");
+    assert_eq!(f.sent(0), "node CDS []");
+    f.get("CDS v1 n1: a=1");
+    assert_eq!(f.sent(0), "CDS [] v1 n1");
+    f.client.on_unwatch(all);
+    // No names would still mean everything.
+    assert_eq!(f.sent(0), "CDS [*] v1 n1\nCDS [] v1 n1");
+    assert_eq!(f.get("CDS v2 n2: a=2"), "");
+    assert_eq!(f.sent(0), "CDS [] v2 n2");
+    // Once there were names, everything has one.
+    f.watch("CDS", "*");
+    assert_eq!(f.sent(0), "CDS [*] v2 n2");
+    f.watch("CDS", "a");
+    assert_eq!(f.sent(0), "CDS [* a] v2 n2");
+}
+
+#[test]
+fn s21_of_types_without_that_form_everything_is_asked_for_by_the_star() {
+    let mut f = sotw();
+    f.watch("RDS", "*");
+    assert_eq!(f.sent(0), "node RDS [*]");
+    f.watch("CDS", "*{env=prod}");
+    assert_eq!(f.sent(0), "CDS [*{env=prod}]");
 }
 
 #[test]
@@ -220,7 +249,7 @@ fn s32_c14_the_version_survives_the_stream_and_the_nonce_does_not() {
     f.sent(0);
     f.end(0);
     f.open(0);
-    assert_eq!(f.sent(0), "node CDS [*] v1");
+    assert_eq!(f.sent(0), "node CDS [] v1");
 }
 
 /// Regression: a server took what is held for all of a version of which only a part was in use.
@@ -234,7 +263,7 @@ fn s32_c2_a_wildcard_that_used_a_part_of_a_rejected_response_brings_no_version()
     f.get("CDS v2 n2: a=2 b=bad");
     f.end(0);
     f.open(0);
-    assert_eq!(f.sent(0), "node CDS [*]");
+    assert_eq!(f.sent(0), "node CDS []");
 }
 
 #[test]

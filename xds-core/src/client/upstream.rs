@@ -52,8 +52,23 @@ pub(super) struct TypeStream {
     pub(super) answers: VecDeque<Answer>,
     /// Entries whose subscription may have to change; each once, by a mark at the entry.
     pub(super) dirty: Vec<u32>,
-    /// SotW: the encoded list that was told last.
-    pub(super) list: bytes::Bytes,
+    /// SotW: what was asked for last.
+    pub(super) list: List,
+    /// SotW: names were told, so that no names do not mean everything any more (S19).
+    pub(super) has_named: bool,
+}
+
+/// What a SotW request asks for.
+#[derive(Debug, Clone, Default)]
+pub(super) enum List {
+    #[default]
+    Nothing,
+    /// S19: everything, by naming nothing. Some servers know no other way, go-control-plane's snapshots among them.
+    Everything,
+    /// Of everything nothing is wanted any more, which can be said only once it has been asked for by its name (S20).
+    GivingUp,
+    /// Encoded.
+    Named(bytes::Bytes),
 }
 
 /// What is said about one response.
