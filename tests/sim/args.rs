@@ -24,7 +24,8 @@ pub(crate) enum Mode {
 }
 
 pub(crate) const HELP: &str = "\
-Runs simulated worlds: replicas, clients of both protocols, commits, delays, crashes; all from one seed, in virtual time.
+Runs simulated worlds: replicas, clients of both protocols, our own among them, commits, delays, crashes, servers that lie;
+all from one seed, in virtual time.
 
 Usage: cargo sim [OPTIONS]
 

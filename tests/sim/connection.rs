@@ -36,7 +36,7 @@ pub(crate) struct Connection {
     nonces: BTreeSet<String>,
 }
 
-enum Machine {
+pub(crate) enum Machine {
     Sotw(SotwStream),
     Delta(DeltaStream),
 }
@@ -249,7 +249,7 @@ impl Connection {
 }
 
 impl Machine {
-    fn start(&mut self, node: &Parameters, group: &ClientGroup) {
+    pub(crate) fn start(&mut self, node: &Parameters, group: &ClientGroup) {
         match self {
             Self::Sotw(stream) => {
                 stream.on_node(node.clone());
@@ -262,7 +262,7 @@ impl Machine {
         }
     }
 
-    fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
+    pub(crate) fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         match self {
             Self::Sotw(stream) => stream.next(now, snapshot),
             Self::Delta(stream) => stream.next(now, snapshot),

@@ -87,10 +87,12 @@ impl Content {
         Ok(Self { name: common.name, number: common.number, is_bad: common.is_bad, clusters })
     }
 
-    fn encode(&self, kind: Kind) -> Bytes {
+    pub(crate) fn encode(&self, kind: Kind) -> Bytes {
         let common = Common { name: self.name.clone(), number: self.number, is_bad: self.is_bad };
         let mut payload = common.encode_to_vec();
         match kind {
+            // X: endpoints of a new-style name have to be named.
+            Kind::Cluster if self.name.starts_with("xdstp:") => {}
             Kind::Cluster => payload.extend(Cluster { discovery_type: 3 }.encode_to_vec()),
             Kind::Route => {
                 let action = |cluster: &String| Route { action: Some(Action { cluster: cluster.clone() }) };
@@ -233,6 +235,33 @@ impl Source {
         self.log.push(commit);
     }
 
+    /// Makes a cache hold all of it, and all of it again under the names at another authority.
+    pub(crate) fn mirror(&self, cache: &Cache, name_at: impl Fn(Kind, &str) -> String) {
+        let snapshot = cache.snapshot();
+        let mut changes: BTreeMap<VariantId, Option<Bytes>> = BTreeMap::new();
+        for kind in Kind::ALL {
+            for (name, variants) in
+                snapshot.of_type(&kind.url().into()).into_iter().flat_map(|all| all.iter())
+            {
+                let id = |variant: &Arc<Variant>| VariantId {
+                    type_url: kind.url().into(),
+                    name: name.clone(),
+                    constraints: variant.constraints().clone(),
+                };
+                changes.extend(variants.iter().map(|variant| (id(variant), None)));
+            }
+        }
+        for (id, payload) in &self.state {
+            changes.insert(id.clone(), Some(payload.clone()));
+            let Some(kind) = Kind::of_url(id.type_url.as_str()) else { continue };
+            let Ok(content) = Content::of(kind, payload) else { continue };
+            let name = name_at(kind, id.name.as_str());
+            let payload = Content { name: name.clone(), ..content }.encode(kind);
+            changes.insert(VariantId { name: name.as_str().into(), ..id.clone() }, Some(payload));
+        }
+        put(cache, changes.iter().map(|(id, payload)| (id, payload.as_ref())));
+    }
+
     /// Gives a cache one commit of the log.
     pub(crate) fn apply(&self, at: usize, cache: &Cache) {
         put(cache, self.log[at].iter().map(|(id, payload)| (id, payload.as_ref())));
@@ -273,6 +302,10 @@ pub(crate) fn selected<'s>(
 pub(crate) fn names(snapshot: &Snapshot, kind: Kind) -> impl Iterator<Item = &str> {
     let resources = snapshot.of_type(&kind.url().into()).into_iter();
     resources.flat_map(|resources| resources.iter()).map(|(name, _)| name.as_str())
+}
+
+pub(crate) fn constraints_of_scheme(scheme: usize) -> &'static [Constraints] {
+    &PARSED[scheme % SCHEMES.len()]
 }
 
 pub(crate) fn name_of(number: usize) -> String {

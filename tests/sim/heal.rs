@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use crate::agent::Access;
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
-use crate::invariant::{Violation, agree, converge, memory, replicas};
+use crate::invariant::{Violation, agree, converge, left, memory, replicas, settled};
 use crate::random::Random;
+use crate::script::Home;
 use crate::world::World;
 
 pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
@@ -14,6 +16,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     world.source.commit(&[]);
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
     connect_all(world);
+    replace_liars(world)?;
     settle(world)?;
     // Who rejected something holds other content, and what it uses by that is not taken from it (S33).
     if world.clients.iter().all(|client| client.rejected.is_empty()) {
@@ -24,11 +27,24 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
         commit_all(world, &commit);
         settle(world)?;
         compare(world)?;
+        settled::check(world)?;
     }
     rest(world)?;
     move_all(world)?;
+    settled::check(world)?;
     rest(world)?;
+    left::check(world)?;
     memory::check(world)
+}
+
+/// Our clients reach all their servers, and none lies any more.
+fn replace_liars(world: &mut World) -> Result<(), Violation> {
+    world.cut_streams_of(Home::Liar)?;
+    world.tell_the_truth();
+    for agent in &mut world.agents {
+        agent.access.fill(Access::Open);
+    }
+    world.drive_all()
 }
 
 fn compare(world: &World) -> Result<(), Violation> {
@@ -55,7 +71,7 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         give_up_missing_routes(world);
         let before = world.exchange_all()?;
         // Longer than all graces.
-        world.now += Duration::from_secs(20);
+        world.pass(Duration::from_secs(20))?;
         let after = world.exchange_all()?;
         quiet = if before || after { 0 } else { quiet + 1 };
         if quiet == 2 {
@@ -67,7 +83,7 @@ fn settle(world: &mut World) -> Result<(), Violation> {
 
 /// At rest nothing is sent, however long it takes.
 fn rest(world: &mut World) -> Result<(), Violation> {
-    world.now += Duration::from_secs(3600);
+    world.pass(Duration::from_secs(3600))?;
     world.serve_all()?;
     if world.exchange_all()? {
         return Err(Violation::new("quiet", "something was sent at rest"));
@@ -98,6 +114,7 @@ fn give_up_missing_routes(world: &mut World) {
 fn commit_all(world: &mut World, changes: &[Change]) {
     world.trace.note(world.now, || changes.iter().map(Change::to_string).collect::<Vec<_>>().join(", "));
     world.source.commit(changes);
+    world.tell_the_truth();
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
 }
 
@@ -154,6 +171,7 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
         .collect();
     let restarted = world.replicas.len() - 1;
     world.crash(restarted);
+    world.cut_streams_of(Home::Replica(restarted))?;
     world.catch_up(restarted);
     world.sent.clear();
     for (at, slots) in homes.into_iter().enumerate() {

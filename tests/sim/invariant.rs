@@ -1,20 +1,29 @@
 //! What must hold, one file each.
 
+pub(crate) mod absence;
 pub(crate) mod agree;
 pub(crate) mod converge;
+pub(crate) mod fits;
+pub(crate) mod honest;
 pub(crate) mod identity;
+pub(crate) mod kept;
+pub(crate) mod left;
 pub(crate) mod memory;
 pub(crate) mod news;
 pub(crate) mod order;
 pub(crate) mod removal;
 pub(crate) mod replicas;
 pub(crate) mod served;
+pub(crate) mod settled;
 pub(crate) mod switch;
+pub(crate) mod timers;
+pub(crate) mod told;
 
 use std::sync::Arc;
 
 use xds_core::Snapshot;
 
+use crate::agent::Turn;
 use crate::connection::Seen;
 use crate::content::Kind;
 use crate::known::Known;
@@ -57,4 +66,12 @@ pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
     switch::check(sent)?;
     removal::check(sent)?;
     news::check(sent)
+}
+
+/// Checks what an event did to a watcher of our client.
+pub(crate) fn check_turn(turn: &Turn<'_>) -> Result<(), Violation> {
+    kept::check(turn)?;
+    absence::check(turn)?;
+    told::check(turn)?;
+    fits::check(turn)
 }

@@ -1,5 +1,6 @@
-//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, commits, delays, lost streams,
-//! crashes and the time that passes. After each step all invariants hold, and when faults stop everything heals.
+//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our own among them, commits,
+//! delays, lost streams, crashes, servers that lie, and the time that passes. After each step all invariants hold, and when
+//! faults stop everything heals.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -7,12 +8,15 @@
 //! | `content` | types, payloads, variants, commits |
 //! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
+//! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie to it |
 //! | `exceptions` | known defects that are excused |
 //! | `heal` | what comes after the last step |
 //! | `invariant/` | what must hold, one file each |
 //! | `run`, `trace` | running, making failures short, telling them |
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod agent;
+mod agents;
 mod args;
 mod client;
 mod connection;
@@ -21,6 +25,8 @@ mod exceptions;
 mod heal;
 mod invariant;
 mod known;
+mod liar;
+mod link;
 mod random;
 mod run;
 mod script;
@@ -113,5 +119,6 @@ fn fail(seed: u64, script: Script, violation: &Violation) -> ExitCode {
 fn print_trace(script: &Script, trace: &Trace) {
     println!("replicas: {}", script.replicas);
     script.clients.iter().enumerate().for_each(|(at, client)| println!("c{at}: {client}"));
+    script.agents.iter().enumerate().for_each(|(at, agent)| println!("a{at}: {agent}"));
     trace.lines().iter().for_each(|line| println!("{line}"));
 }

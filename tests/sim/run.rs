@@ -94,7 +94,8 @@ fn parts(action: &Action) -> usize {
         | Action::Take { .. }
         | Action::Exchange { .. }
         | Action::Reconnect { .. }
-        | Action::Pass { .. } => 0,
+        | Action::Pass { .. }
+        | Action::Agent { .. } => 0,
     }
 }
 

@@ -7,7 +7,9 @@ use std::fmt;
 use std::time::Duration;
 
 use xds_core::Parameters;
+use xds_core::client::{ErrorPolicy, Protocol as ClientProtocol};
 
+use crate::agent::Access;
 use crate::content::{Change, Kind, NAMES, SCHEMES, name_of, parameters};
 use crate::known::{Asked, Rejects, asked_text};
 use crate::random::Random;
@@ -16,6 +18,7 @@ use crate::random::Random;
 pub(crate) struct Script {
     pub(crate) replicas: usize,
     pub(crate) clients: Vec<Profile>,
+    pub(crate) agents: Vec<AgentProfile>,
     /// Makes the commits after the last step.
     pub(crate) salt: u64,
     pub(crate) steps: Vec<Step>,
@@ -25,6 +28,15 @@ pub(crate) struct Script {
 pub(crate) enum Protocol {
     Sotw,
     Delta,
+}
+
+impl Protocol {
+    pub(crate) fn of_client(self) -> ClientProtocol {
+        match self {
+            Self::Sotw => ClientProtocol::Sotw,
+            Self::Delta => ClientProtocol::Delta,
+        }
+    }
 }
 
 /// What a client is like.
@@ -40,6 +52,91 @@ pub(crate) struct Profile {
     pub(crate) rejects: Rejects,
     /// Responses that the transport takes before the server has to wait.
     pub(crate) window: usize,
+}
+
+/// What one of our clients is like.
+#[derive(Debug, Clone)]
+pub(crate) struct AgentProfile {
+    /// Of each server.
+    pub(crate) homes: Vec<Home>,
+    pub(crate) protocols: Vec<Protocol>,
+    /// Which of them it asks for old-style names (C15).
+    pub(crate) order: Vec<usize>,
+    /// Which of them lies; it is asked for the names of its authority, too.
+    pub(crate) liar: Option<usize>,
+    pub(crate) policy: ErrorPolicy,
+    /// Of what is watched without any (T40).
+    pub(crate) parameters: Parameters,
+    /// It rejects bad payloads.
+    pub(crate) rejects: bool,
+    pub(crate) window: usize,
+}
+
+/// What answers under the name of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    Replica(usize),
+    Liar,
+}
+
+/// What one of our clients watches.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) kind: Kind,
+    /// `None` for everything.
+    pub(crate) name: Option<String>,
+    pub(crate) parameters: Option<Parameters>,
+    /// Whether it is asked of the one who lies, if there is one.
+    pub(crate) is_of_liar: bool,
+    /// Who watches it looks only now and then.
+    pub(crate) is_slow: bool,
+}
+
+/// What happens to one of our clients.
+#[derive(Debug, Clone)]
+pub(crate) enum Deed {
+    Watch {
+        target: Target,
+    },
+    Unwatch {
+        which: usize,
+    },
+    /// Somebody who is slow looks.
+    Look {
+        which: usize,
+    },
+    /// The client says something.
+    Say {
+        server: usize,
+        count: usize,
+    },
+    /// The server reads requests.
+    Deliver {
+        server: usize,
+        count: usize,
+    },
+    /// The client reads responses.
+    Take {
+        server: usize,
+        count: usize,
+    },
+    /// The stream breaks, with all that is under way.
+    Cut {
+        server: usize,
+    },
+    /// From now on an attempt to connect ends like this.
+    Access {
+        server: usize,
+        access: Access,
+    },
+    /// The one who lies does.
+    Lie {
+        salt: u64,
+        count: usize,
+    },
+    Exchange,
+    /// The client does what is due.
+    Drive,
 }
 
 /// One thing that happens, and whether the server gets to send before the next.
@@ -95,6 +192,10 @@ pub(crate) enum Action {
     Pass {
         time: Duration,
     },
+    Agent {
+        agent: usize,
+        deed: Deed,
+    },
 }
 
 impl Script {
@@ -111,7 +212,12 @@ impl Script {
         let mut writer =
             Writer { random, number: 0, replicas, clients: clients.len(), twins, steps: Vec::new() };
         writer.write();
-        Self { replicas, clients, salt, steps: writer.steps }
+        // Of their own, so that what else happens does not depend on them.
+        let mut random = Random::new(!seed);
+        let count = random.pick(&[0, 0, 0, 1, 1, 2]);
+        let agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, replicas)).collect();
+        let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
+        Self { replicas, clients, agents, salt, steps }
     }
 }
 
@@ -124,6 +230,122 @@ impl Profile {
             is_legacy: random.chance(40),
             rejects: random.pick(&[Rejects::Nothing, Rejects::Nothing, Rejects::Bad, Rejects::Whole]),
             window: 1 + random.below(3),
+        }
+    }
+}
+
+impl AgentProfile {
+    fn random(random: &mut Random, replicas: usize) -> Self {
+        let mut homes: Vec<_> = (0..replicas).map(Home::Replica).collect();
+        if random.chance(50) {
+            homes.reverse();
+        }
+        if random.chance(25) {
+            homes.truncate(1);
+        }
+        let mut order: Vec<_> = (0..homes.len()).collect();
+        let liar = random.chance(35).then_some(homes.len());
+        if let Some(liar) = liar {
+            homes.push(Home::Liar);
+            if random.chance(35) {
+                order.insert(random.below(order.len() + 1), liar);
+            }
+        }
+        let policy = ErrorPolicy {
+            fail_on_data_errors: random.chance(25),
+            resource_timer_is_transient_error: random.chance(20),
+        };
+        let protocol = random.pick(&[Protocol::Sotw, Protocol::Delta]);
+        let is_mixed = random.chance(30);
+        let mut protocols = vec![protocol; homes.len()];
+        if is_mixed {
+            protocols.iter_mut().for_each(|one| *one = random.pick(&[Protocol::Sotw, Protocol::Delta]));
+        }
+        Self {
+            protocols,
+            homes,
+            order,
+            liar,
+            policy,
+            parameters: if random.chance(60) { Parameters::new() } else { parameters(random.below(6)) },
+            rejects: random.chance(40),
+            window: 1 + random.below(3),
+        }
+    }
+
+    /// Whether everything that it hears of old-style names is true.
+    pub(crate) fn is_served_honestly(&self) -> bool {
+        self.liar.is_none_or(|liar| !self.order.contains(&liar))
+    }
+}
+
+/// Adds what happens to our clients to a script.
+struct AgentWriter<'a> {
+    random: Random,
+    agents: &'a [AgentProfile],
+}
+
+impl AgentWriter<'_> {
+    fn write(&mut self, steps: Vec<Step>) -> Vec<Step> {
+        let mut all = Vec::new();
+        for (at, step) in steps.into_iter().enumerate() {
+            all.push(step);
+            for agent in 0..self.agents.len() {
+                if at == 0 {
+                    for _ in 0..1 + self.random.below(5) {
+                        let deed = Deed::Watch { target: self.target(agent) };
+                        self.push(agent, deed, &mut all);
+                    }
+                    self.push(agent, Deed::Exchange, &mut all);
+                }
+                while self.random.chance(60) {
+                    let deed = self.deed(agent);
+                    self.push(agent, deed, &mut all);
+                }
+            }
+        }
+        all
+    }
+
+    fn push(&mut self, agent: usize, deed: Deed, all: &mut Vec<Step>) {
+        let serves = self.random.chance(75);
+        all.push(Step { action: Action::Agent { agent, deed }, serves });
+    }
+
+    fn target(&mut self, agent: usize) -> Target {
+        let random = &mut self.random;
+        let is_of_liar = self.agents[agent].liar.is_some() && random.chance(40);
+        let name = name_of(random.below(NAMES));
+        let has_parameters = random.chance(60);
+        Target {
+            kind: random.pick(&Kind::ALL),
+            name: (is_of_liar || random.chance(75)).then_some(name),
+            parameters: has_parameters.then(|| parameters(random.below(6))),
+            is_of_liar,
+            is_slow: random.chance(30),
+        }
+    }
+
+    fn deed(&mut self, agent: usize) -> Deed {
+        let target = self.target(agent);
+        let random = &mut self.random;
+        let server = random.below(self.agents[agent].homes.len());
+        let (which, count) = (random.below(12), 1 + random.below(3));
+        match random.below(100) {
+            0..12 => Deed::Watch { target },
+            12..21 => Deed::Unwatch { which },
+            21..27 => Deed::Look { which },
+            27..37 => Deed::Say { server, count },
+            37..47 => Deed::Deliver { server, count },
+            47..57 => Deed::Take { server, count },
+            57..64 => Deed::Cut { server },
+            64..76 => {
+                let access = random.pick(&[Access::Open, Access::Open, Access::Refused, Access::Hanging]);
+                Deed::Access { server, access }
+            }
+            76..86 if self.agents[agent].liar.is_some() => Deed::Lie { salt: random.next(), count },
+            76..90 => Deed::Drive,
+            _ => Deed::Exchange,
         }
     }
 }
@@ -266,6 +488,45 @@ impl fmt::Display for Action {
                 write!(f, "c{client} reconnects {kind} to replica {replica}")
             }
             Self::Pass { time } => write!(f, "{time:?} pass"),
+            Self::Agent { agent, deed } => write!(f, "a{agent}: {deed}"),
+        }
+    }
+}
+
+impl fmt::Display for AgentProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { homes, protocols, order, liar, policy, parameters, rejects, window } = self;
+        write!(
+            f,
+            "asks servers {order:?}; {{{parameters}}}, window {window}, rejects bad: {rejects}, {policy:?}"
+        )?;
+        for (at, (home, protocol)) in homes.iter().zip(protocols).enumerate() {
+            write!(f, "; s{at}: {home:?}, {protocol:?}")?;
+        }
+        liar.iter().try_for_each(|liar| write!(f, "; s{liar} lies"))
+    }
+}
+
+impl fmt::Display for Deed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Watch { target: Target { kind, name, parameters, is_of_liar, is_slow } } => {
+                let name = name.as_deref().unwrap_or("*");
+                write!(f, "watches {kind} {name}")?;
+                parameters.iter().try_for_each(|parameters| write!(f, "?{parameters}"))?;
+                f.write_str(if *is_of_liar { " of the liar" } else { "" })?;
+                f.write_str(if *is_slow { ", looking seldom" } else { "" })
+            }
+            Self::Unwatch { which } => write!(f, "watcher {which} goes"),
+            Self::Look { which } => write!(f, "watcher {which} looks"),
+            Self::Say { server, count } => write!(f, "says {count} to s{server}"),
+            Self::Deliver { server, count } => write!(f, "s{server} reads {count}"),
+            Self::Take { server, count } => write!(f, "reads {count} of s{server}"),
+            Self::Cut { server } => write!(f, "the stream to s{server} breaks"),
+            Self::Access { server, access } => write!(f, "s{server} is {access:?} from now on"),
+            Self::Lie { salt, count } => write!(f, "{count} lies of {salt}"),
+            Self::Exchange => f.write_str("exchanges all"),
+            Self::Drive => f.write_str("does what is due"),
         }
     }
 }

@@ -63,12 +63,13 @@ impl Item {
 impl Received {
     /// Reads the bytes that would go over the wire.
     pub(crate) fn of(response: &Response, protocol: Protocol) -> Result<Self, String> {
-        let bytes = encoded(response);
+        Self::of_frame(&encoded(response), protocol)
+    }
+
+    pub(crate) fn of_frame(bytes: &[u8], protocol: Protocol) -> Result<Self, String> {
         let received = match protocol {
-            Protocol::Sotw => Self::of_sotw(DiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?,
-            Protocol::Delta => {
-                Self::of_delta(DeltaDiscoveryResponse::decode(bytes.as_slice()).map_err(text)?)?
-            }
+            Protocol::Sotw => Self::of_sotw(DiscoveryResponse::decode(bytes).map_err(text)?)?,
+            Protocol::Delta => Self::of_delta(DeltaDiscoveryResponse::decode(bytes).map_err(text)?)?,
         };
         received.has_no_duplicates()?;
         Ok(received)

@@ -7,11 +7,13 @@ use std::time::Duration;
 use xds_core::server::ClientGroup;
 use xds_core::{Cache, Snapshot};
 
+use crate::agent::Agent;
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::content::{Kind, Source};
 use crate::invariant::{self, Violation};
-use crate::script::{Action, Script, Step};
+use crate::liar::name_at_liar;
+use crate::script::{Action, Home, Script, Step};
 use crate::trace::Trace;
 use crate::wire::Received;
 
@@ -20,6 +22,11 @@ pub(crate) struct World {
     pub(crate) source: Source,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) clients: Vec<Client>,
+    /// Our own clients.
+    pub(crate) agents: Vec<Agent>,
+    /// Those who lied were replaced by somebody who serves the truth.
+    pub(crate) are_liars_honest: bool,
+    pub(crate) truth: Arc<Cache>,
     /// The streams of one client at one replica (S33).
     pub(crate) groups: BTreeMap<(usize, usize), ClientGroup>,
     pub(crate) trace: Trace,
@@ -45,6 +52,9 @@ impl World {
             source: Source::default(),
             replicas: (0..script.replicas).map(|_| Replica::new()).collect(),
             clients: script.clients.iter().cloned().map(Client::new).collect(),
+            agents: script.agents.iter().cloned().map(Agent::new).collect(),
+            are_liars_honest: false,
+            truth: Cache::new(),
             groups: BTreeMap::new(),
             trace,
             sent: Vec::new(),
@@ -65,7 +75,10 @@ impl World {
                 (0..followers).for_each(|replica| self.catch_up(replica));
             }
             Action::CatchUp { replica } => self.catch_up(*replica),
-            Action::Crash { replica } => self.crash(*replica),
+            Action::Crash { replica } => {
+                self.crash(*replica);
+                self.cut_streams_of(Home::Replica(*replica))?;
+            }
             Action::Ask { client, kind, asked } => {
                 if self.clients[*client].has_to_catch_up(*kind, asked) {
                     self.exchange(*client)?;
@@ -87,9 +100,16 @@ impl World {
             }
             Action::Exchange { client } => self.exchange(*client)?,
             Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
-            Action::Pass { time } => self.now += *time,
+            Action::Pass { time } => self.pass(*time)?,
+            Action::Agent { agent, deed } => self.act_agent(*agent, deed)?,
         }
         Ok(())
+    }
+
+    /// What those who lied serve now follows the source.
+    pub(crate) fn tell_the_truth(&mut self) {
+        self.are_liars_honest = true;
+        self.source.mirror(&self.truth, name_at_liar);
     }
 
     /// A replica gets what it lacks: commit by commit, or all at once when it has nothing.
@@ -200,8 +220,10 @@ impl World {
         let before = self.trace.stats.responses;
         for _ in 0..EXCHANGES {
             (0..self.clients.len()).try_for_each(|client| self.exchange(client))?;
+            (0..self.agents.len()).try_for_each(|agent| self.exchange_agent(agent))?;
             let mut connections = self.clients.iter().flat_map(|client| client.connections.values());
-            if connections.all(Connection::is_at_rest) {
+            let are_at_rest = self.agents.iter().all(Agent::is_at_rest);
+            if are_at_rest && connections.all(Connection::is_at_rest) {
                 return Ok(self.trace.stats.responses > before);
             }
         }
@@ -217,6 +239,9 @@ impl World {
                 for slot in slots {
                     is_quiet &= !self.serve(at, slot)?;
                 }
+            }
+            for at in 0..self.agents.len() {
+                is_quiet &= !self.serve_agent(at)?;
             }
             if is_quiet {
                 return Ok(());
@@ -258,4 +283,4 @@ impl Replica {
 }
 
 /// Rounds after which clients and servers that still talk, without a commit or time, would never stop.
-const EXCHANGES: usize = 100;
+pub(crate) const EXCHANGES: usize = 100;

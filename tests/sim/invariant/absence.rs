@@ -1,0 +1,40 @@
+//! Nobody is told that something does not exist because nobody could be asked: only a server says so, or a timer that ran on
+//! a stream on which it was asked for (C5, P5.4, P5.5).
+
+use std::time::Duration;
+
+use xds_core::client::Code;
+
+use super::Violation;
+use crate::agent::{Event, Turn};
+use crate::link::Locator;
+
+pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
+    let is_absent = |error: Option<Code>| error == Some(Code::NOT_FOUND);
+    if !is_absent(turn.after.error) || is_absent(turn.before.error) {
+        return Ok(());
+    }
+    // Of a collection an outage hides what was known before.
+    let was_hidden = turn.watcher.name == "*" && turn.before.error == Some(Code::UNAVAILABLE);
+    let is_known = match turn.event {
+        Event::Answered { .. } => true,
+        Event::Passed => was_silent(turn) || was_hidden,
+        Event::Watched | Event::Opened | Event::Requested | Event::Ended => false,
+    };
+    if is_known {
+        return Ok(());
+    }
+    let what = format!("{} is said not to exist by {:?}: {}", turn.watcher, turn.event, turn.after);
+    Err(Violation::new("absence", what))
+}
+
+/// Whether it was asked for long enough ago on a stream that stands.
+fn was_silent(turn: &Turn<'_>) -> bool {
+    let watcher = turn.watcher;
+    let locator: Locator = (watcher.kind.url().into(), watcher.name.clone(), watcher.parameters.clone());
+    let links = turn.agent.links.iter().flatten();
+    let mut since = links.filter_map(|link| link.told.get(&locator));
+    since.any(|since| *since + TIMEOUT <= turn.now)
+}
+
+const TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,0 +1,20 @@
+//! A copy that is in use is never lost to an outage: only what a server says takes it away (P1.2, P1.4, C10).
+
+use super::Violation;
+use crate::agent::{Event, Turn};
+
+pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
+    // No server here lets anything expire (S38).
+    if matches!(turn.event, Event::Answered { .. }) {
+        return Ok(());
+    }
+    let is_there = |name: &str| turn.after.copies(&turn.watcher.name).any(|(other, _)| other == name);
+    let lost = turn.before.copies(&turn.watcher.name).find(|(name, _)| !is_there(name));
+    match lost {
+        None => Ok(()),
+        Some((name, _)) => {
+            let what = format!("{} lost {name} by {:?}: {}", turn.watcher, turn.event, turn.after);
+            Err(Violation::new("kept", what))
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! When nobody watches any more, our client holds nothing, no server thinks that it does, and nothing is due (C13).
+
+use super::Violation;
+use crate::agent::Agent;
+use crate::exceptions::is_kept_by_wildcard;
+use crate::world::World;
+
+/// Ends all watches, and looks at what stays.
+pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
+    world.trace.note(world.now, || "nobody watches any more".to_owned());
+    let now = world.now;
+    for at in 0..world.agents.len() {
+        while !world.agents[at].watchers.is_empty() {
+            world.agents[at].unwatch(now, 0)?;
+        }
+        while world.exchange_once(at)? {}
+        holds_nothing(&world.agents[at], at)?;
+        for link in world.agents[at].links.iter().flatten() {
+            if let Some(locator) = link.told.keys().next() {
+                return violation(format!("a{at} never gave up {locator:?}"));
+            }
+        }
+    }
+    world.clients.iter_mut().for_each(|client| client.connections.clear());
+    for (at, replica) in world.replicas.iter().enumerate() {
+        let watched = replica.cache.watched();
+        if watched.names > 0 {
+            return violation(format!("replica {at} still has {watched:?}"));
+        }
+    }
+    for at in 0..world.agents.len() {
+        for server in 0..world.agents[at].links.len() {
+            world.agents[at].leave(now, server)?;
+        }
+        holds_nothing(&world.agents[at], at)?;
+        world.agents[at].drive(now)?;
+        if let Some(due) = world.agents[at].next_deadline() {
+            return violation(format!("a{at} has something due at {due:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn holds_nothing(agent: &Agent, at: usize) -> Result<(), Violation> {
+    let snapshot = agent.client.cache().snapshot();
+    let types = snapshot.counts().flat_map(|(type_url, _)| snapshot.of_type(type_url));
+    let mut names = types.flat_map(|names| names.iter()).map(|(name, _)| name);
+    match names.find(|name| !is_kept_by_wildcard(name.as_str())) {
+        Some(name) => violation(format!("a{at} keeps {name}")),
+        None if agent.client.report().is_empty() => Ok(()),
+        None => violation(format!("a{at} reports what nobody watches")),
+    }
+}
+
+fn violation(what: String) -> Result<(), Violation> {
+    Err(Violation::new("left", what))
+}

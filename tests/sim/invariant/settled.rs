@@ -1,0 +1,90 @@
+//! At rest each watcher of our clients uses what the origin has for it, and knows what is not there; the stream that is
+//! asked is that of the preferred server (P4.6).
+//!
+//! S26: where no response can say that something is gone, a SotW client goes on using it.
+
+use std::collections::BTreeMap;
+
+use xds_core::Snapshot;
+use xds_core::client::{Code, View};
+
+use super::Violation;
+use crate::agent::{Agent, Watcher};
+use crate::content::{Kind, names, selected};
+use crate::exceptions::{is_alias_for_ever, is_lost_to_wildcard, is_stranger};
+use crate::script::Protocol;
+use crate::world::World;
+
+pub(crate) fn check(world: &World) -> Result<(), Violation> {
+    for (at, agent) in world.agents.iter().enumerate() {
+        for watcher in &agent.watchers {
+            let server = match watcher.is_of_liar {
+                true => agent.profile.liar,
+                false => agent.profile.order.first().copied(),
+            };
+            let server = server.expect("something is asked for it");
+            let cache = world.server_cache(at, server).expect("nobody lies any more");
+            let checked = compare(agent, watcher, server, &cache.snapshot());
+            checked.map_err(|what| {
+                Violation::new("settled", format!("a{at}: {watcher} {what}: {}", watcher.sight))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot) -> Result<(), String> {
+    let Watcher { kind, name, parameters, sight, .. } = watcher;
+    if is_alias_for_ever(&sight.own, name) {
+        return Ok(());
+    }
+    let chosen = |name: &str| selected(snapshot, *kind, name, parameters);
+    let hears = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
+    let hears = hears && !is_used(agent, *kind);
+    if name != "*" {
+        return match chosen(name) {
+            Some(variant) => is_it(&sight.own, variant.payload()),
+            None if sight.own.copy.is_some() && (!hears || is_lost_to_wildcard(watcher, agent)) => Ok(()),
+            None if agent.profile.policy.fail_on_data_errors && hears && sight.own.copy.is_some() => {
+                Err("uses what is gone".to_owned())
+            }
+            None => {
+                let code = sight.own.error.as_ref().map(|error| error.code);
+                let is_silent = agent.profile.policy.resource_timer_is_transient_error;
+                let knows = code == Some(Code::NOT_FOUND) || (is_silent && code == Some(Code::UNAVAILABLE));
+                if knows { Ok(()) } else { Err("does not know that there is none".to_owned()) }
+            }
+        };
+    }
+    let expected: BTreeMap<_, _> =
+        names(snapshot, *kind).filter_map(|name| Some((name, chosen(name)?))).collect();
+    for (name, variant) in &expected {
+        let Some(view) = sight.members.get(*name) else { return Err(format!("does not have {name}")) };
+        is_it(view, variant.payload()).map_err(|what| format!("{what} of {name}"))?;
+    }
+    let mut gone = sight.members.keys().filter(|name| !expected.contains_key(name.as_str()));
+    if let Some(name) = gone.find(|name| hears && !is_stranger(name, agent)) {
+        return Err(format!("has {name}, which is gone"));
+    }
+    match &sight.own.error {
+        Some(error) if !expected.is_empty() => Err(format!("is told {error} of everything")),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn is_it(view: &View, payload: &bytes::Bytes) -> Result<(), String> {
+    match (&view.copy, &view.error) {
+        (Some(copy), None) if copy.payload() == payload => Ok(()),
+        (Some(copy), None) if copy.payload() != payload => {
+            Err("uses something else than there is".to_owned())
+        }
+        (_, Some(error)) => Err(format!("is told {error}")),
+        (_, None) => Err("has none".to_owned()),
+    }
+}
+
+/// S33: what the routes that it asks for may still use stays with a client, gone or not.
+fn is_used(agent: &Agent, kind: Kind) -> bool {
+    let mut watchers = agent.watchers.iter();
+    matches!(kind, Kind::Cluster | Kind::Endpoints) && watchers.any(|watcher| watcher.kind == Kind::Route)
+}

@@ -1,0 +1,37 @@
+//! Timers run only on a stream that stands and on which the resource was asked for (C5, P5.4, P5.5).
+
+use std::time::Duration;
+
+use super::Violation;
+use crate::agent::Agent;
+
+/// Checks a client that has just done what was due.
+pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
+    let Some(deadline) = agent.client.next_deadline() else { return Ok(()) };
+    if deadline <= now {
+        return Err(Violation::new(
+            "timers",
+            format!("at {now:?} it does not do what was due at {deadline:?}"),
+        ));
+    }
+    // Who lies may also say when something expires (S38).
+    if agent.profile.liar.is_some() {
+        return Ok(());
+    }
+    let silence = match agent.profile.policy.resource_timer_is_transient_error {
+        true => TRANSIENT_TIMEOUT,
+        false => TIMEOUT,
+    };
+    let mut links = agent.links.iter().flatten();
+    // P5.2: after a failure a stream on which nothing comes counts as good after a while.
+    let is_explained = links.any(|link| {
+        link.opened + TIMEOUT == deadline || link.told.values().any(|since| *since + silence == deadline)
+    });
+    if is_explained {
+        return Ok(());
+    }
+    Err(Violation::new("timers", format!("at {now:?} nothing that was asked for is due at {deadline:?}")))
+}
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+const TRANSIENT_TIMEOUT: Duration = Duration::from_secs(30);

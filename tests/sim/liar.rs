@@ -1,0 +1,148 @@
+//! What a server says that keeps to no rule.
+
+use bytes::Bytes;
+use prost::Message;
+use xds_core::client::Protocol;
+use xds_proto::Any;
+use xds_proto::envoy::service::discovery::v3::resource::CacheControl;
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryResponse, DiscoveryResponse, DynamicParameterConstraints, Resource, ResourceError,
+    ResourceName,
+};
+use xds_proto::google::rpc::Status;
+use xds_proto::type_url::RESOURCE;
+
+use crate::content::{Content, Kind, NAMES, SCHEMES, constraints_of_scheme, name_of};
+use crate::random::Random;
+
+/// The authority of which a liar is asked.
+pub(crate) const AUTHORITY: &str = "liar";
+
+/// A name of that authority.
+pub(crate) fn name_at_liar(kind: Kind, name: &str) -> String {
+    let message_name = kind.url().rsplit('/').next().unwrap_or_default();
+    format!("xdstp://{AUTHORITY}/{message_name}/{name}")
+}
+
+/// One frame: mostly a response with something wrong in it, now and then nothing at all that can be read.
+pub(crate) fn lie(random: &mut Random, protocol: Protocol) -> Bytes {
+    let mut frame = response(random, protocol);
+    match random.below(12) {
+        0 => return (0..random.below(40)).map(|_| random.next() as u8).collect(),
+        1 => frame.truncate(random.below(frame.len() + 1)),
+        2 if !frame.is_empty() => {
+            let at = random.below(frame.len());
+            frame[at] = random.next() as u8;
+        }
+        _ => {}
+    }
+    frame.into()
+}
+
+fn response(random: &mut Random, protocol: Protocol) -> Vec<u8> {
+    let kind = random.pick(&Kind::ALL);
+    let type_url = if random.chance(8) { "example.com/acme.Unknown" } else { kind.url() }.to_owned();
+    let resources: Vec<_> = (0..random.below(5)).map(|_| resource(random, kind)).collect();
+    // The version never changes, or changes without need.
+    let version = random.pick(&["1", "1", "2", ""]).to_owned();
+    let nonce = random.pick(&["1", "2", "3", ""]).to_owned();
+    let resource_errors: Vec<_> =
+        (0..random.below(8).saturating_sub(6)).map(|_| error(random, kind)).collect();
+    match protocol {
+        Protocol::Sotw => {
+            let resources = resources.into_iter().map(|resource| any(random, resource)).collect();
+            let response = DiscoveryResponse {
+                version_info: version,
+                resources,
+                type_url,
+                nonce,
+                resource_errors,
+                ..Default::default()
+            };
+            response.encode_to_vec()
+        }
+        Protocol::Delta => DeltaDiscoveryResponse {
+            system_version_info: version,
+            resources,
+            type_url,
+            nonce,
+            resource_errors,
+            removed_resources: (0..random.below(6).saturating_sub(3)).map(|_| name(random, kind)).collect(),
+            removed_resource_names: (0..random.below(6).saturating_sub(3))
+                .map(|_| resource_name(random, kind))
+                .collect(),
+            ..Default::default()
+        }
+        .encode_to_vec(),
+    }
+}
+
+/// What is asked of it, what is asked of others, and what nobody can ask for.
+fn name(random: &mut Random, kind: Kind) -> String {
+    let name = name_of(random.below(NAMES));
+    match random.below(12) {
+        0..6 => name_at_liar(kind, &name),
+        6..9 => name,
+        9 => "nobody asks for this".to_owned(),
+        _ => {
+            random.pick(&["*", "", "\n", "xdstp://liar", "xdstp://liar/acme.Other/a", "xdstp://"]).to_owned()
+        }
+    }
+}
+
+fn resource(random: &mut Random, kind: Kind) -> Resource {
+    let called = name(random, kind);
+    let is_located = random.chance(50);
+    let inside = if random.chance(85) { called.clone() } else { name(random, kind) };
+    let content = Content {
+        name: inside,
+        number: random.below(4) as i32,
+        is_bad: random.chance(10),
+        clusters: vec![name_of(random.below(NAMES))],
+    };
+    let type_url = if random.chance(92) { kind.url() } else { Kind::Thing.url() }.to_owned();
+    let payload = Any { type_url, value: content.encode(kind) };
+    Resource {
+        name: if is_located && random.chance(90) { String::new() } else { called.clone() },
+        resource_name: is_located
+            .then(|| ResourceName { name: called, dynamic_parameter_constraints: constraints(random) }),
+        version: random.pick(&["1", "1", "2", ""]).to_owned(),
+        resource: random.chance(90).then_some(payload),
+        aliases: (0..random.below(10).saturating_sub(8)).map(|_| name(random, kind)).collect(),
+        cache_control: random.chance(5).then_some(CacheControl { do_not_cache: true }),
+        ..Default::default()
+    }
+}
+
+fn resource_name(random: &mut Random, kind: Kind) -> ResourceName {
+    ResourceName { name: name(random, kind), dynamic_parameter_constraints: constraints(random) }
+}
+
+/// Those of all schemes, which overlap as often as not; some that mean nothing.
+fn constraints(random: &mut Random) -> Option<DynamicParameterConstraints> {
+    let scheme = constraints_of_scheme(random.below(SCHEMES.len()));
+    match scheme.get(random.below(4)) {
+        Some(constraints) => DynamicParameterConstraints::decode(constraints.wire().clone()).ok(),
+        None if random.chance(20) => {
+            // A list of something that is nothing (T8).
+            DynamicParameterConstraints::decode(&b"\x12\x02\x0a\x00"[..]).ok()
+        }
+        None => None,
+    }
+}
+
+fn error(random: &mut Random, kind: Kind) -> ResourceError {
+    let code = random.pick(&[0, 5, 7, 14, 99, -1]);
+    let status = Status { code, message: "a lie".to_owned(), ..Status::default() };
+    ResourceError {
+        resource_name: random.chance(90).then(|| resource_name(random, kind)),
+        error_detail: random.chance(90).then_some(status),
+    }
+}
+
+fn any(random: &mut Random, resource: Resource) -> Any {
+    match resource.resource {
+        Some(payload) if resource.resource_name.is_none() && random.chance(70) => payload,
+        _ => Any { type_url: RESOURCE.to_owned(), value: resource.encode_to_vec().into() },
+    }
+}

@@ -1,0 +1,238 @@
+//! A stream between our client and a server: frames as they go over the wire, and what the client has said on it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_core::server::{ClientGroup, DeltaStream, Next, Service, SotwStream, StreamConfig};
+use xds_core::{Cache, Parameters, Snapshot, Watch};
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
+};
+use xds_server::skim::Skimmer;
+
+use crate::connection::Machine;
+use crate::content::Kind;
+use crate::invariant::Violation;
+use crate::script::Protocol;
+use crate::wire::Received;
+
+/// What a client asks for on a stream: type, name, parameters.
+pub(crate) type Locator = (String, String, Parameters);
+
+pub(crate) struct Link {
+    protocol: Protocol,
+    /// `None`: a liar, whose words come from elsewhere.
+    served: Option<Served>,
+    pub(crate) requests: VecDeque<Bytes>,
+    pub(crate) responses: VecDeque<Bytes>,
+    pub(crate) opened: Duration,
+    /// What the client said that it wants, and since when.
+    pub(crate) told: BTreeMap<Locator, Duration>,
+}
+
+/// The far end, as a driver runs it.
+struct Served {
+    machine: Machine,
+    skimmer: Skimmer,
+    watch: Arc<Watch>,
+    window: usize,
+    is_due: bool,
+    until: Option<Duration>,
+}
+
+impl Link {
+    /// A stream to a server that serves a cache.
+    pub(crate) fn new(protocol: Protocol, window: usize, cache: &Arc<Cache>, now: Duration) -> Self {
+        let watch = cache.watch();
+        let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
+        let mut machine = match protocol {
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, Service::Aggregated, config)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, Service::Aggregated, config)),
+        };
+        machine.start(&Parameters::new(), &ClientGroup::default());
+        let skimmer = Skimmer::new(String::new(), Arc::default());
+        let served = Served { machine, skimmer, watch, window, is_due: false, until: None };
+        Self { served: Some(served), ..Self::to_liar(protocol, now) }
+    }
+
+    /// A stream to a server that says anything.
+    pub(crate) fn to_liar(protocol: Protocol, now: Duration) -> Self {
+        Self {
+            protocol,
+            served: None,
+            requests: VecDeque::new(),
+            responses: VecDeque::new(),
+            opened: now,
+            told: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// The client says something.
+    pub(crate) fn say(&mut self, now: Duration, request: Bytes) -> Result<(), Violation> {
+        let undecodable = |error| Violation::new("form", format!("a request of our client: {error}"));
+        match self.protocol {
+            Protocol::Sotw => {
+                let request = DiscoveryRequest::decode(request.clone()).map_err(undecodable)?;
+                let asked = locators(&request.type_url, request.resource_names, request.resource_locators);
+                let told = std::mem::take(&mut self.told).into_iter();
+                let (others, before): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                    told.partition(|(locator, _)| locator.0 != request.type_url);
+                self.told = others;
+                let since = |locator: &Locator| before.get(locator).copied().unwrap_or(now);
+                self.told.extend(asked.map(|locator| (locator.clone(), since(&locator))));
+            }
+            Protocol::Delta => {
+                let request = DeltaDiscoveryRequest::decode(request.clone()).map_err(undecodable)?;
+                let (names, located) =
+                    (request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
+                for locator in locators(&request.type_url, names, located) {
+                    if self.told.remove(&locator).is_none() {
+                        let what = format!("D2: {locator:?} is given up, and was not asked for");
+                        return Err(Violation::new("form", what));
+                    }
+                }
+                let (names, located) =
+                    (request.resource_names_subscribe, request.resource_locators_subscribe);
+                for locator in locators(&request.type_url, names, located) {
+                    if self.told.insert(locator.clone(), now).is_some() {
+                        let what = format!("D2: {locator:?} is asked for twice");
+                        return Err(Violation::new("form", what));
+                    }
+                }
+            }
+        }
+        self.requests.push_back(request);
+        Ok(())
+    }
+
+    /// The server reads one request.
+    pub(crate) fn read(&mut self, now: Duration) -> Result<(), Violation> {
+        let Some(request) = self.requests.pop_front() else { return Ok(()) };
+        let Some(served) = &mut self.served else { return Ok(()) };
+        let now = now.saturating_sub(self.opened);
+        let refused =
+            |error: String| Violation::new("stream", format!("the server ends the stream: {error}"));
+        match &mut served.machine {
+            Machine::Sotw(stream) => {
+                let request = served.skimmer.sotw(&request).map_err(|error| refused(error.to_string()))?;
+                stream.on_request(now, request).map_err(|error| refused(error.to_string()))?;
+            }
+            Machine::Delta(stream) => {
+                let request = served.skimmer.delta(&request).map_err(|error| refused(error.to_string()))?;
+                stream.on_request(request).map_err(|error| refused(error.to_string()))?;
+            }
+        }
+        served.is_due = true;
+        Ok(())
+    }
+
+    /// The server sends one response if it has one, and room for it.
+    pub(crate) fn serve(&mut self, now: Duration, snapshot: &Snapshot) -> Result<Option<Bytes>, Violation> {
+        let Some(served) = &mut self.served else { return Ok(None) };
+        let now = now.saturating_sub(self.opened);
+        served.is_due |= served.is_woken() || served.until.is_some_and(|until| until <= now);
+        if !served.is_due || self.responses.len() >= served.window {
+            return Ok(None);
+        }
+        match served.machine.next(now, snapshot) {
+            Next::Wait { until } => {
+                (served.is_due, served.until) = (false, until);
+                Ok(None)
+            }
+            Next::Close(error) => {
+                Err(Violation::new("stream", format!("the server ends the stream: {error}")))
+            }
+            Next::Send(response) => {
+                let mut frame = response.head().to_vec();
+                let chunks = response.bodies.iter().flat_map(|body| body.chunks());
+                chunks.for_each(|chunk| frame.extend_from_slice(chunk));
+                let frame = Bytes::from(frame);
+                self.responses.push_back(frame.clone());
+                Ok(Some(frame))
+            }
+        }
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.requests.is_empty() && self.responses.is_empty()
+    }
+}
+
+impl Served {
+    /// Asks the way a driver does, without one.
+    fn is_woken(&self) -> bool {
+        let woken = pin!(self.watch.woken());
+        woken.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    }
+}
+
+fn locators(
+    type_url: &str,
+    names: Vec<String>,
+    located: Vec<ResourceLocator>,
+) -> impl Iterator<Item = Locator> {
+    let names = names.into_iter().map(|name| (type_url.to_owned(), name, Parameters::new()));
+    let located = located.into_iter().map(|locator| {
+        let pairs = locator.dynamic_parameters.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        (type_url.to_owned(), locator.name.clone(), pairs.collect())
+    });
+    names.chain(located)
+}
+
+/// A response, for people.
+pub(crate) fn show(protocol: Protocol, frame: &Bytes) -> String {
+    if let Ok(received) = Received::of_frame(frame, protocol) {
+        return received.to_string();
+    }
+    let shown = match protocol {
+        Protocol::Sotw => DiscoveryResponse::decode(frame.clone()).map(|response| format!("{response:?}")),
+        Protocol::Delta => {
+            DeltaDiscoveryResponse::decode(frame.clone()).map(|response| format!("{response:?}"))
+        }
+    };
+    shown.unwrap_or_else(|_| format!("{frame:?}"))
+}
+
+/// A request, for people.
+pub(crate) fn show_request(protocol: Protocol, frame: &Bytes) -> String {
+    let show = |names: Vec<String>, located: Vec<ResourceLocator>| {
+        let all = locators("", names, located).map(|(_, name, params)| match params.is_empty() {
+            true => name,
+            false => format!("{name}?{params}"),
+        });
+        all.collect::<Vec<_>>().join(" ")
+    };
+    let kind = |url: &str| Kind::of_url(url).map_or_else(|| url.to_owned(), |kind| kind.to_string());
+    match protocol {
+        Protocol::Sotw => DiscoveryRequest::decode(frame.clone()).map(|request| {
+            let verdict = request.error_detail.map(|error| format!(" NACK {}", error.message));
+            let names = show(request.resource_names, request.resource_locators);
+            let (version, nonce) = (request.version_info, request.response_nonce);
+            let version = version.get(..6).unwrap_or(&version);
+            format!(
+                "{} {{{names}}} v{version} n{nonce}{}",
+                kind(&request.type_url),
+                verdict.unwrap_or_default()
+            )
+        }),
+        Protocol::Delta => DeltaDiscoveryRequest::decode(frame.clone()).map(|request| {
+            let verdict = request.error_detail.map(|error| format!(" NACK {}", error.message));
+            let added = show(request.resource_names_subscribe, request.resource_locators_subscribe);
+            let removed = show(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
+            let brought: Vec<_> = request.initial_resource_versions.into_keys().collect();
+            let (kind, nonce, verdict) =
+                (kind(&request.type_url), request.response_nonce, verdict.unwrap_or_default());
+            format!("{kind} +{{{added}}} -{{{removed}}} has {brought:?} n{nonce}{verdict}")
+        }),
+    }
+    .unwrap_or_default()
+}
