@@ -27,11 +27,13 @@
 //! | `bootstrap` | the body for bootstrap documents of clients |
 //! | `last_good` | the body for last-known-good files |
 //! | `requests` | the bodies for requests of streams |
+//! | `clients` | the bodies for clients: what they watch, and servers that say anything |
 //! | `streams` | the bodies for whole streams: clients, commits and time |
 //! | `mutate` | inputs from inputs, by a seed |
 #![forbid(unsafe_code)]
 
 mod bootstrap;
+mod clients;
 mod constraints;
 mod draft;
 mod last_good;
@@ -44,6 +46,7 @@ mod when;
 mod wire;
 
 pub use bootstrap::bootstrap_json;
+pub use clients::{client_delta, client_sotw};
 pub use draft::constraints_draft;
 pub use last_good::last_good_file;
 pub use matching::variant_sets;
@@ -60,6 +63,8 @@ pub type Body = fn(&[u8]) -> bool;
 /// All bodies with the name of their corpus and words of their language.
 pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("bootstrap_json", bootstrap_json, bootstrap::WORDS),
+    ("client_delta", client_delta, clients::WORDS),
+    ("client_sotw", client_sotw, clients::WORDS),
     ("constraints_wire", constraints_wire, wire::WORDS),
     ("constraints_draft", constraints_draft, draft::WORDS),
     ("constraints_when", constraints_when, when::WORDS),

@@ -14,7 +14,7 @@ pub(crate) use script::WORDS;
 
 mod content;
 mod response;
-mod script;
+pub(crate) mod script;
 mod stream;
 mod subscribed;
 

@@ -14,6 +14,16 @@ fn bootstrap_json() {
 }
 
 #[test]
+fn client_delta() {
+    run("client_delta");
+}
+
+#[test]
+fn client_sotw() {
+    run("client_sotw");
+}
+
+#[test]
 fn constraints_wire() {
     run("constraints_wire");
 }

@@ -4,32 +4,32 @@ use xds_proto::envoy::service::discovery::v3::ResourceLocator;
 use xds_proto::type_url as url;
 
 /// The bytes that say what happens. Each choice takes one; when there is none left, the first choice is made.
-pub(super) struct Script<'a> {
+pub(crate) struct Script<'a> {
     rest: std::slice::Iter<'a, u8>,
 }
 
 impl<'a> Script<'a> {
-    pub(super) fn new(raw: &'a [u8]) -> Self {
+    pub(crate) fn new(raw: &'a [u8]) -> Self {
         Self { rest: raw.iter() }
     }
 
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         self.rest.next().copied()
     }
 
     /// A number below so many.
-    pub(super) fn choice(&mut self, of: usize) -> usize {
+    pub(crate) fn choice(&mut self, of: usize) -> usize {
         usize::from(self.byte().unwrap_or_default()) % of
     }
 
     /// Some bytes as they are.
-    pub(super) fn bytes(&mut self) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> Vec<u8> {
         let len = self.choice(64);
         self.rest.by_ref().take(len).copied().collect()
     }
 
-    /// Makes a frame that may be no request any more.
-    pub(super) fn damage(&mut self, frame: &mut Vec<u8>) {
+    /// Makes a frame that may be none any more.
+    pub(crate) fn damage(&mut self, frame: &mut Vec<u8>) {
         let at = self.choice(frame.len() + 1);
         match self.byte() {
             Some(byte) if at < frame.len() => frame[at] = byte,
