@@ -66,7 +66,7 @@ use crate::xdstp::XdstpName;
 use authority::Authority;
 use state::State;
 use upstream::{Phase, Upstream};
-use watched::{Entry, Held, Table, WILDCARD, WatchedType};
+use watched::{Entry, Held, Table, WILDCARD, WatchedType, is_set};
 
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, ServerConfig};
@@ -122,7 +122,7 @@ pub struct Client {
     upstreams: Vec<Upstream>,
     /// The first one is that of old-style names.
     authorities: Vec<Authority>,
-    authority_numbers: BTreeMap<String, usize>,
+    authority_numbers: Arc<BTreeMap<String, usize>>,
     types: Vec<WatchedType>,
     type_numbers: BTreeMap<TypeUrl, usize>,
     /// How many responses were judged.
@@ -255,7 +255,7 @@ impl Client {
             cache: Cache::with_key_sets(KeySetRule::Free),
             upstreams: config.servers.into_iter().map(Upstream::new).collect(),
             authorities,
-            authority_numbers,
+            authority_numbers: Arc::new(authority_numbers),
             types: Vec::new(),
             type_numbers: BTreeMap::new(),
             responses: 0,
@@ -317,7 +317,7 @@ impl Client {
         if let Some((key, _)) = parameters.iter().find(|(key, _)| key.bytes().any(|b| b.is_ascii_control())) {
             return Err(WatchError::InvalidKey { key: Arc::clone(key) });
         }
-        let is_collection = name.as_str() == WILDCARD || new_style.is_some_and(|name| name.is_glob());
+        let is_collection = is_set(name.as_str());
         let of_type = self.type_number(type_url);
         let known = self.types[of_type].find(&name, &parameters);
         let entry = known.unwrap_or_else(|| {
@@ -539,7 +539,7 @@ impl Client {
         if let Some(number) = self.type_numbers.get(type_url) {
             return *number;
         }
-        self.types.push(WatchedType::new(type_url.clone()));
+        self.types.push(WatchedType::new(type_url.clone(), Arc::clone(&self.authority_numbers)));
         self.type_numbers.insert(type_url.clone(), self.types.len() - 1);
         self.types.len() - 1
     }
@@ -549,9 +549,6 @@ impl Client {
         let snapshot = self.cache.snapshot();
         let watched = &mut self.types[of_type];
         let resources = snapshot.of_type(&watched.type_url);
-        let servers = self.authorities[entry.authority].config.mask();
-        // C16: a wildcard is not for what other authorities have.
-        let is_for = |held: &&Held| held.server.is_none_or(|server| servers & 1 << server != 0);
         entry.state.outage.clone_from(&self.authorities[entry.authority].outage);
         match &mut entry.members {
             None => {
@@ -566,11 +563,11 @@ impl Client {
             }
             Some(members) => {
                 let is_member = |name: &ResourceName| {
-                    entry.name.as_str() == WILDCARD
+                    (entry.name.as_str() == WILDCARD && watched.authority_of(name.as_str()) == 0)
                         || crate::xdstp::glob_of(name).as_ref() == Some(&entry.name)
                 };
                 for name in watched.names.keys().filter(|name| is_member(name)) {
-                    if let Some(held) = watched.resolve(name, &entry.parameters, resources).filter(is_for) {
+                    if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
                         let mut state = State::default();
                         state.on_resource(Arc::clone(&held.accepted));
                         members.insert(name.clone(), state);

@@ -199,3 +199,39 @@ fn d2_g9_a_large_subscription_goes_out_in_pieces() {
     assert_eq!(frames.len(), 2);
     assert!(frames.iter().all(|frame| frame.len() < 4 << 20));
 }
+
+/// Regression: the name could not become a resource of its own any more.
+#[test]
+fn d24_an_alias_that_is_removed_is_a_name_like_others() {
+    let mut f = Fixture::new(Protocol::Delta);
+    let d = f.watch("EDS", "d");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: a=1/d"), "d: 1");
+    assert_eq!(f.get("EDS v1 n2: -d"), "d: 1 beside NOT_FOUND");
+    assert_eq!(f.get("EDS v1 n3: d=2"), "d: 2");
+    assert_eq!(f.view(d), "2");
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"a".into()).is_none(), "nobody watches it");
+}
+
+/// Regression: what lost its alias to another resource stayed in the cache for ever.
+#[test]
+fn d24_c13_an_alias_that_moves_leaves_nothing_behind() {
+    let mut f = Fixture::new(Protocol::Delta);
+    let a = f.watch("EDS", "a");
+    f.sent(0);
+    f.get("EDS v1 n1: b=1/a");
+    assert_eq!(f.get("EDS v1 n2: c=1/a -b"), "a: 1");
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"b".into()).is_none());
+    f.client.on_unwatch(a);
+    f.sent(0);
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"c".into()).is_none());
+}
+
+#[test]
+fn x12_no_resource_is_named_like_a_set() {
+    let mut f = Fixture::new(Protocol::Delta);
+    f.watch("EDS", "*");
+    f.sent(0);
+    assert_eq!(f.get("EDS v1 n1: *=1"), "*: -");
+    assert_eq!(f.sent(0), "EDS n1 !\"*\": its name is one for many resources");
+}

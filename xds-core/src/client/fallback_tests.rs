@@ -229,3 +229,17 @@ fn c15_a_failure_of_one_authority_is_not_told_to_another() {
     assert_eq!(f.fail(0), "e{old=1}: UNAVAILABLE");
     assert_eq!((f.view(old).as_str(), f.view(two).as_str()), ("UNAVAILABLE", "-"));
 }
+
+/// Regression: the wildcard kept what another authority has when its own watcher was gone.
+#[test]
+fn c13_c16_the_wildcard_keeps_nothing_of_other_authorities() {
+    let mut f = of_authorities();
+    f.watch("EDS", "*");
+    let one = f.watch("EDS", ONE);
+    f.open(0);
+    f.sent(0);
+    assert_eq!(f.get(&format!("EDS v1 n1: {ONE}=1")), format!("*{{old=1}}: -\n{ONE}{{env=prod}}: 1"));
+    f.client.on_unwatch(one);
+    f.sent(0);
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &ONE.into()).is_none());
+}

@@ -14,7 +14,7 @@ use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
-use super::watched::{Entry, Held, Table, WatchedType, end_of};
+use super::watched::{Entry, Held, Table, WatchedType, end_of, is_set};
 use super::{Client, Judged, Outcome, Touched, bits, watch_id};
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
@@ -60,17 +60,18 @@ impl Client {
             frame,
             watched: &mut self.types[of_type],
             uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
-            servers: self.authorities.iter().map(|authority| authority.config.mask()).collect(),
             since: self.upstreams[server].since,
             changes: Changes::default(),
             coming: Table::default(),
             stale: Vec::new(),
             absent: Vec::new(),
             outdated: Vec::new(),
+            orphans: Vec::new(),
             judged: Judged { type_url, valid: 0, unasked: 0, replaced: 0, rejections: Vec::new() },
         };
         let timed = judge.all(response, &self.cache, &mut outcome);
-        let (judged, outdated) = (judge.judged, judge.outdated);
+        let (judged, outdated, orphans) = (judge.judged, judge.outdated, judge.orphans);
+        self.drop_unwatched(of_type, &orphans);
         for (at, name, constraints) in outdated {
             self.expiries.remove(&(at, of_type, name, constraints));
         }
@@ -155,8 +156,6 @@ struct Judge<'c> {
     watched: &'c mut WatchedType,
     /// Which authorities listen to this server.
     uses: Vec<bool>,
-    /// All servers of each authority, as bits.
-    servers: Vec<u64>,
     /// Number of the last response before this stream.
     since: u64,
     changes: Changes,
@@ -168,6 +167,8 @@ struct Judge<'c> {
     absent: Vec<Gone>,
     /// Ends of TTLs that do not count any more.
     outdated: Vec<Timed>,
+    /// D24: resources that lost an alias, by which alone they may have been watched.
+    orphans: Vec<ResourceName>,
     judged: Judged,
 }
 
@@ -263,16 +264,17 @@ impl Judge<'_> {
         self.uses[entry.authority]
     }
 
-    /// Whether what is held is for the entry: a wildcard is not for what other authorities have.
-    fn is_for(&self, held: &Held, entry: &Entry) -> bool {
-        held.server.is_none_or(|server| self.servers[entry.authority] & 1 << server != 0)
+    /// Whether this server is asked for what names of the authority of this one stand for.
+    fn is_listened_to(&self, name: &ResourceName) -> bool {
+        self.uses[self.watched.authority_of(name.as_str())]
     }
 
-    /// Whether somebody who watches a name listens to this server.
-    fn is_listened_to(&self, name: &ResourceName) -> bool {
-        let mut watching = Vec::new();
-        self.watched.watching(name.as_str(), &mut watching);
-        watching.iter().any(|at| self.serves(self.watched.entry(*at)))
+    /// Whether somebody watches an alias of a resource; one of another authority is none (C16).
+    fn is_alias(&self, alias: &ResourceName, of: &str) -> bool {
+        let authority = self.watched.authority_of(of);
+        let entries = self.watched.names.get(alias).map(|named| &named.entries[..]).unwrap_or_default();
+        let mut entries = entries.iter().map(|at| self.watched.entry(*at));
+        entries.any(|entry| entry.authority == authority && self.serves(entry) && !entry.is_collection())
     }
 
     fn take(&mut self, received: Received<'_>, timed: &mut Vec<Timed>) {
@@ -282,15 +284,16 @@ impl Judge<'_> {
             let entry = self.watched.entry(*at);
             self.serves(entry) && received.constraints.matches(&entry.parameters)
         };
-        let aliases: Vec<_> = received
-            .aliases
-            .iter()
-            .filter(|alias| self.watched.names.contains_key(*alias))
-            .cloned()
-            .collect();
+        let aliases: Vec<_> =
+            received.aliases.iter().filter(|alias| self.is_alias(alias, &received.name)).cloned().collect();
         // S24, T33b, T41: what nobody watches is ignored, whatever is wrong with it.
         if !watching.iter().any(is_for) && aliases.is_empty() {
             self.judged.unasked += 1;
+            return;
+        }
+        if is_set(&received.name) {
+            let name = ResourceName::new(&*received.name);
+            self.judged.rejections.push(Rejection::new(name, Reason::NameOfSet));
             return;
         }
         match received.payload {
@@ -416,14 +419,14 @@ impl Judge<'_> {
             return;
         }
         for alias in aliases {
-            self.watched.forget_alias(&alias);
+            self.orphans.extend(self.watched.forget_alias(&alias));
             self.absent.push(Gone { name: alias, constraints: None });
         }
     }
 
     fn know_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
         for alias in aliases.into_iter().filter(|alias| alias != name) {
-            self.watched.know_alias(alias, name);
+            self.orphans.extend(self.watched.know_alias(alias, name));
         }
     }
 
@@ -439,10 +442,14 @@ impl Judge<'_> {
     fn take_removals(&mut self, removed: Vec<Gone>) {
         for gone in removed {
             // D14: what is not known is ignored. P4.6: so is what a server says that was left.
-            let Some(named) = self.watched.names.get(&gone.name) else { continue };
-            if !self.is_listened_to(&gone.name) {
+            if !self.watched.names.contains_key(&gone.name) || !self.is_listened_to(&gone.name) {
                 continue;
             }
+            // D24: a name that is gone is no alias either.
+            if gone.constraints.is_none() {
+                self.orphans.extend(self.watched.forget_alias(&gone.name));
+            }
+            let Some(named) = self.watched.names.get(&gone.name) else { continue };
             let is_gone = |held: &&Held| self.is_gone(held, &gone);
             let key = |name: &ResourceName, held: &Held| (name.clone(), held.accepted.constraints().clone());
             let mut keys: Vec<Key> =
@@ -508,14 +515,8 @@ impl Judge<'_> {
                 continue;
             }
             self.watched.watching(name.as_str(), &mut watching);
-            let is_asked = |held: &&Held| {
-                watching
-                    .iter()
-                    .map(|at| self.watched.entry(*at))
-                    .any(|entry| entry.told & bit != 0 && self.serves(entry) && self.is_for(held, entry))
-            };
-            let missing: Vec<_> = missing.into_iter().filter(is_asked).collect();
-            if missing.is_empty() {
+            let mut asked = watching.iter().map(|at| self.watched.entry(*at));
+            if !asked.any(|entry| entry.told & bit != 0 && self.serves(entry)) {
                 continue;
             }
             for held in missing {
@@ -683,7 +684,6 @@ impl Judge<'_> {
         for at in watching {
             let entry = self.watched.entry(at);
             let held = self.watched.resolve(name, &entry.parameters, resources);
-            let held = held.filter(|held| self.is_for(held, entry));
             let is_new = held.is_some_and(|held| held.seen == self.number);
             let accepted = held.map(|held| Arc::clone(&held.accepted));
             let has = |state: &State, accepted: &Arc<Accepted>| {

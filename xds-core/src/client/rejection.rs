@@ -46,6 +46,9 @@ pub enum Reason {
     /// X6: the new-style name cannot be read, or is one of another type.
     #[error("{0}")]
     Name(#[from] XdstpError),
+    /// X12: it is named like the wildcard or a glob, which stand for others.
+    #[error("its name is one for many resources")]
+    NameOfSet,
     /// C4: there is no payload, and neither a TTL to extend nor an alias to answer.
     #[error("it has no payload")]
     NoPayload,

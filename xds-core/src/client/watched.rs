@@ -1,6 +1,6 @@
 //! Everything that is known of one type: what is watched, and what was received.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::hash::FixedState;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
-use crate::xdstp;
+use crate::xdstp::{self, XdstpName};
 
 /// One type.
 pub(super) struct WatchedType {
@@ -27,6 +27,8 @@ pub(super) struct WatchedType {
     pub(super) names: Table<Named>,
     /// D24: names that are watched and turned out to be aliases, with the name of their resource.
     pub(super) aliases: Table<ResourceName>,
+    /// Numbers of the authorities that have servers, by name.
+    authorities: Arc<BTreeMap<String, usize>>,
 }
 
 /// A table in memory only: nothing goes out in its order.
@@ -77,8 +79,9 @@ pub(super) struct Held {
 }
 
 impl WatchedType {
-    pub(super) fn new(type_url: TypeUrl) -> Self {
+    pub(super) fn new(type_url: TypeUrl, authorities: Arc<BTreeMap<String, usize>>) -> Self {
         Self {
+            authorities,
             known: KnownType::of(type_url.as_str()),
             type_url,
             decode: None,
@@ -125,22 +128,35 @@ impl WatchedType {
         entry
     }
 
-    /// D24
-    pub(super) fn know_alias(&mut self, alias: ResourceName, name: &ResourceName) {
-        if self.aliases.get(&alias) == Some(name) {
-            return;
+    /// The number of the authority that a name belongs to (C16). What none is configured for may be told by those who are
+    /// asked for old-style names.
+    pub(super) fn authority_of(&self, name: &str) -> usize {
+        if self.authorities.is_empty() {
+            return 0;
         }
-        self.forget_alias(&alias);
-        self.names.entry(name.clone()).or_default().aliases.push(alias.clone());
-        self.aliases.insert(alias, name.clone());
+        let name = XdstpName::of(name).ok().flatten();
+        name.and_then(|name| self.authorities.get(name.authority())).copied().unwrap_or(0)
     }
 
-    pub(super) fn forget_alias(&mut self, alias: &ResourceName) {
-        let Some(name) = self.aliases.remove(alias) else { return };
+    /// D24; the resource that it was an alias of before.
+    pub(super) fn know_alias(&mut self, alias: ResourceName, name: &ResourceName) -> Option<ResourceName> {
+        if self.aliases.get(&alias) == Some(name) {
+            return None;
+        }
+        let before = self.forget_alias(&alias);
+        self.names.entry(name.clone()).or_default().aliases.push(alias.clone());
+        self.aliases.insert(alias, name.clone());
+        before
+    }
+
+    /// The resource that it was an alias of.
+    pub(super) fn forget_alias(&mut self, alias: &ResourceName) -> Option<ResourceName> {
+        let name = self.aliases.remove(alias)?;
         if let Some(named) = self.names.get_mut(&name) {
             named.aliases.retain(|other| other != alias);
         }
         self.forget_if_empty(&name);
+        Some(name)
     }
 
     pub(super) fn forget_if_empty(&mut self, name: &ResourceName) {
@@ -161,12 +177,13 @@ impl WatchedType {
                 into.extend_from_slice(entries(alias.as_str()));
             }
         }
-        if xdstp::XdstpName::is_new_style(name)
+        if XdstpName::is_new_style(name)
             && let Some(glob) = xdstp::glob_of(&ResourceName::new(name))
         {
             into.extend_from_slice(entries(glob.as_str()));
         }
-        if name != WILDCARD {
+        // C16: the wildcard is not for what other authorities have.
+        if name != WILDCARD && self.authority_of(name) == 0 {
             into.extend_from_slice(entries(WILDCARD));
         }
     }
@@ -221,6 +238,11 @@ pub(super) fn end_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Everything (S18, D16).
+/// Whether a name stands for many resources: the wildcard, or a glob (X12).
+pub(super) fn is_set(name: &str) -> bool {
+    name == WILDCARD || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
+}
+
 pub(super) const WILDCARD: &str = "*";
 
 /// Up to so many variants are looked through one by one.
