@@ -292,7 +292,11 @@ impl Agent {
             }
             seen => seen.as_ref().map(|error| error.code),
         };
-        Sight { own, members: self.client.members(watcher.id).map(member).collect(), error }
+        Sight {
+            own,
+            members: self.client.members(watcher.id).into_iter().flatten().map(member).collect(),
+            error,
+        }
     }
 
     /// What is wrong with a resource apart from an outage.

@@ -11,7 +11,6 @@ use xds_core::client::{Code, View};
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
-use crate::exceptions::{is_alias_for_ever, is_lost_to_wildcard, is_stranger};
 use crate::script::Protocol;
 use crate::world::World;
 
@@ -35,16 +34,13 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
 
 fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot) -> Result<(), String> {
     let Watcher { kind, name, parameters, sight, .. } = watcher;
-    if is_alias_for_ever(&sight.own, name) {
-        return Ok(());
-    }
     let chosen = |name: &str| selected(snapshot, *kind, name, parameters);
     let hears = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
     let hears = hears && !is_used(agent, *kind);
     if name != "*" {
         return match chosen(name) {
             Some(variant) => is_it(&sight.own, variant.payload()),
-            None if sight.own.copy.is_some() && (!hears || is_lost_to_wildcard(watcher, agent)) => Ok(()),
+            None if sight.own.copy.is_some() && !hears => Ok(()),
             None if agent.profile.policy.fail_on_data_errors && hears && sight.own.copy.is_some() => {
                 Err("uses what is gone".to_owned())
             }
@@ -63,7 +59,7 @@ fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot)
         is_it(view, variant.payload()).map_err(|what| format!("{what} of {name}"))?;
     }
     let mut gone = sight.members.keys().filter(|name| !expected.contains_key(name.as_str()));
-    if let Some(name) = gone.find(|name| hears && !is_stranger(name, agent)) {
+    if let Some(name) = gone.next().filter(|_| hears) {
         return Err(format!("has {name}, which is gone"));
     }
     match &sight.own.error {
