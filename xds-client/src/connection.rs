@@ -9,7 +9,7 @@ use futures_core::Stream;
 use tokio::time::sleep_until;
 use tonic::{Request, Status, Streaming};
 use tracing::{debug, info, warn};
-use xds_core::client::{Outcome, Protocol, Reason};
+use xds_core::client::{Code, Outcome, Protocol, Reason};
 
 use crate::codec::Frames;
 use crate::hub::Hub;
@@ -20,7 +20,20 @@ enum End {
     /// Nobody needs the server any more.
     Left,
     /// C7
-    Lost(String),
+    Lost(Lost),
+}
+
+struct Lost {
+    /// What the server said, or gRPC in its place; `None` where no stream was opened.
+    code: Option<Code>,
+    reason: String,
+}
+
+impl Lost {
+    fn of(status: &Status) -> Self {
+        let code = Code(status.code() as i32);
+        Self { code: Some(code), reason: format!("{:?}: {}", status.code(), status.message()) }
+    }
 }
 
 /// Serves one server as long as anybody uses the client.
@@ -47,13 +60,14 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 debug!(server = %name, "nothing is watched there any more");
                 hub.change(|machine, now| (machine.on_left(now, server), Outcome::default()));
             }
-            End::Lost(reason) => {
+            End::Lost(Lost { code, reason }) => {
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
                     warn!(server = %name, reason, "cannot be reached");
+                    hub.recorder.failed(&name, code, &reason);
                     hub.recorder.connected(&name, false);
                     if !had_failed {
                         hub.recorder.server_failure(&name);
@@ -92,13 +106,14 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     };
     let mut responses = match responses {
         Ok(responses) => responses,
-        Err(error) => return End::Lost(error.with_causes()),
+        Err(TransportError::Refused(status)) => return End::Lost(Lost::of(&status)),
+        Err(error) => return End::Lost(Lost { code: None, reason: error.with_causes() }),
     };
     loop {
         tokio::select! {
             message = responses.message() => match read(hub, server, transport.name(), message) {
                 None => {}
-                Some(reason) => return End::Lost(reason),
+                Some(lost) => return End::Lost(lost),
             },
             () = unneeded(hub, server, transport.name()) => return leave(responses),
         }
@@ -106,11 +121,13 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
 }
 
 /// Hands one response to the machine; why there is none.
-fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Status>) -> Option<String> {
+fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Status>) -> Option<Lost> {
     let frame = match message {
         Ok(Some(frame)) => frame,
-        Ok(None) => return Some("the server ended the stream".to_owned()),
-        Err(status) => return Some(format!("{:?}: {}", status.code(), status.message())),
+        Ok(None) => {
+            return Some(Lost { code: Some(Code(0)), reason: "the server ended the stream".to_owned() });
+        }
+        Err(status) => return Some(Lost::of(&status)),
     };
     let judged = hub.change(|machine, now| match machine.on_response(now, server, &frame) {
         Ok(mut outcome) => (Ok(outcome.response.take()), outcome),
@@ -198,9 +215,12 @@ impl Stream for Requests {
             }
             (machine.next_request(now, server), Outcome::default())
         });
-        // After a failure only a response shows that the server works.
-        if opens && self.hub.read(|machine| machine.is_connected(server)) {
-            self.hub.recorder.connected(&self.name, true);
+        if opens {
+            self.hub.recorder.opened(&self.name);
+            // After a failure only a response shows that the server works.
+            if self.hub.read(|machine| machine.is_connected(server)) {
+                self.hub.recorder.connected(&self.name, true);
+            }
         }
         match request {
             Some(request) => Poll::Ready(Some(request)),

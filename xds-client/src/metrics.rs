@@ -1,4 +1,6 @@
-//! What a client counts, after gRFC A78.
+//! What a client counts, after gRFC A78, and what happens to its connections.
+
+use xds_core::client::Code;
 
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
@@ -32,6 +34,17 @@ pub trait Recorder: Send + Sync {
     /// `grpc.xds_client.server_failure`: a server that worked, or was not tried yet, cannot be reached.
     fn server_failure(&self, server: &str) {
         _ = server;
+    }
+
+    /// A stream was opened, and the server is asked. It did not answer yet.
+    fn opened(&self, server: &str) {
+        _ = server;
+    }
+
+    /// A server cannot be reached, or ended a stream before it answered. It will be tried again, whatever the code is: that of
+    /// the stream (0 where the server ended it without an error), or `None` when there was none. The reason is for people.
+    fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
+        _ = (server, code, reason);
     }
 
     /// `grpc.xds_client.resource_updates_valid` and `_invalid`: how many resources of a response were valid, unchanged ones

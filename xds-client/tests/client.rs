@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use xds_client::bootstrap::{Bootstrap, Server as ServerAddress};
 use xds_client::last_good::Secrets;
-use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, SetEvent, Watcher};
+use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Recorder, SetEvent, Watcher};
 use xds_core::{Cache, Resource, Transaction, VariantId};
 use xds_server::Server;
 
@@ -287,4 +287,38 @@ async fn a_client_starts_from_its_file_while_the_server_is_away() {
     assert!(!confirmed.is_stale());
     drop((a, client));
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What a recorder is told of connections, as lines.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Recorder for Told {
+    fn opened(&self, _: &str) {
+        self.0.lock().unwrap().push("opened".to_owned());
+    }
+
+    fn failed(&self, _: &str, code: Option<Code>, reason: &str) {
+        let code = code.map_or_else(|| "no stream".to_owned(), |code| code.to_string());
+        self.0.lock().unwrap().push(format!("{code}: {reason}"));
+    }
+}
+
+#[tokio::test]
+async fn a_recorder_is_told_why_a_server_cannot_be_reached_and_when_it_is_asked() {
+    let mut origin = Origin::start();
+    origin.put(&[("a", "", "1")]);
+    origin.off().await;
+    let told = Arc::new(Told::default());
+    let recorder = Arc::clone(&told);
+    let client = origin.client(Protocol::Delta).recorder(recorder).start().unwrap();
+    let mut watcher = client.watch::<Thing>("a").unwrap();
+    assert!(matches!(next(&mut watcher).await, Event::Gone(_)));
+    origin.on();
+    assert_eq!(changed(&mut watcher).await, "1");
+    let told = told.0.lock().unwrap();
+    assert!(
+        told[0].starts_with("no stream: cannot connect: ") && told.last().unwrap() == "opened",
+        "{told:?}"
+    );
 }
