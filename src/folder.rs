@@ -23,6 +23,7 @@
 //! | `scan` | which files there are |
 //! | `document`, `tree`, `convert`, `encode` | a file, its values with their lines, the messages they stand for, their bytes |
 //! | `descriptors` | what messages look like |
+//! | `decode` | messages as JSON for people |
 //! | `index` | which file provides which resources; from changed files to a transaction; no I/O |
 //! | `watch` | when to look again |
 //! | `domains` | what values clients have, which only a check asks for |
@@ -42,12 +43,14 @@ use index::{Found, Index, Plan};
 use scan::{Entry, Stamp};
 
 pub use contents::{Contents, Located, Place};
+pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use error::{FolderError, Position, Problem};
 
 mod constraint_form;
 mod contents;
 mod convert;
+mod decode;
 mod descriptors;
 mod document;
 mod domains;

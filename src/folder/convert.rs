@@ -312,7 +312,7 @@ impl<'a> Converter<'a> {
 }
 
 /// Whether the JSON of a message is not the map of its fields.
-fn is_special(name: &str) -> bool {
+pub(super) fn is_special(name: &str) -> bool {
     WRAPPERS.contains(&name) || SPECIAL.contains(&name)
 }
 
@@ -416,8 +416,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-const ANY: &str = "google.protobuf.Any";
-const NULL_VALUE: &str = "google.protobuf.NullValue";
+pub(super) const ANY: &str = "google.protobuf.Any";
+pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";
 
 /// Messages whose JSON is that of their only field.
 const WRAPPERS: [&str; 9] = [
