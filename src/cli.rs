@@ -12,10 +12,13 @@ use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErro
 
 mod check;
 mod completions;
+mod get;
 mod load;
+mod query;
 mod resolve;
 mod serve;
 mod type_name;
+mod watch;
 
 /// Parses the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
@@ -23,6 +26,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
         Command::Resolve(resolve) => resolve.run(),
+        Command::Get(get) => get.run(),
+        Command::Watch(watch) => watch.run(),
         Command::Completions(completions) => {
             completions.run();
             Ok(ExitCode::SUCCESS)
@@ -42,7 +47,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// An xDS control plane: serves a folder of resources to Envoy and gRPC.
+/// An xDS control plane: serves a folder of resources to Envoy and gRPC, and shows what any xDS server says.
 #[derive(Debug, Parser)]
 #[command(name = "xds", version, arg_required_else_help = true, after_help = EXAMPLES, after_long_help = FOLDER)]
 struct Cli {
@@ -55,6 +60,8 @@ enum Command {
     Serve(Box<serve::Serve>),
     Check(check::Check),
     Resolve(resolve::Resolve),
+    Get(Box<get::Get>),
+    Watch(Box<watch::Watch>),
     Completions(completions::Completions),
 }
 
@@ -77,13 +84,18 @@ struct Source {
 
 impl Source {
     fn open(&self) -> Result<Folder, Failure> {
-        let mut descriptors = Descriptors::envoy();
-        for file in &self.descriptors {
-            descriptors.add_file(file).map_err(Failure::Descriptors)?;
-        }
-        let folder = Folder::new(&self.folder).with_descriptors(descriptors);
+        let folder = Folder::new(&self.folder).with_descriptors(descriptors(&self.descriptors)?);
         Ok(if self.allow_empty { folder.allow_empty() } else { folder })
     }
+}
+
+/// All types of Envoy and those of the files.
+fn descriptors(files: &[PathBuf]) -> Result<Descriptors, Failure> {
+    let mut descriptors = Descriptors::envoy();
+    for file in files {
+        descriptors.add_file(file).map_err(Failure::Descriptors)?;
+    }
+    Ok(descriptors)
 }
 
 /// Why a command ended early.
@@ -100,6 +112,8 @@ enum Failure {
     #[error("error: {0}")]
     Option(serve::OptionError),
     #[error("error: {0}")]
+    Query(query::QueryError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[error("error: the system refuses what a server needs: {0}")]
     System(io::Error),
@@ -112,6 +126,7 @@ impl Failure {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
             Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
+            Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
@@ -141,12 +156,17 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
+/// The exit code where what was asked for does not exist.
+const NOTHING: u8 = 3;
+
 const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000      the same for other machines
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
+  xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once
+  xds watch --server 127.0.0.1:18000 EDS web   and as it changes
   xds completions bash > /etc/bash_completion.d/xds
 
 `xds --help` tells what a folder may hold.";
@@ -187,8 +207,10 @@ Examples:
   xds serve config --listen 0.0.0.0:18000      the same for other machines
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
+  xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once
+  xds watch --server 127.0.0.1:18000 EDS web   and as it changes
   xds completions bash > /etc/bash_completion.d/xds
 
 Exit codes:
-  0  done    1  the machine says no: port in use, folder unreadable    2  bad input: arguments, files
-  3  nothing for these parameters (`xds resolve`)";
+  0  done    1  the machine or the server says no    2  bad input: arguments, files
+  3  what was asked for does not exist (`xds resolve`, `xds get`)";

@@ -11,6 +11,9 @@ pub use xds_core::{
 pub use xds_proto::type_url;
 pub use xds_server::{ServeError, Server, ServerConfig, Stopping, applied};
 
+#[cfg(feature = "client")]
+pub use xds_client as client;
+
 #[cfg(feature = "folder")]
 pub mod folder;
 #[cfg(feature = "rest")]

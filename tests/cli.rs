@@ -586,7 +586,7 @@ fn help_and_completions_name_every_command() {
     };
     for text in [xds(&["--help"]), xds(&["-h"]), xds(&["completions", "bash"]), xds(&["completions", "fish"])]
     {
-        for command in ["serve", "check", "resolve", "completions"] {
+        for command in ["serve", "check", "resolve", "get", "watch", "completions"] {
             assert!(text.contains(command), "{text}");
         }
     }

@@ -12,7 +12,7 @@ use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
 use xds_core::XdstpName;
 
 use super::check::{ReportFormat, parameters, place, when};
-use super::{Failure, Source, load, say, type_name};
+use super::{Failure, NOTHING, Source, load, say, type_name};
 use near_miss::{NearMiss, near_miss};
 
 mod near_miss;
@@ -44,7 +44,7 @@ pub(super) struct Resolve {
     format: ReportFormat,
 }
 
-fn pair(text: &str) -> Result<(String, String), &'static str> {
+pub(super) fn pair(text: &str) -> Result<(String, String), &'static str> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE; a key that is absent is left out")?;
     Ok((key.into(), value.into()))
 }
@@ -228,9 +228,6 @@ fn row(word: &str, lines: &[String]) {
 
 /// How many variants are listed that nearly match.
 const NEAREST_LISTED: usize = 3;
-
-/// The exit code where the parameters get nothing.
-const NOTHING: u8 = 3;
 
 const EXAMPLES: &str = "\
 Examples:

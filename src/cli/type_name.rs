@@ -34,11 +34,31 @@ pub(super) fn parse(word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, TypeEr
     }
 }
 
+/// The type that a word stands for, whether or not it is known: as [`parse`], and any message with its package.
+///
+/// # Errors
+/// With what it could be.
+pub(super) fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
+    match parse(word, &[]) {
+        Err(TypeError::Unknown { .. }) if word.contains('/') => Ok(TypeUrl::from(word)),
+        Err(TypeError::Unknown { .. }) if word.contains('.') => {
+            Ok(TypeUrl::new(format!("type.googleapis.com/{word}")))
+        }
+        Err(TypeError::Unknown { word, .. }) => Err(TypeError::NoService { word }),
+        other => other,
+    }
+}
+
 /// Why a word stands for no type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TypeError {
     #[error("no type is called {word:?}; the folder has {}", listed(choices))]
     Unknown { word: String, choices: Vec<String> },
+    #[error(
+        "no type is called {word:?}; there are {}, messages with their package and type URLs",
+        SERVICES.map(|(service, _)| service).join(", ")
+    )]
+    NoService { word: String },
     #[error("{word:?} may be any of {}", choices.join(", "))]
     Ambiguous { word: String, choices: Vec<String> },
 }
@@ -48,7 +68,7 @@ fn listed(choices: &[String]) -> String {
 }
 
 /// The message without its package.
-fn short(type_url: &TypeUrl) -> &str {
+pub(super) fn short(type_url: &TypeUrl) -> &str {
     let name = type_url.message_name();
     name.rsplit_once('.').map_or(name, |(_, name)| name)
 }

@@ -1,0 +1,55 @@
+//! `xds get`: what a server has for a client, once.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Failure;
+use super::query::{Mode, Query};
+
+/// Fetch resources from an xDS server, as its clients do
+///
+/// Asks any server that speaks ADS, waits until each name is known, prints the resources in the order of the arguments
+/// and ends. A server that cannot be reached is tried again until --timeout is over.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = LONG)]
+pub(super) struct Get {
+    #[command(flatten)]
+    query: Query,
+}
+
+impl Get {
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        self.query.run(Mode::Get)
+    }
+}
+
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  xds get --server 127.0.0.1:18000 CDS web
+  xds get --server 127.0.0.1:18000 RDS web-routes env=prod version=v2       by dynamic parameters
+  xds get --server 127.0.0.1:18000 RDS web-routes --metadata env=prod       as an Envoy with this metadata
+  xds get --server 127.0.0.1:18000 CDS '*' --format yaml > clusters.yaml    what `xds serve` can serve
+  GRPC_XDS_BOOTSTRAP=bootstrap.json xds get LDS checkout"
+    };
+}
+
+const EXAMPLES: &str = examples!();
+
+const LONG: &str = concat!(
+    examples!(),
+    "
+
+JSON: one object per line, with `event`, `type`, `name`, and
+  changed   version, constraints (as in `when:`; null for everyone), generation (of the stream), stale, resource
+  gone      code, message: there is none
+  Fields may be added.
+
+Exit codes:
+  0  all were printed
+  1  the server cannot be reached, refuses, or fails
+  2  bad input: arguments, bootstrap document
+  3  a resource does not exist; those that do were printed"
+);

@@ -1,0 +1,456 @@
+//! What `xds get` and `xds watch` share: asking a server as its clients do, and showing what it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tracing_subscriber::EnvFilter;
+use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError};
+use xds::client::{
+    Client, Code, Event, Failure as WatchFailure, Protocol, Raw, Resource, SetEvent, StartError, WatchError,
+};
+use xds::{Parameters, TypeUrl};
+use xds_core::XdstpName;
+
+use super::{Failure, NOTHING, descriptors, type_name};
+use connections::{Connections, Listener};
+use show::{Format, Show, What};
+use upstream::Upstream;
+
+mod connections;
+mod show;
+mod upstream;
+
+#[derive(Debug, Args)]
+pub(super) struct Query {
+    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a whole type URL
+    #[arg(value_name = "TYPE")]
+    type_name: String,
+    /// Names (also xdstp names and globs), `*` for everything, and dynamic parameters
+    ///
+    /// What has an equals sign is a parameter, unless it starts with `xdstp:`. Parameters go out in locators, so they
+    /// are for servers that speak TP2; other servers select by the node (see --metadata).
+    #[arg(value_name = "NAME|KEY=VALUE")]
+    arguments: Vec<String>,
+    /// A name that holds an equals sign. May be repeated
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    upstream: Upstream,
+    /// How long to wait for the server, and how long a name may stay unanswered before it counts as absent
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    timeout: u32,
+    /// How to write what comes
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
+    format: Format,
+    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
+    ///
+    /// A message of a type that nothing describes is shown as base64 under `@value`.
+    #[arg(long, value_name = "FILE")]
+    descriptors: Vec<PathBuf>,
+    /// Log what the client does, to standard error; RUST_LOG says it in detail
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    verbose: bool,
+}
+
+/// How long a query runs, and what it writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Until interrupted; events as they come.
+    Watch,
+    /// Until each name is known; events as they come.
+    WatchOnce,
+    /// Until each name is known; then what there is, in the order of the arguments.
+    Get,
+}
+
+/// Why a query failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QueryError {
+    #[error("no name; `*` (in quotes) asks for everything")]
+    NoName,
+    #[error("{text:?} has no key before its equals sign; --name gives a name with one")]
+    NoKey { text: String },
+    #[error("{}", bootstrap_error(.0))]
+    Bootstrap(BootstrapError),
+    #[error(transparent)]
+    Start(StartError),
+    #[error(transparent)]
+    Watch(WatchError),
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("no answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("cannot write: {0}")]
+    Output(io::Error),
+}
+
+impl QueryError {
+    /// As in [`Failure::exit_code`].
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Bootstrap(BootstrapError::Unreadable { .. }) => 1,
+            Self::NoName | Self::NoKey { .. } | Self::Bootstrap(_) | Self::Start(_) | Self::Watch(_) => 2,
+            Self::Unreachable(_) | Self::Silent(_) | Self::Output(_) => 1,
+        }
+    }
+}
+
+fn bootstrap_error(error: &BootstrapError) -> String {
+    match error {
+        BootstrapError::NotSet => "no server to ask: give --server HOST:PORT or --bootstrap FILE, or set \
+                                   GRPC_XDS_BOOTSTRAP to the path of a bootstrap file, or GRPC_XDS_BOOTSTRAP_CONFIG \
+                                   to its text"
+            .into(),
+        other => other.to_string(),
+    }
+}
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    names: Vec<String>,
+    parameters: Option<Parameters>,
+}
+
+impl Query {
+    pub(super) fn run(&self, mode: Mode) -> Result<ExitCode, Failure> {
+        let type_url = type_name::parse_any(&self.type_name).map_err(Failure::Type)?;
+        let asked = asked(&self.arguments, &self.names).map_err(Failure::Query)?;
+        let descriptors = descriptors(&self.descriptors)?;
+        if !descriptors.knows(type_url.as_str()) {
+            eprintln!("warning: no descriptor says what {} is; see --descriptors", type_url.message_name());
+        }
+        let bootstrap = self.upstream.bootstrap().map_err(Failure::Query)?;
+        self.start_log();
+        let show = Show { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        let asking = self.ask(mode, asked, bootstrap, show);
+        match runtime.block_on(asking) {
+            // A reader that has gone, such as `head`, has seen enough.
+            Err(QueryError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                Ok(ExitCode::SUCCESS)
+            }
+            done => done.map_err(Failure::Query),
+        }
+    }
+
+    fn start_log(&self) {
+        let filter = match (EnvFilter::try_from_default_env(), self.verbose) {
+            (Ok(filter), _) if std::env::var_os("RUST_LOG").is_some() => filter,
+            (_, true) => EnvFilter::new("xds_client=debug,xds_core=debug"),
+            (_, false) => return,
+        };
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).init();
+    }
+
+    async fn ask(
+        &self,
+        mode: Mode,
+        asked: Asked,
+        bootstrap: Bootstrap,
+        show: Show,
+    ) -> Result<ExitCode, QueryError> {
+        let has_one_server = servers(&bootstrap) == 1;
+        let timeout = Duration::from_secs(self.timeout.into());
+        let (listener, mut steps) = Listener::new();
+        let mut builder = self.upstream.client(bootstrap, timeout).recorder(Arc::new(listener));
+        if asked.parameters.is_some() {
+            builder = builder.speaks_locators();
+        }
+        let mut client = builder.start().map_err(QueryError::Start)?;
+        if let Some(parameters) = &asked.parameters {
+            client = client.with(parameters.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value))));
+        }
+        let mut events = watch(&client, &show.type_url, &asked.names)?;
+        let mut view = View { mode, show, places: asked.names.into_iter().map(Place::new).collect() };
+        let mut connections = Connections::default();
+        let protocol = self.upstream.protocol();
+        let start = Instant::now();
+        let mut patience = Some(start + timeout);
+        while mode == Mode::Watch || !view.is_known() {
+            tokio::select! {
+                biased;
+                Some((server, step)) = steps.recv() => {
+                    let news = connections.on_step(server, step, protocol);
+                    let hopeless = connections.trouble().filter(|trouble| has_one_server && trouble.is_final());
+                    if let Some(trouble) = hopeless.filter(|_| mode != Mode::Watch) {
+                        return Err(QueryError::Unreachable(trouble.told(protocol)));
+                    }
+                    if let Some(news) = news {
+                        eprintln!("{news}");
+                    }
+                }
+                Some((place, event)) = events.recv() => view.on_event(place, event)?,
+                () = until(patience) => {
+                    let is_first = Instant::now() < start + 2 * timeout;
+                    // The timers of a stream that was opened meanwhile end later (C5).
+                    patience = (is_first && connections.is_any_open()).then(|| start + 2 * timeout + GRACE);
+                    if patience.is_none() && mode != Mode::Watch {
+                        return view.give_up(&connections, protocol, timeout);
+                    }
+                    if patience.is_none() && connections.trouble().is_none() && !view.is_known() {
+                        eprintln!("no answer within {} s; still waiting", timeout.as_secs());
+                    }
+                }
+            }
+        }
+        view.end()
+    }
+}
+
+/// What is known so far, and where it is shown.
+struct View {
+    mode: Mode,
+    show: Show,
+    places: Vec<Place>,
+}
+
+/// One name that was asked for.
+struct Place {
+    name: String,
+    is_known: bool,
+    /// Something is wrong with a glob or wildcard as a whole.
+    is_troubled: bool,
+    found: BTreeMap<String, Resource<Raw>>,
+    /// Why there is nothing.
+    error: Option<Arc<WatchFailure>>,
+}
+
+/// One or more names of it.
+enum News {
+    One(Event<Raw>),
+    Many(SetEvent<Raw>),
+}
+
+impl View {
+    fn is_known(&self) -> bool {
+        self.places.iter().all(|place| place.is_known)
+    }
+
+    fn on_event(&mut self, place: usize, news: News) -> Result<(), QueryError> {
+        let Self { mode, show, places } = self;
+        let place = &mut places[place];
+        let whole = place.name.clone();
+        let (name, what) = match &news {
+            News::One(event) => (&*whole, what(event)),
+            News::Many(SetEvent::Member(name, event)) => (name.as_str(), what(event)),
+            News::Many(SetEvent::Complete) => (&*whole, What::Complete),
+            News::Many(SetEvent::Failed(why)) => (&*whole, What::Ambient(why.as_deref())),
+        };
+        // What was complete before is told again beside an error.
+        let is_repeated = matches!(what, What::Complete) && place.is_troubled;
+        if *mode != Mode::Get && !is_repeated {
+            show.event(name, &what).map_err(QueryError::Output)?;
+        }
+        let name = name.to_owned();
+        place.on_news(name, news);
+        Ok(())
+    }
+
+    /// Everything is known: shows what was not yet shown.
+    fn end(mut self) -> Result<ExitCode, QueryError> {
+        let mut code = 0;
+        for place in &self.places {
+            if self.mode == Mode::Get {
+                for (name, resource) in &place.found {
+                    self.show.event(name, &What::Changed(resource)).map_err(QueryError::Output)?;
+                }
+            }
+            let Some(error) = &place.error else {
+                if self.mode == Mode::Get && place.found.is_empty() {
+                    eprintln!("{}: there is none", self.show.label(&place.name));
+                }
+                continue;
+            };
+            let is_absent = error.code == Code::NOT_FOUND && !is_set(&place.name);
+            code = match (is_absent, code) {
+                (true, 0) => NOTHING,
+                (true, code) => code,
+                (false, _) => 1,
+            };
+            if self.mode == Mode::Get && self.show.format == Format::Json {
+                self.show.event(&place.name, &What::Gone(error)).map_err(QueryError::Output)?;
+            }
+            if self.mode == Mode::Get {
+                let text = show::plain(&error.to_string());
+                eprintln!("error: {}: {text}", self.show.label(&place.name));
+            }
+        }
+        Ok(ExitCode::from(code))
+    }
+
+    /// Shows what is known, and fails.
+    fn give_up(
+        self,
+        connections: &Connections,
+        protocol: Protocol,
+        timeout: Duration,
+    ) -> Result<ExitCode, QueryError> {
+        let standing =
+            self.places.iter().filter(|place| !place.is_known).find_map(|place| place.error.clone());
+        let why = match (connections.trouble(), standing) {
+            (Some(trouble), _) => QueryError::Unreachable(trouble.told(protocol)),
+            (None, Some(error)) => QueryError::Unreachable(show::plain(&error.to_string())),
+            (None, None) => QueryError::Silent(timeout),
+        };
+        let places = self.places.into_iter().filter(|place| place.is_known).collect();
+        Self { places, ..self }.end()?;
+        Err(why)
+    }
+}
+
+impl Place {
+    fn new(name: String) -> Self {
+        Self { name, is_known: false, is_troubled: false, found: BTreeMap::new(), error: None }
+    }
+
+    fn on_news(&mut self, name: String, news: News) {
+        if let News::Many(SetEvent::Failed(why)) = &news {
+            self.is_troubled = why.is_some();
+        }
+        match news {
+            News::One(Event::Changed(resource)) => {
+                self.is_known = true;
+                self.error = None;
+                self.found.insert(name, resource);
+            }
+            News::One(Event::Gone(why)) => {
+                self.found.remove(&name);
+                self.on_failure(why);
+            }
+            News::Many(SetEvent::Member(_, Event::Changed(resource))) => {
+                self.found.insert(name, resource);
+            }
+            News::Many(SetEvent::Member(_, Event::Gone(_))) => {
+                self.found.remove(&name);
+            }
+            News::Many(SetEvent::Complete) => {
+                self.is_known = true;
+                self.error = None;
+            }
+            News::Many(SetEvent::Failed(Some(why))) if !self.is_known => self.on_failure(why),
+            News::One(Event::Ambient(_))
+            | News::Many(SetEvent::Failed(_) | SetEvent::Member(_, Event::Ambient(_))) => {}
+        }
+    }
+
+    /// Nobody knows at the moment, which may pass; all else is an answer.
+    fn on_failure(&mut self, why: Arc<WatchFailure>) {
+        self.is_known |= why.code != Code::UNAVAILABLE;
+        self.error = Some(why);
+    }
+}
+
+fn what(event: &Event<Raw>) -> What<'_> {
+    match event {
+        Event::Changed(resource) => What::Changed(resource),
+        Event::Gone(why) => What::Gone(why),
+        Event::Ambient(why) => What::Ambient(why.as_deref()),
+    }
+}
+
+/// Watches all names; what happens comes with the number of the name.
+fn watch(
+    client: &Client,
+    type_url: &TypeUrl,
+    names: &[String],
+) -> Result<mpsc::Receiver<(usize, News)>, QueryError> {
+    let (sender, receiver) = mpsc::channel(EVENTS_IN_FLIGHT);
+    for (place, name) in names.iter().enumerate() {
+        let sender = sender.clone();
+        if is_set(name) {
+            let mut watcher = client.watch_set_raw(type_url, name).map_err(QueryError::Watch)?;
+            tokio::spawn(async move {
+                while let Some(event) = watcher.next().await {
+                    _ = sender.send((place, News::Many(event))).await;
+                }
+            });
+        } else {
+            let mut watcher = client.watch_raw(type_url, name).map_err(QueryError::Watch)?;
+            tokio::spawn(async move {
+                while let Some(event) = watcher.next().await {
+                    _ = sender.send((place, News::One(event))).await;
+                }
+            });
+        }
+    }
+    Ok(receiver)
+}
+
+/// X12: a glob or the wildcard.
+fn is_set(name: &str) -> bool {
+    name == "*" || XdstpName::of(name).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
+}
+
+fn asked(arguments: &[String], names: &[String]) -> Result<Asked, QueryError> {
+    let mut asked = Vec::new();
+    let mut parameters = Vec::new();
+    for text in arguments {
+        match text.split_once('=') {
+            Some(("", _)) => return Err(QueryError::NoKey { text: text.clone() }),
+            Some((key, value)) if !XdstpName::is_new_style(text) => parameters.push((key, value)),
+            Some(_) | None => asked.push(text.clone()),
+        }
+    }
+    asked.extend_from_slice(names);
+    let mut seen = BTreeSet::new();
+    asked.retain(|name| seen.insert(name.clone()));
+    if asked.is_empty() {
+        return Err(QueryError::NoName);
+    }
+    let parameters = (!parameters.is_empty()).then(|| parameters.into_iter().collect());
+    Ok(Asked { names: asked, parameters })
+}
+
+/// How many servers may be asked.
+fn servers(bootstrap: &Bootstrap) -> usize {
+    let of_authorities = bootstrap.authorities.values().flat_map(|Authority { servers, .. }| servers);
+    bootstrap.servers.iter().chain(of_authorities).collect::<BTreeSet<_>>().len()
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+const EVENTS_IN_FLIGHT: usize = 64;
+
+/// Timers of the client end first.
+const GRACE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arguments: &[&str], names: &[&str]) -> Result<(Vec<String>, Option<String>), String> {
+        let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let asked = asked(&own(arguments), &own(names)).map_err(|error| error.to_string())?;
+        Ok((asked.names, asked.parameters.map(|parameters| parameters.to_string())))
+    }
+
+    #[test]
+    fn names_and_parameters_are_told_apart_by_the_equals_sign() {
+        let xdstp = "xdstp://a/envoy.config.cluster.v3.Cluster/x?env=prod";
+        let (names, parameters) = of(&["web", "env=prod", xdstp, "v=", "web"], &["a=b"]).unwrap();
+        assert_eq!(names, ["web", xdstp, "a=b"]);
+        assert_eq!(parameters.unwrap(), r#"env="prod", v="""#);
+        assert_eq!(of(&["web"], &[]).unwrap().1, None);
+        assert_eq!(of(&["a=b"], &[]).unwrap_err(), QueryError::NoName.to_string());
+        assert!(of(&["web", "=b"], &[]).unwrap_err().starts_with("\"=b\" has no key"));
+    }
+
+    #[test]
+    fn x12_globs_and_the_wildcard_are_sets() {
+        let names = ["*", "xdstp://a/acme.Thing/shop/*", "xdstp://a/acme.Thing/shop", "a*", ""];
+        assert_eq!(names.map(is_set), [true, true, false, false, false]);
+    }
+}

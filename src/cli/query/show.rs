@@ -1,0 +1,199 @@
+//! How events are written: for people, as JSON lines, or as documents that a folder can hold.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value, json};
+use xds::TypeUrl;
+use xds::client::{Failure, Raw, Resource};
+use xds::folder::Descriptors;
+
+use crate::cli::check::when;
+use crate::cli::type_name::short;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A line per event, and under it the resource as YAML
+    Text,
+    /// A JSON object per line and event
+    Json,
+    /// YAML documents with `@type` and `when`, as `xds serve` reads them
+    Yaml,
+}
+
+/// What happened to one name.
+#[derive(Debug)]
+pub(super) enum What<'a> {
+    Changed(&'a Resource<Raw>),
+    Gone(&'a Failure),
+    Ambient(Option<&'a Failure>),
+    /// Of a glob or wildcard: all that there is was told.
+    Complete,
+}
+
+/// Writes events of one type to standard output.
+#[derive(Debug)]
+pub(super) struct Show {
+    pub(super) format: Format,
+    pub(super) descriptors: Descriptors,
+    pub(super) type_url: TypeUrl,
+    /// What was warned of.
+    pub(super) left_out: BTreeSet<String>,
+}
+
+impl Show {
+    /// Writes one event.
+    ///
+    /// # Errors
+    /// When standard output takes no more.
+    pub(super) fn event(&mut self, name: &str, what: &What<'_>) -> io::Result<()> {
+        let text = match self.format {
+            Format::Text => self.text(name, what),
+            Format::Json => format!("{}\n", self.object(name, what)),
+            Format::Yaml => self.yaml(name, what),
+        };
+        let mut output = io::stdout().lock();
+        output.write_all(text.as_bytes())?;
+        output.flush()
+    }
+
+    /// What goes by a name, for people.
+    pub(super) fn label(&self, name: &str) -> String {
+        let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
+        let name = if is_plain { name.to_owned() } else { format!("{name:?}") };
+        format!("{} {name}", short(&self.type_url))
+    }
+
+    fn text(&mut self, name: &str, what: &What<'_>) -> String {
+        let mut text = self.line(name, what);
+        if let What::Changed(resource) = what {
+            let mut payload = self.payload(resource);
+            payload.remove("@type");
+            for line in yaml(&Document { when: None, fields: &payload }).lines() {
+                _ = writeln!(text, "  {line}");
+            }
+        }
+        text
+    }
+
+    fn line(&self, name: &str, what: &What<'_>) -> String {
+        let label = self.label(name);
+        match what {
+            What::Changed(resource) => {
+                let mut line = format!("+ {label}  version {}", plain(resource.version()));
+                if let Some(when) = when(resource.constraints()) {
+                    _ = write!(line, "  [{}]", plain(&when));
+                }
+                line + if resource.is_stale() { "  stale\n" } else { "\n" }
+            }
+            What::Gone(why) => format!("- {label}  gone: {}\n", plain(&why.to_string())),
+            What::Ambient(Some(why)) => format!("! {label}  {}\n", plain(&why.to_string())),
+            What::Ambient(None) => format!("! {label}  all is well again\n"),
+            What::Complete => format!("= {label}  complete\n"),
+        }
+    }
+
+    fn object(&mut self, name: &str, what: &What<'_>) -> Value {
+        let type_url = self.type_url.as_str().to_owned();
+        let failure = |event, why: Option<&Failure>| {
+            let (code, message) = (why.map(|why| why.code.to_string()), why.map(|why| &*why.message));
+            json!({ "event": event, "type": type_url, "name": name, "code": code, "message": message })
+        };
+        match what {
+            What::Changed(resource) => json!({
+                "event": "changed",
+                "type": type_url,
+                "name": name,
+                "version": resource.version(),
+                "constraints": when(resource.constraints()),
+                "generation": resource.generation(),
+                "stale": resource.is_stale(),
+                "resource": self.payload(resource),
+            }),
+            What::Gone(why) => failure("gone", Some(why)),
+            What::Ambient(why) => failure("ambient", *why),
+            What::Complete => json!({ "event": "complete", "type": type_url, "name": name }),
+        }
+    }
+
+    fn yaml(&mut self, name: &str, what: &What<'_>) -> String {
+        let What::Changed(resource) = what else {
+            return format!("# {}", self.line(name, what));
+        };
+        let (payload, when) = (self.payload(resource), when(resource.constraints()));
+        let own = ["name", "cluster_name"].into_iter().find_map(|field| payload.get(field)?.as_str());
+        let document = if own == Some(resource.name().as_str()) {
+            yaml(&Document { when: when.as_deref(), fields: &payload })
+        } else {
+            // It goes by another name than the one in it, or by one that a folder does not find.
+            let mut wrapper = Map::new();
+            wrapper.insert("@type".into(), WRAPPER.into());
+            wrapper.insert("name".into(), resource.name().as_str().into());
+            wrapper.insert("resource".into(), payload.into());
+            yaml(&Document { when: when.as_deref(), fields: &wrapper })
+        };
+        format!("---\n{document}")
+    }
+
+    fn payload(&mut self, resource: &Resource<Raw>) -> Map<String, Value> {
+        let readable = self.descriptors.readable(self.type_url.as_str(), resource.payload());
+        for field in readable.left_out {
+            if !self.left_out.contains(&field) {
+                eprintln!("warning: left out, as no descriptor knows the field: {field}");
+                self.left_out.insert(field);
+            }
+        }
+        match readable.json {
+            Value::Object(fields) => fields,
+            other => Map::from_iter([("value".to_owned(), other)]),
+        }
+    }
+}
+
+/// Text of others on a line of ours.
+pub(super) fn plain(text: &str) -> String {
+    text.replace(|c: char| c.is_control(), " ")
+}
+
+/// What people look for first stands first.
+struct Document<'a> {
+    when: Option<&'a str>,
+    fields: &'a Map<String, Value>,
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S>(&self, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+    {
+        let mut map = serializer.serialize_map(None)?;
+        let first = ["@type", "name", "cluster_name"];
+        for key in first {
+            if let Some(value) = self.fields.get(key) {
+                map.serialize_entry(key, value)?;
+            }
+            if key == "@type"
+                && let Some(when) = self.when
+            {
+                map.serialize_entry("when", when)?;
+            }
+        }
+        for (key, value) in self.fields.iter().filter(|(key, _)| !first.contains(&key.as_str())) {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+/// Ends with a line break.
+fn yaml(document: &Document<'_>) -> String {
+    // A folded type URL could not be searched for.
+    let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+    let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
+    format!("{}\n", text.trim_end_matches('\n'))
+}
+
+const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";

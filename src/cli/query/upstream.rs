@@ -1,0 +1,130 @@
+//! Whom to ask, and as which client.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use xds::client::bootstrap::{Bootstrap, ChannelCredentials, IdentityFiles, TlsFiles};
+use xds::client::{Client, ClientBuilder, Protocol};
+
+use super::QueryError;
+use crate::cli::resolve::pair;
+
+#[derive(Debug, Args)]
+pub(super) struct Upstream {
+    /// The server: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH
+    ///
+    /// Without this and without --bootstrap, GRPC_XDS_BOOTSTRAP names a bootstrap file, or GRPC_XDS_BOOTSTRAP_CONFIG is
+    /// the text of one.
+    #[arg(long, value_name = "URI", conflicts_with = "bootstrap", help_heading = SERVER)]
+    server: Option<String>,
+    /// A bootstrap file, as gRPC has it: servers, authorities, node, parameters
+    ///
+    /// What is removed stays in use as in the client that the document is for, unless its server has
+    /// fail_on_data_errors.
+    #[arg(long, value_name = "FILE", help_heading = SERVER)]
+    bootstrap: Option<PathBuf>,
+    /// Connect with TLS; the server's certificate is one that the system trusts, or --ca
+    #[arg(long, requires = "server", help_heading = SERVER)]
+    tls: bool,
+    /// Connect with TLS, and trust these certificates (PEM)
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
+    ca: Option<PathBuf>,
+    /// Connect with TLS, and show this certificate (PEM); needs --key
+    #[arg(long, value_name = "FILE", requires_all = ["server", "key"], help_heading = SERVER)]
+    cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = SERVER)]
+    key: Option<PathBuf>,
+    /// Ask in state of the world
+    ///
+    /// Every server speaks it. What does not exist is known only when --timeout is over, unless the server says so.
+    #[arg(long, conflicts_with = "delta", help_heading = SERVER)]
+    sotw: bool,
+    /// Ask in delta, where the server tells at once what does not exist [default]
+    #[arg(long, help_heading = SERVER)]
+    delta: bool,
+    /// The node.id to ask with; `xds-cli` where the bootstrap document has none
+    ///
+    /// A server may take all streams of one node.id and node.cluster for one client.
+    #[arg(long, value_name = "ID", help_heading = NODE)]
+    node_id: Option<String>,
+    /// The node.cluster to ask with
+    #[arg(long, value_name = "CLUSTER", help_heading = NODE)]
+    node_cluster: Option<String>,
+    /// A string in node.metadata, for servers that select by the node, as `xds serve` does. May be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = NODE)]
+    metadata: Vec<(String, String)>,
+}
+
+impl Upstream {
+    pub(super) fn protocol(&self) -> Protocol {
+        if self.sotw { Protocol::Sotw } else { Protocol::Delta }
+    }
+
+    /// The document to start from.
+    pub(super) fn bootstrap(&self) -> Result<Bootstrap, QueryError> {
+        let mut bootstrap = match (&self.server, &self.bootstrap) {
+            (Some(uri), _) => {
+                let mut bootstrap = Bootstrap::to_server(uri);
+                let server = &mut bootstrap.servers[0];
+                server.credentials = self.credentials(uri);
+                // C9: what the server says is gone is to be shown as gone. A document says it for its own client.
+                server.features.fail_on_data_errors = true;
+                bootstrap
+            }
+            (None, Some(file)) => Bootstrap::from_file(file).map_err(QueryError::Bootstrap)?,
+            (None, None) => Bootstrap::from_env().map_err(QueryError::Bootstrap)?,
+        };
+        let node = &mut bootstrap.node;
+        match &self.node_id {
+            Some(id) => node.id.clone_from(id),
+            None if node.id.is_empty() => NODE_ID.clone_into(&mut node.id),
+            None => {}
+        }
+        if let Some(cluster) = &self.node_cluster {
+            node.cluster.clone_from(cluster);
+        }
+        if !self.metadata.is_empty() {
+            let metadata = node.metadata.get_or_insert_with(Struct::default);
+            metadata.fields.extend(
+                self.metadata.iter().map(|(key, value)| {
+                    (key.clone(), Value { kind: Some(Kind::StringValue(value.clone())) })
+                }),
+            );
+        }
+        Ok(bootstrap)
+    }
+
+    /// A client that takes what is not answered within the timeout for absent.
+    pub(super) fn client(&self, bootstrap: Bootstrap, timeout: Duration) -> ClientBuilder {
+        Client::builder(bootstrap).protocol(self.protocol()).resource_timeout(timeout)
+    }
+
+    fn credentials(&self, uri: &str) -> ChannelCredentials {
+        let Self { tls, ca, cert, key, .. } = self;
+        let is_https = uri.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+        if !(*tls || is_https || ca.is_some() || cert.is_some()) {
+            return ChannelCredentials::Insecure;
+        }
+        let identity = cert.clone().zip(key.clone());
+        ChannelCredentials::Tls(TlsFiles {
+            ca_certificate_file: ca.clone(),
+            identity: identity.map(|(certificate_file, private_key_file)| IdentityFiles {
+                certificate_file,
+                private_key_file,
+            }),
+            refresh_interval: REFRESH_INTERVAL,
+        })
+    }
+}
+
+const NODE_ID: &str = "xds-cli";
+
+/// As in bootstrap documents that say nothing of it.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
+
+const SERVER: &str = "Server";
+const NODE: &str = "Node";

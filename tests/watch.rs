@@ -1,0 +1,421 @@
+//! `xds get` and `xds watch`: the binary against itself as a server.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(feature = "cli")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+
+/// A folder that is served, removed at the end.
+struct Origin {
+    folder: PathBuf,
+    address: String,
+    _server: Lines,
+}
+
+impl Origin {
+    /// With these files.
+    fn serve(test: &str, files: &[(&str, &str)], arguments: &[&str]) -> Self {
+        let folder = scratch(test);
+        for (file, text) in files {
+            fs::write(folder.join(file), text).unwrap();
+        }
+        let mut command = xds();
+        command.arg("serve").arg(&folder).args(["--listen", "127.0.0.1:0", "--allow-empty"]).args(arguments);
+        let server = Lines::of(&mut command);
+        let line = server.until("listening on ");
+        let address = line.rsplit_once(' ').unwrap().1.to_owned();
+        Self { folder, address, _server: server }
+    }
+
+    /// The clusters a and b, and four variants of one route.
+    fn usual(test: &str) -> Self {
+        let routes = fs::read_to_string("examples/variants/routes.yaml").unwrap();
+        Self::serve(test, &[("a.yaml", &cluster("a")), ("b.yaml", &cluster("b")), ("r.yaml", &routes)], &[])
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.folder.join(file), text).unwrap();
+    }
+
+    fn remove(&self, file: &str) {
+        fs::remove_file(self.folder.join(file)).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = xds();
+        command.args([arguments[0], "--server", &self.address]).args(&arguments[1..]);
+        command
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Answer {
+        Answer::of(&mut self.command(arguments))
+    }
+
+    fn watch(&self, arguments: &[&str]) -> Lines {
+        Lines::of(self.command(&["watch"]).args(arguments))
+    }
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn scratch(test: &str) -> PathBuf {
+    let name = format!("watch-{}-{test}", std::process::id());
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn cluster(name: &str) -> String {
+    format!("\"@type\": {CLUSTER}\nname: {name}\n")
+}
+
+fn xds() -> Command {
+    let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+    xds.current_dir(env!("CARGO_MANIFEST_DIR"));
+    for variable in ["RUST_LOG", "GRPC_XDS_BOOTSTRAP", "GRPC_XDS_BOOTSTRAP_CONFIG"] {
+        xds.env_remove(variable);
+    }
+    xds
+}
+
+/// What a command that ends by itself left.
+#[derive(Debug)]
+struct Answer {
+    code: Option<i32>,
+    output: String,
+    errors: String,
+}
+
+impl Answer {
+    fn of(command: &mut Command) -> Self {
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: status.code(), output: text(stdout), errors: text(stderr) }
+    }
+
+    /// One object per line.
+    fn objects(&self) -> Vec<Value> {
+        self.output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// A command that runs on; both its outputs arrive as lines.
+struct Lines {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Lines {
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = mpsc::channel();
+        let outputs: [Box<dyn Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for output in outputs {
+            let sender = sender.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    _ = sender.send(line);
+                }
+            });
+        }
+        Self { child, lines }
+    }
+
+    /// Waits for a line that holds the text.
+    fn until(&self, text: &str) -> String {
+        let deadline = Instant::now() + LONG;
+        let mut seen = Vec::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => seen.push(line),
+                Err(_) => panic!("no line with {text:?} in {seen:#?}"),
+            }
+        }
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn get_prints_resources_by_name_in_the_order_of_the_arguments() {
+    let origin = Origin::usual("get");
+    for protocol in ["--delta", "--sotw"] {
+        let answer = origin.ask(&["get", "cds", "b", "a", protocol]);
+        assert_eq!((answer.code, &*answer.errors), (Some(0), ""));
+        let lines: Vec<_> = answer.output.lines().collect();
+        let [b, b_name, a, a_name] = lines[..] else { panic!("{answer:#?}") };
+        assert!(
+            b.starts_with("+ Cluster b  version ") && a.starts_with("+ Cluster a  version "),
+            "{answer:#?}"
+        );
+        assert_eq!((b_name, a_name), ("  name: b", "  name: a"));
+    }
+}
+
+#[test]
+fn d10_what_does_not_exist_is_exit_code_3_after_what_does() {
+    let origin = Origin::usual("missing");
+    let answer = origin.ask(&["get", "Cluster", "nope", "a"]);
+    assert_eq!(answer.code, Some(3));
+    assert!(answer.output.starts_with("+ Cluster a  version "), "{answer:#?}");
+    assert!(answer.errors.starts_with("error: Cluster nope: NOT_FOUND: "), "{answer:#?}");
+
+    let answer = origin.ask(&["get", "cds", "nope", "a", "--format", "json"]);
+    let events: Vec<_> =
+        answer.objects().iter().map(|event| json!([event["event"], event["code"]])).collect();
+    assert_eq!(events, [json!(["gone", "NOT_FOUND"]), json!(["changed", null])]);
+
+    // C5: in SotW nothing but silence tells.
+    let answer = origin.ask(&["get", "rds", "nope", "--sotw", "--timeout", "1"]);
+    assert_eq!((answer.code, &*answer.output), (Some(3), ""));
+    assert!(answer.errors.contains("did not answer for \"nope\" within 1s"), "{answer:#?}");
+}
+
+#[test]
+fn t3_parameters_and_metadata_select_variants() {
+    let origin = Origin::usual("variants");
+    let get = |more: &[&str]| {
+        let answer = origin.ask(&[&["get", "rds", "web-routes", "--format", "json"], more].concat());
+        let [object] = &answer.objects()[..] else { panic!("{answer:#?}") };
+        let route = &object["resource"]["virtual_hosts"][0]["routes"][0]["route"];
+        (route["cluster"].as_str().unwrap().to_owned(), object["constraints"].clone())
+    };
+    assert_eq!(get(&["env=prod", "version=v1"]), ("prod-v1".into(), json!("env=prod,version=v1")));
+    assert_eq!(get(&["version=v1"]), ("rest-v1".into(), json!("env!=prod,version=v1")));
+    let metadata = ["--metadata", "env=prod", "--metadata", "version=v2", "--sotw"];
+    // Who asks by plain name is not told constraints.
+    assert_eq!(get(&metadata), ("prod-rest".into(), json!(null)));
+    assert_eq!(get(&["--name", "web-routes"]), ("rest".into(), json!(null)));
+}
+
+#[test]
+fn the_wildcard_gets_everything_and_what_came_as_yaml_can_be_served() {
+    let origin = Origin::usual("wildcard");
+    let clusters = origin.ask(&["get", "cds", "*", "--format", "yaml"]);
+    assert_eq!((clusters.code, &*clusters.errors), (Some(0), ""));
+    let routes = origin.ask(&["get", "rds", "web-routes", "env=prod", "version=v1", "--format", "yaml"]);
+    let files = [("all.yaml", &*clusters.output), ("r.yaml", &*routes.output)];
+    let copy = Origin::serve("wildcard-copy", &files, &[]);
+    let copied = copy.ask(&["get", "cds", "*", "--format", "yaml"]);
+    assert_eq!(copied.output, clusters.output);
+    // With its condition.
+    let copied = copy.ask(&["get", "rds", "web-routes", "env=prod", "version=v1", "--format", "yaml"]);
+    assert_eq!(copied.output, routes.output);
+    assert_eq!(copy.ask(&["get", "rds", "web-routes", "env=prod"]).code, Some(3));
+
+    let none = origin.ask(&["get", "sds", "*", "--sotw"]);
+    assert_eq!((none.code, &*none.output, &*none.errors), (Some(0), "", "Secret *: there is none\n"));
+}
+
+#[test]
+fn c8_c9_watch_tells_of_an_update_and_of_a_removal() {
+    for protocol in ["--delta", "--sotw"] {
+        let files = [("a.yaml", &*cluster("a")), ("b.yaml", &*cluster("b"))];
+        let origin = Origin::serve(&format!("watch{protocol}"), &files, &["--removal-grace", "0s"]);
+        let bootstrap = json!({
+            "xds_servers": [{ "server_uri": origin.address, "channel_creds": [{ "type": "insecure" }] }],
+        });
+        let mut keeping = xds();
+        keeping.args(["watch", "cds", "a", protocol]).env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap.to_string());
+        let (watch, keeping) = (origin.watch(&["cds", "a", protocol]), Lines::of(&mut keeping));
+        let first = watch.until("+ Cluster a  version ");
+        assert_eq!(keeping.until("+ Cluster a  version "), first);
+        origin.write("a.yaml", &format!("{}connect_timeout: 3s\n", cluster("a")));
+        let second = watch.until("+ Cluster a  version ");
+        assert_ne!(first, second);
+        watch.until("  connect_timeout: 3s");
+        origin.remove("a.yaml");
+        watch.until("- Cluster a  gone: NOT_FOUND: ");
+        // Without fail_on_data_errors a client keeps what it has.
+        keeping.until("! Cluster a  NOT_FOUND: ");
+        origin.write("a.yaml", &cluster("a"));
+        watch.until("+ Cluster a  version ");
+    }
+}
+
+#[test]
+fn watch_follows_the_members_of_a_wildcard() {
+    let origin = Origin::usual("members");
+    let watch = origin.watch(&["cds", "*", "--format", "json"]);
+    let next = || {
+        let event: Value = serde_json::from_str(&watch.until("{")).unwrap();
+        [event["event"].clone(), event["name"].clone()]
+    };
+    assert_eq!([next(), next()], [["changed", "a"], ["changed", "b"]]);
+    assert_eq!(next(), ["complete", "*"]);
+    origin.write("c.yaml", &cluster("c"));
+    assert_eq!(next(), ["changed", "c"]);
+}
+
+#[test]
+fn in_json_every_line_is_an_event() {
+    let origin = Origin::usual("json");
+    let answer = origin.ask(&["watch", "--once", "cds", "a", "--format", "json"]);
+    let [event] = &answer.objects()[..] else { panic!("{answer:#?}") };
+    assert_eq!(answer.code, Some(0));
+    let version = event["version"].as_str().unwrap();
+    let expected = json!({
+        "event": "changed",
+        "type": CLUSTER,
+        "name": "a",
+        "version": version,
+        "constraints": null,
+        "generation": 1,
+        "stale": false,
+        "resource": { "@type": CLUSTER, "name": "a" },
+    });
+    assert_eq!(*event, expected);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_exit_code_1_and_told_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let answer = Answer::of(xds().args(["get", "--server", &closed, "cds", "a", "--timeout", "1"]));
+    assert_eq!((answer.code, &*answer.output), (Some(1), ""));
+    let lines: Vec<_> = answer.errors.lines().collect();
+    let [early, error] = lines[..] else { panic!("{answer:#?}") };
+    assert!(early.starts_with(&format!("{closed} cannot be reached: ")), "{early}");
+    assert!(early.ends_with("; trying again"), "{early}");
+    assert!(error.starts_with(&format!("error: {closed} cannot be reached: cannot connect: ")), "{error}");
+
+    let watch = Lines::of(xds().args(["watch", "--server", &closed, "cds", "a"]));
+    watch.until("; trying again");
+    watch.until("- Cluster a  gone: UNAVAILABLE: ");
+}
+
+#[test]
+fn a_server_that_says_nothing_is_exit_code_1_before_it_is_asked_and_3_after() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    let get = ["get", "--server", &silent, "cds", "a", "--timeout", "1"];
+    let answer = Answer::of(xds().args(get).arg("--tls"));
+    assert_eq!((answer.code, &*answer.errors), (Some(1), "error: no answer within 1 s\n"));
+    // C5: the bytes of the request went out, and to a client of xDS silence is absence.
+    let answer = Answer::of(xds().args(get));
+    assert_eq!(answer.code, Some(3));
+    assert!(answer.errors.contains("did not answer for \"a\" within 1s"), "{answer:#?}");
+}
+
+#[test]
+fn a_refusal_ends_get_at_once() {
+    let origin = Origin::serve("refused", &[("a.yaml", &cluster("a"))], &["--refuse", "SDS"]);
+    let answer = origin.ask(&["get", "sds", "a", "--timeout", "3600"]);
+    assert_eq!(answer.code, Some(1));
+    assert!(answer.errors.contains("cannot be reached: InvalidArgument: "), "{answer:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_delta_is_told_with_a_way_out() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
+    let server = tokio::spawn(server.serve_with_incoming(incoming));
+    let arguments = ["get", "--server", &address, "cds", "a", "--timeout", "3600"].map(str::to_owned);
+    let ask = move |more: &[&str]| Answer::of(xds().args(&arguments).args(more));
+    let (delta, sotw) = tokio::task::spawn_blocking(move || (ask(&[]), ask(&["--sotw"]))).await.unwrap();
+    server.abort();
+    assert_eq!((delta.code, sotw.code), (Some(1), Some(1)));
+    assert!(delta.errors.contains("Unimplemented") && delta.errors.contains("--sotw asks"), "{delta:#?}");
+    assert!(sotw.errors.contains("Unimplemented") && !sotw.errors.contains("--sotw"), "{sotw:#?}");
+}
+
+#[test]
+fn c17_servers_and_parameters_come_from_a_bootstrap_document() {
+    let origin = Origin::usual("bootstrap");
+    let document = json!({
+        "xds_servers": [{ "server_uri": origin.address, "channel_creds": [{ "type": "insecure" }] }],
+        "node": { "id": "checkout-1", "metadata": { "env": "prod", "version": "v1" } },
+    });
+    let file = origin.folder.join("bootstrap.txt");
+    fs::write(&file, document.to_string()).unwrap();
+    let arguments = ["get", "rds", "web-routes"];
+    let by_option = Answer::of(xds().args(arguments).arg("--bootstrap").arg(&file));
+    let by_file = Answer::of(xds().args(arguments).env("GRPC_XDS_BOOTSTRAP", &file));
+    let by_text = Answer::of(xds().args(arguments).env("GRPC_XDS_BOOTSTRAP_CONFIG", document.to_string()));
+    for answer in [by_option, by_file, by_text] {
+        assert_eq!(answer.code, Some(0), "{answer:#?}");
+        assert!(answer.output.contains("cluster: prod-v1"), "{answer:#?}");
+    }
+    // What is said here goes over what is said there.
+    let other = Answer::of(xds().args(arguments).args(["--metadata", "env=qa", "--bootstrap"]).arg(&file));
+    assert!(other.output.contains("cluster: rest-v1"), "{other:#?}");
+}
+
+#[test]
+fn bad_input_is_exit_code_2_and_says_what_to_do() {
+    let refused = |arguments: &[&str]| {
+        let answer = Answer::of(xds().args(arguments));
+        assert_eq!(answer.code, Some(2), "{answer:#?}");
+        answer.errors
+    };
+    let error = refused(&["get", "cds", "a"]);
+    assert!(
+        error.starts_with("error: no server to ask: give --server HOST:PORT or --bootstrap FILE"),
+        "{error}"
+    );
+    let error = refused(&["get", "clutser", "a", "--server", "127.0.0.1:1"]);
+    assert!(error.starts_with("error: no type is called \"clutser\"; there are LDS, RDS, "), "{error}");
+    let error = refused(&["get", "cds", "env=prod", "--server", "127.0.0.1:1"]);
+    assert_eq!(error, "error: no name; `*` (in quotes) asks for everything\n");
+    let error = refused(&["watch", "cds", "xdstp://a/b", "--server", "127.0.0.1:1"]);
+    assert!(error.contains("xdstp://a/b"), "{error}");
+    refused(&["watch", "cds", "a", "--server", "dns://1.2.3.4/x"]);
+}
+
+#[test]
+fn a_type_that_nothing_describes_is_shown_as_bytes() {
+    let origin = Origin::usual("unknown");
+    let answer = origin.ask(&["get", "acme.Thing", "a"]);
+    assert_eq!(answer.code, Some(3));
+    assert!(answer.errors.starts_with("warning: no descriptor says what acme.Thing is; see --descriptors\n"));
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let origin = Origin::usual("pipe");
+    let mut command = origin.command(&["watch", "cds", "*"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while line.trim_end() != "= Cluster *  complete" {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0);
+    }
+    drop(output);
+    origin.write("c.yaml", &cluster("c"));
+    let left = child.wait_with_output().unwrap();
+    assert_eq!((left.status.code(), &*left.stderr), (Some(0), b"".as_slice()));
+}
+
+#[test]
+fn the_client_logs_when_asked() {
+    let origin = Origin::usual("verbose");
+    let answer = origin.ask(&["get", "cds", "a", "-v"]);
+    assert!(answer.code == Some(0) && answer.errors.contains("connecting"), "{answer:#?}");
+}
