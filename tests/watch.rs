@@ -226,6 +226,21 @@ fn the_wildcard_gets_everything_and_what_came_as_yaml_can_be_served() {
     assert_eq!(copied.output, routes.output);
     assert_eq!(copy.ask(&["get", "rds", "web-routes", "env=prod"]).code, Some(3));
 
+    // Its name is not the one in it, so it stands in a wrapper.
+    let host = "\"@type\": type.googleapis.com/envoy.config.route.v3.VirtualHost\nname: x\ndomains: [x]\n";
+    let wrapper = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+    let host = host.trim_end().replace('\n', "\n  ");
+    let wrapped = format!("\"@type\": {wrapper}\nname: web/x\nwhen: env=prod\nresource:\n  {host}");
+    let origin = Origin::serve("wrapped", &[("h.yaml", &wrapped)], &[]);
+    let get = ["get", "vhds", "web/x", "env=prod", "--format", "yaml"];
+    let answer = origin.ask(&get);
+    assert!(
+        answer.output.contains("name: web/x\n") && answer.output.contains("when: env=prod\n"),
+        "{answer:#?}"
+    );
+    let copy = Origin::serve("wrapped-copy", &[("h.yaml", &*answer.output)], &[]);
+    assert_eq!(copy.ask(&get).output, answer.output);
+
     let none = origin.ask(&["get", "sds", "*", "--sotw"]);
     assert_eq!((none.code, &*none.output, &*none.errors), (Some(0), "", "Secret *: there is none\n"));
 }
@@ -343,6 +358,44 @@ async fn a_server_without_delta_is_told_with_a_way_out() {
     assert_eq!((delta.code, sotw.code), (Some(1), Some(1)));
     assert!(delta.errors.contains("Unimplemented") && delta.errors.contains("--sotw asks"), "{delta:#?}");
     assert!(sotw.errors.contains("Unimplemented") && !sotw.errors.contains("--sotw"), "{sotw:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_mutual_where_there_is_a_certificate_to_show() {
+    let folder = scratch("tls");
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (ca, key) = (folder.join("ca.pem"), folder.join("key.pem"));
+    fs::write(&ca, cert.pem()).unwrap();
+    fs::write(&key, signing_key.serialize_pem()).unwrap();
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("localhost:{}", listener.local_addr().unwrap().port());
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let identity = tonic::transport::Identity::from_pem(cert.pem(), signing_key.serialize_pem());
+    let roots = tonic::transport::Certificate::from_pem(cert.pem());
+    let tls = tonic::transport::ServerTlsConfig::new().identity(identity).client_ca_root(roots);
+    let mut server = tonic::transport::Server::builder().tls_config(tls).unwrap();
+    let server = server.add_routes(tonic::service::Routes::default()).serve_with_incoming(incoming);
+    let server = tokio::spawn(server);
+
+    let get = move |files: &[&PathBuf]| {
+        let options = ["--ca", "--cert", "--key"].into_iter().zip(files);
+        let mut get = xds();
+        get.args(["get", "--server", &address, "cds", "a", "--timeout", "2"]);
+        options.for_each(|(option, file)| _ = get.arg(option).arg(file));
+        Answer::of(&mut get)
+    };
+    let ask = move || (get(&[&ca, &ca, &key]), get(&[&ca]), get(&[]));
+    let (mutual, one_sided, plain) = tokio::task::spawn_blocking(ask).await.unwrap();
+    server.abort();
+    fs::remove_dir_all(&folder).unwrap();
+    // Through TLS to a server that has no xDS.
+    assert!(mutual.errors.contains("Unimplemented"), "{mutual:#?}");
+    for refused in [one_sided, plain] {
+        assert_eq!(refused.code, Some(1));
+        assert!(!refused.errors.contains("Unimplemented"), "{refused:#?}");
+    }
 }
 
 #[test]

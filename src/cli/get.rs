@@ -28,10 +28,10 @@ macro_rules! examples {
     () => {
         "\
 Examples:
-  xds get --server 127.0.0.1:18000 CDS web
-  xds get --server 127.0.0.1:18000 RDS web-routes env=prod version=v2       by dynamic parameters
-  xds get --server 127.0.0.1:18000 RDS web-routes --metadata env=prod       as an Envoy with this metadata
-  xds get --server 127.0.0.1:18000 CDS '*' --format yaml > clusters.yaml    what `xds serve` can serve
+  xds get --server localhost:18000 CDS web
+  xds get --server localhost:18000 RDS web env=prod                  by dynamic parameters
+  xds get --server localhost:18000 RDS web --metadata env=prod       as an Envoy with this metadata
+  xds get --server localhost:18000 CDS '*' --format yaml > c.yaml    what `xds serve` can serve
   GRPC_XDS_BOOTSTRAP=bootstrap.json xds get LDS checkout"
     };
 }
@@ -43,7 +43,8 @@ const LONG: &str = concat!(
     "
 
 JSON: one object per line, with `event`, `type`, `name`, and
-  changed   version, constraints (as in `when:`; null for everyone), generation (of the stream), stale, resource
+  changed   version, constraints (in the syntax of `when:`; null: for everyone, or not told),
+            generation (of the stream), stale, resource
   gone      code, message: there is none
   Fields may be added.
 

@@ -32,10 +32,10 @@ macro_rules! examples {
     () => {
         "\
 Examples:
-  xds watch --server 127.0.0.1:18000 EDS web
-  xds watch --server 127.0.0.1:18000 RDS web-routes env=prod      by dynamic parameters
-  xds watch --server 127.0.0.1:18000 CDS '*' --format json | jq -c '[.event, .name]'
-  xds watch --bootstrap bootstrap.json EDS 'xdstp://shop/envoy.config.endpoint.v3.ClusterLoadAssignment/eu/*'"
+  xds watch --server localhost:18000 EDS web
+  xds watch --server localhost:18000 RDS web env=prod                by dynamic parameters
+  xds watch --server localhost:18000 CDS '*' --format json | jq -c '[.event, .name]'
+  xds watch --bootstrap bootstrap.json LDS 'xdstp://shop/envoy.config.listener.v3.Listener/eu/*'"
     };
 }
 
@@ -46,7 +46,8 @@ const LONG: &str = concat!(
     "
 
 JSON: one object per line, with `event`, `type`, `name`, and
-  changed   version, constraints (as in `when:`; null for everyone), generation (of the stream), stale, resource
+  changed   version, constraints (in the syntax of `when:`; null: for everyone, or not told),
+            generation (of the stream), stale, resource
   gone      code, message: there is none, or it cannot be had so far
   ambient   code, message: what was told is still in use, but; both null when all is well again
   complete  nothing more: all that a glob or `*` stands for was told
