@@ -286,6 +286,24 @@ fn watch_follows_the_members_of_a_wildcard() {
 }
 
 #[test]
+fn x4_x12_a_server_is_asked_for_new_style_names_of_any_authority() {
+    let eds = "envoy.config.endpoint.v3.ClusterLoadAssignment";
+    let file = |name: &str| {
+        format!("\"@type\": type.googleapis.com/{eds}\ncluster_name: xdstp://shop/{eds}/eu/{name}\n")
+    };
+    let origin = Origin::serve("xdstp", &[("a.yaml", &*file("a")), ("b.yaml", &*file("b"))], &[]);
+    let get = |name: &str| {
+        let answer =
+            origin.ask(&["get", "eds", &format!("xdstp://shop/{eds}/eu/{name}"), "--format", "json"]);
+        let name = |event: &Value| event["name"].as_str().unwrap().rsplit_once('/').unwrap().1.to_owned();
+        (answer.code, answer.objects().iter().map(name).collect::<Vec<_>>())
+    };
+    assert_eq!(get("%61"), (Some(0), vec!["%61".to_owned()]));
+    assert_eq!(get("*"), (Some(0), vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(get("c"), (Some(3), vec!["c".to_owned()]));
+}
+
+#[test]
 fn in_json_every_line_is_an_event() {
     let origin = Origin::usual("json");
     let answer = origin.ask(&["watch", "--once", "cds", "a", "--format", "json"]);

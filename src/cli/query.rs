@@ -127,7 +127,7 @@ impl Query {
         if !descriptors.knows(type_url.as_str()) {
             eprintln!("warning: no descriptor says what {} is; see --descriptors", type_url.message_name());
         }
-        let bootstrap = self.upstream.bootstrap().map_err(Failure::Query)?;
+        let bootstrap = self.upstream.bootstrap(&asked.names).map_err(Failure::Query)?;
         self.start_log();
         let show = Show { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use xds::client::bootstrap::{Bootstrap, ChannelCredentials, IdentityFiles, TlsFiles};
+use xds::client::bootstrap::{Authority, Bootstrap, ChannelCredentials, IdentityFiles, TlsFiles};
 use xds::client::{Client, ClientBuilder, Protocol};
+use xds_core::XdstpName;
 
 use super::QueryError;
 use crate::cli::resolve::pair;
@@ -64,8 +65,8 @@ impl Upstream {
         if self.sotw { Protocol::Sotw } else { Protocol::Delta }
     }
 
-    /// The document to start from.
-    pub(super) fn bootstrap(&self) -> Result<Bootstrap, QueryError> {
+    /// The document to start from. A server that is named here serves all authorities of the names.
+    pub(super) fn bootstrap(&self, names: &[String]) -> Result<Bootstrap, QueryError> {
         let mut bootstrap = match (&self.server, &self.bootstrap) {
             (Some(uri), _) => {
                 let mut bootstrap = Bootstrap::to_server(uri);
@@ -73,6 +74,9 @@ impl Upstream {
                 server.credentials = self.credentials(uri);
                 // C9: what the server says is gone is to be shown as gone. A document says it for its own client.
                 server.features.fail_on_data_errors = true;
+                let new_style = names.iter().filter_map(|name| XdstpName::of(name).ok().flatten());
+                let authorities = new_style.map(|name| (name.authority().to_owned(), Authority::default()));
+                bootstrap.authorities.extend(authorities);
                 bootstrap
             }
             (None, Some(file)) => Bootstrap::from_file(file).map_err(QueryError::Bootstrap)?,
