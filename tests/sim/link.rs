@@ -1,6 +1,6 @@
 //! A stream between our client and a server: frames as they go over the wire, and what the client has said on it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -33,6 +33,8 @@ pub(crate) struct Link {
     pub(crate) opened: Duration,
     /// What the client said that it wants, and since when.
     pub(crate) told: BTreeMap<Locator, Duration>,
+    /// Types of which a SotW request named something.
+    named: BTreeSet<String>,
 }
 
 /// The far end, as a driver runs it.
@@ -69,6 +71,7 @@ impl Link {
             responses: VecDeque::new(),
             opened: now,
             told: BTreeMap::new(),
+            named: BTreeSet::new(),
         }
     }
 
@@ -81,7 +84,14 @@ impl Link {
         let undecodable = |error| Violation::new("form", format!("a request of our client: {error}"));
         match self.protocol {
             Protocol::Sotw => {
-                let request = DiscoveryRequest::decode(request.clone()).map_err(undecodable)?;
+                let mut request = DiscoveryRequest::decode(request.clone()).map_err(undecodable)?;
+                let is_empty = request.resource_names.is_empty() && request.resource_locators.is_empty();
+                if !is_empty {
+                    self.named.insert(request.type_url.clone());
+                } else if !self.named.contains(&request.type_url) {
+                    // S19
+                    request.resource_names.push("*".to_owned());
+                }
                 let asked = locators(&request.type_url, request.resource_names, request.resource_locators);
                 let told = std::mem::take(&mut self.told).into_iter();
                 let (others, before): (BTreeMap<_, _>, BTreeMap<_, _>) =

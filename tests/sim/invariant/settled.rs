@@ -11,6 +11,7 @@ use xds_core::client::{Code, View};
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
+use crate::liar::AUTHORITY;
 use crate::script::Protocol;
 use crate::world::World;
 
@@ -52,8 +53,11 @@ fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot)
             }
         };
     }
-    let expected: BTreeMap<_, _> =
-        names(snapshot, *kind).filter_map(|name| Some((name, chosen(name)?))).collect();
+    // C16: what has servers of its own is no member of everything else.
+    let expected: BTreeMap<_, _> = names(snapshot, *kind)
+        .filter(|name| !name.contains(AUTHORITY))
+        .filter_map(|name| Some((name, chosen(name)?)))
+        .collect();
     for (name, variant) in &expected {
         let Some(view) = sight.members.get(*name) else { return Err(format!("does not have {name}")) };
         is_it(view, variant.payload()).map_err(|what| format!("{what} of {name}"))?;

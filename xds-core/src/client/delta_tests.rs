@@ -235,3 +235,14 @@ fn x12_no_resource_is_named_like_a_set() {
     assert_eq!(f.get("EDS v1 n1: *=1"), "*: -");
     assert_eq!(f.sent(0), "EDS n1 !\"*\": its name is one for many resources");
 }
+
+/// Regression: what an earlier server had called an alias could not become a resource for as long as the other was held.
+#[test]
+fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
+    let mut f = delta();
+    let (a, d) = (f.watch("EDS", "a"), f.watch("EDS", "d"));
+    f.sent(0);
+    f.get("EDS v1 n1: a=1/d");
+    assert_eq!(f.get("EDS v1 n2: d=2"), "d: 2");
+    assert_eq!((f.view(a).as_str(), f.view(d).as_str(), f.sent(0).as_str()), ("1", "2", "EDS n1\nEDS n2"));
+}

@@ -8,6 +8,7 @@ use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
+use crate::variants::Variants;
 
 /// Variants by name and constraints.
 pub(super) type Key = (ResourceName, Constraints);
@@ -47,19 +48,19 @@ impl Changes {
         let mut refused = Refused::new();
         for attempt in 0.. {
             let Err(error) = cache.commit(self.transaction(type_url)) else { break };
-            let before = (self.put.len(), refused.len());
+            let before = (self.put.len(), self.removed.len(), refused.len());
             match attempt {
                 0 => self.part_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
                 1..ATTEMPTS => {
-                    self.take_out(error, &mut refused);
-                    // Whatever the cache says, less is left each time.
-                    if self.put.len() == before.0 {
+                    self.take_out(error, &cache.snapshot(), type_url, &mut refused);
+                    // Whatever the cache says, each time less is put or more is taken away.
+                    if self.put.len() == before.0 && self.removed.len() == before.1 {
                         self.refuse_all(&mut refused);
                     }
                 }
                 _ => self.refuse_all(&mut refused),
             }
-            self.spare(&refused[before.1..]);
+            self.spare(&refused[before.2..]);
         }
         refused
     }
@@ -126,7 +127,13 @@ impl Changes {
     }
 
     /// Takes out what the cache refused, so that less is left each time.
-    fn take_out(&mut self, error: CommitError, refused: &mut Refused) {
+    fn take_out(
+        &mut self,
+        error: CommitError,
+        snapshot: &Snapshot,
+        type_url: &TypeUrl,
+        refused: &mut Refused,
+    ) {
         let key = |id: VariantId| (id.name, id.constraints);
         match error {
             CommitError::Ambiguous { first, second, witness } => {
@@ -141,13 +148,20 @@ impl Changes {
             CommitError::Unsatisfiable { id } => _ = self.put.remove(&key(id)),
             CommitError::TooComplex { id } => self.refuse(key(id), Reason::TooComplex, refused),
             CommitError::AliasTaken { alias, first, second, .. } => {
-                let is_second_new = self.put.keys().any(|(name, _)| *name == second);
-                let (taken, other) = if is_second_new { (second, first) } else { (first, second) };
-                let keys: Vec<_> = self.put.keys().filter(|(name, _)| *name == taken).cloned().collect();
-                for key in keys {
-                    let reason = Reason::AliasTaken { alias: alias.clone(), other: other.clone() };
-                    self.refuse(key, reason, refused);
+                let is_new = |name: &ResourceName| self.put.keys().any(|(new, _)| new == name);
+                let (taken, other) = if is_new(&second) { (second, first) } else { (first, second) };
+                if is_new(&other) {
+                    let keys: Vec<_> = self.put.keys().filter(|(name, _)| *name == taken).cloned().collect();
+                    for key in keys {
+                        let reason = Reason::AliasTaken { alias: alias.clone(), other: other.clone() };
+                        self.refuse(key, reason, refused);
+                    }
+                    return;
                 }
+                // As with variants (T34), what came earlier gives way.
+                let held = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
+                let keys = held.map(|variant| (other.clone(), variant.constraints().clone()));
+                self.removed.extend(keys.map(|key| (key, Why::Replaced)));
             }
             CommitError::Contradiction { .. }
             | CommitError::KeySets { .. }
