@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -70,8 +70,9 @@ pub struct TypeSnapshot {
     removals: usize,
     /// Removals at or before this revision are forgotten.
     remembers_since: Revision,
-    /// Sum of the identities of all variants (T38).
-    sum: u128,
+    /// Sum of the identities of all variants (T38), from when it was asked for first: of most types nobody asks for
+    /// everything in SotW, nor does anybody of a client's cache.
+    sum: OnceLock<u128>,
     keys: Arc<Keys>,
     /// Names that have a variant with a TTL.
     timed: NameMap<()>,
@@ -221,7 +222,7 @@ impl TypeSnapshot {
 
     /// The sum of the identities of all variants.
     pub(crate) fn sum(&self) -> u128 {
-        self.sum
+        *self.sum.get_or_init(|| sum_of(self.present.values().flat_map(Variants::iter)))
     }
 
     /// Replaces and removes variants of one name, judged together. The constraints of those that changed, in the order
@@ -272,10 +273,9 @@ impl TypeSnapshot {
             Some(set) => self.present.insert_mut(name.clone(), set),
             None => _ = self.present.remove_mut(name),
         }
-        let sum = |variants: &[Arc<Variant>]| {
-            variants.iter().fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(Form::Name)))
-        };
-        self.sum = self.sum.wrapping_sub(sum(&removed)).wrapping_add(sum(&inserted));
+        if let Some(sum) = self.sum.get_mut() {
+            *sum = sum.wrapping_sub(sum_of(&removed)).wrapping_add(sum_of(&inserted));
+        }
         let has_aliases = removed.iter().chain(&inserted).any(|variant| !variant.aliases().is_empty());
         self.count_ttls(name, &removed, &inserted);
         self.note_naming(name, &removed, &inserted);
@@ -492,7 +492,7 @@ impl Default for TypeSnapshot {
             removed: empty_map(),
             removals: 0,
             remembers_since: Revision::ZERO,
-            sum: 0,
+            sum: OnceLock::new(),
             keys: Arc::default(),
             timed: empty_map(),
             ttls: Arc::default(),
@@ -506,6 +506,11 @@ impl Default for TypeSnapshot {
 
 fn weight(removed: &[Removed]) -> usize {
     removed.iter().map(|removed| 1 + removed.variant.payload().len() / 4096).sum()
+}
+
+/// What variants add to the version of a SotW response together (T38).
+fn sum_of<'v>(variants: impl IntoIterator<Item = &'v Arc<Variant>>) -> u128 {
+    variants.into_iter().fold(0, |sum, variant| sum.wrapping_add(variant.identity(Form::Name)))
 }
 
 pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;

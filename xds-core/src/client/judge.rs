@@ -14,7 +14,7 @@ use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
-use super::watched::{Entry, Held, Table, WatchedType, end_of, is_set};
+use super::watched::{Entry, Held, WatchedType, end_of, is_set};
 use super::{Client, Judged, Outcome, Touched, bits, watch_id};
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::constraint::Constraints;
@@ -62,7 +62,7 @@ impl Client {
             uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
             since: self.upstreams[server].since,
             changes: Changes::default(),
-            coming: Table::default(),
+            coming: Vec::new(),
             stale: Vec::new(),
             absent: Vec::new(),
             outdated: Vec::new(),
@@ -160,7 +160,7 @@ struct Judge<'c> {
     since: u64,
     changes: Changes,
     /// What goes with the variants that are put.
-    coming: Table<Vec<Coming>>,
+    coming: Vec<Coming>,
     /// Names whose watchers may see something else now.
     stale: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
@@ -174,7 +174,7 @@ struct Judge<'c> {
 
 /// A variant that is to be put.
 struct Coming {
-    constraints: Constraints,
+    key: Key,
     decoded: Option<Decoded>,
     version: Arc<str>,
     ttl: Option<Duration>,
@@ -363,7 +363,8 @@ impl Judge<'_> {
                 return;
             }
         }
-        let name = ResourceName::new(&*received.name);
+        let known = self.watched.names.get_key_value(&*received.name).map(|(name, _)| name.clone());
+        let name = known.unwrap_or_else(|| ResourceName::new(&*received.name));
         let key: Key = (name.clone(), received.constraints.clone());
         if self.changes.put.contains_key(&key) {
             self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
@@ -379,9 +380,8 @@ impl Judge<'_> {
         };
         let resource = Resource::received(self.watched.type_url.clone(), name.clone(), payload, extras);
         let version = self.version_of(received);
-        let coming = Coming { constraints: key.1.clone(), decoded, version, ttl: received.ttl };
+        self.coming.push(Coming { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource.with_constraints(received.constraints.clone()));
-        self.coming.entry(name.clone()).or_default().push(coming);
         self.judged.valid += 1;
         self.know_aliases(&name, aliases);
         self.stale.push(name);
@@ -529,7 +529,7 @@ impl Judge<'_> {
 
     /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
     fn leave_other_servers(&mut self) {
-        for name in self.coming.keys() {
+        for (name, _) in self.coming.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             for held in named.held.iter().filter(|held| held.server != Some(self.server)) {
                 let key = (name.clone(), held.accepted.constraints().clone());
@@ -559,38 +559,36 @@ impl Judge<'_> {
             self.stale.push(name.clone());
             outcome.removed.push(VariantId { type_url, name, constraints });
         }
-        for (name, coming) in std::mem::take(&mut self.coming) {
-            let variants = resources.and_then(|resources| resources.get(&name));
-            for coming in coming {
-                // Not there: refused.
-                let is_put = self.changes.put.contains_key(&(name.clone(), coming.constraints.clone()));
-                let variant = variants.and_then(|variants| variants.get(&coming.constraints));
-                let Some(variant) = variant.filter(|_| is_put) else { continue };
-                let accepted = Arc::new(Accepted {
-                    type_url: self.watched.type_url.clone(),
-                    server: Arc::clone(&self.server_name),
-                    variant: Arc::clone(variant),
-                    decoded: coming.decoded,
-                    version: Arc::clone(&coming.version),
-                    generation: self.generation,
-                    is_restored: false,
-                    at: self.now,
-                });
-                let expires = end_of(coming.ttl, self.now);
-                outcome.accepted.push(Arc::clone(&accepted));
-                let (version, server, seen) = (coming.version, Some(self.server), self.number);
-                let held = Held { accepted, version, server, seen, expires };
-                timed.extend(held.timed());
-                let before = self.watched.hold(&name, held);
-                self.outdated.extend(before.and_then(|before| before.timed()));
+        let is_all_put = self.changes.put.len() == self.coming.len();
+        for coming in std::mem::take(&mut self.coming) {
+            let Coming { key, decoded, version, ttl } = coming;
+            if !is_all_put && !self.changes.put.contains_key(&key) {
+                continue;
             }
+            let variants = resources.and_then(|resources| resources.get(&key.0));
+            let Some(variant) = variants.and_then(|variants| variants.get(&key.1)) else { continue };
+            let accepted = Arc::new(Accepted {
+                type_url: self.watched.type_url.clone(),
+                server: Arc::clone(&self.server_name),
+                variant: Arc::clone(variant),
+                decoded,
+                version: Arc::clone(&version),
+                generation: self.generation,
+                is_restored: false,
+                at: self.now,
+            });
+            let expires = end_of(ttl, self.now);
+            outcome.accepted.push(Arc::clone(&accepted));
+            let held = Held { accepted, version, server: Some(self.server), seen: self.number, expires };
+            timed.extend(held.timed());
+            let before = self.watched.hold(&key.0, held);
+            self.outdated.extend(before.and_then(|before| before.timed()));
         }
     }
 
     /// Has watchers see what their parameters choose now, and hear why there is nothing.
     fn tell(&mut self, snapshot: &Snapshot, errors: Vec<ToldError>, cache: &Cache, outcome: &mut Outcome) {
         let mut stale = std::mem::take(&mut self.stale);
-        stale.sort_unstable();
         stale.dedup();
         for name in &stale {
             self.refresh(name, snapshot, outcome);

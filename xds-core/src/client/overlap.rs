@@ -1,10 +1,12 @@
 //! Which variants of a response cannot be kept: beside each other (C4b), or beside older ones (T34).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::rejection::Reason;
 use crate::cache::{Cache, CommitError, Snapshot, Transaction};
 use crate::constraint::Constraints;
+use crate::hash::FixedState;
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
@@ -27,8 +29,46 @@ pub(super) enum Why {
 /// What a response does to the cache.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    pub(super) put: BTreeMap<Key, Resource>,
+    pub(super) put: Put,
     pub(super) removed: BTreeMap<Key, Why>,
+}
+
+/// Variants to put, each once, as they came: servers mostly send them in order, and then the cache need not sort them.
+#[derive(Debug, Default)]
+pub(super) struct Put {
+    resources: Vec<(Key, Option<Resource>)>,
+    places: HashMap<Key, usize, FixedState>,
+}
+
+impl Put {
+    /// Whether it was not there yet.
+    pub(super) fn insert(&mut self, key: Key, resource: Resource) -> bool {
+        let Entry::Vacant(place) = self.places.entry(key.clone()) else { return false };
+        place.insert(self.resources.len());
+        self.resources.push((key, Some(resource)));
+        true
+    }
+
+    pub(super) fn contains_key(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Resource> {
+        let place = self.places.remove(key)?;
+        self.resources[place].1.take()
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.iter().map(|(key, _)| key)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&Key, &Resource)> {
+        self.resources.iter().filter_map(|(key, resource)| Some((key, resource.as_ref()?)))
+    }
 }
 
 /// What was not put after all.
@@ -74,7 +114,7 @@ impl Changes {
                 constraints: constraints.clone(),
             });
         }
-        for resource in self.put.values() {
+        for (_, resource) in self.put.iter() {
             transaction.put(resource.clone());
         }
         transaction
@@ -89,7 +129,8 @@ impl Changes {
         is_repeated: impl Fn(&Key) -> bool,
         refused: &mut Refused,
     ) {
-        let keys: Vec<_> = self.put.keys().cloned().collect();
+        let mut keys: Vec<_> = self.put.keys().cloned().collect();
+        keys.sort_unstable();
         for put in keys.chunk_by(|one, other| one.0 == other.0) {
             for key in put {
                 let alone = VariantSet::new().edit([], [((&key.1).into(), ())], KeySetRule::Free);
@@ -179,7 +220,7 @@ impl Changes {
 
     fn refuse_all(&mut self, refused: &mut Refused) {
         let put = std::mem::take(&mut self.put);
-        refused.extend(put.into_keys().map(|key| (key, Reason::TooComplex)));
+        refused.extend(put.keys().map(|key| (key.clone(), Reason::TooComplex)));
     }
 
     /// Watchers keep what they had of what was refused, which a full state without it must not take away.
