@@ -2,6 +2,7 @@
 
 use super::fixture::{Fixture, payload, url};
 use super::*;
+use crate::resource::VariantId;
 
 fn restored(f: &mut Fixture, type_name: &str, name: &str, ttl: Option<Duration>) {
     let id = VariantId::unconstrained(url(type_name), name.into());

@@ -1,0 +1,140 @@
+//! How entries come and go: what a new one finds at hand, what a stream was told of it, what goes with it.
+
+use std::sync::Arc;
+
+use super::state::{ResourceStatus, State};
+use super::watched::{Entry, Table, WILDCARD};
+use super::{Client, WatchId};
+use crate::cache::Transaction;
+use crate::name::ResourceName;
+use crate::parameters::Parameters;
+use crate::resource::VariantId;
+
+impl Client {
+    /// A new entry, with what is at hand for it.
+    pub(super) fn insert(&mut self, of_type: usize, mut entry: Entry) -> u32 {
+        let snapshot = self.cache.snapshot();
+        let watched = &mut self.types[of_type];
+        let resources = snapshot.of_type(&watched.type_url);
+        entry.state.outage.clone_from(&self.authorities[entry.authority].outage);
+        match &mut entry.members {
+            None => {
+                let held = watched.resolve(&entry.name, &entry.parameters, resources);
+                if let Some(accepted) = held.map(|held| Arc::clone(&held.accepted)) {
+                    let is_restored = accepted.is_restored;
+                    entry.state.on_resource(accepted);
+                    if is_restored {
+                        entry.state.status = ResourceStatus::Requested;
+                    }
+                }
+            }
+            Some(members) => {
+                let is_member = |name: &ResourceName| {
+                    (entry.name.as_str() == WILDCARD && watched.authority_of(name.as_str()) == 0)
+                        || crate::xdstp::glob_of(name).as_ref() == Some(&entry.name)
+                };
+                for name in watched.names.keys().filter(|name| is_member(name)) {
+                    if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
+                        let mut state = State::default();
+                        state.on_resource(Arc::clone(&held.accepted));
+                        members.insert(name.clone(), state);
+                    }
+                }
+            }
+        }
+        watched.insert(entry)
+    }
+
+    /// Nobody watches it, and no server thinks so.
+    pub(super) fn remove(&mut self, of_type: usize, at: u32) {
+        let watched = &mut self.types[of_type];
+        let real = watched.aliases.get(&watched.entry(at).name).cloned();
+        let entry = watched.remove(at);
+        let names = match entry.members {
+            None => std::iter::once(entry.name).chain(real).collect::<Vec<_>>(),
+            Some(members) => members.into_keys().collect(),
+        };
+        self.drop_unwatched(of_type, &names);
+    }
+
+    /// T33: what no locator is for is dropped. D18, D20: what a wildcard or a name is for besides stays.
+    pub(super) fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
+        let mut transaction = Transaction::new();
+        let mut watching = Vec::new();
+        let watched = &mut self.types[of_type];
+        let type_url = watched.type_url.clone();
+        for name in names {
+            watched.watching(name.as_str(), &mut watching);
+            let asked: Vec<_> = watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
+            let Some(named) = watched.names.get_mut(name) else { continue };
+            named.held.retain(|held| {
+                let constraints = held.accepted.constraints();
+                let is_watched = asked.iter().any(|asked| constraints.matches(asked));
+                if !is_watched {
+                    let id = VariantId {
+                        type_url: type_url.clone(),
+                        name: name.clone(),
+                        constraints: constraints.clone(),
+                    };
+                    transaction.remove(id);
+                }
+                is_watched
+            });
+            watched.forget_if_empty(name);
+        }
+        if transaction.is_empty() {
+            return;
+        }
+        self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+    }
+
+    /// Has the next request look at an entry again.
+    pub(super) fn mark(&mut self, server: usize, watch: WatchId) {
+        if !self.upstreams[server].is_open() {
+            return;
+        }
+        let (of_type, at) = watch.place();
+        let entry = self.types[of_type].entry_mut(at);
+        if entry.dirty & (1 << server) == 0 {
+            entry.dirty |= 1 << server;
+            self.upstreams[server].of_type(of_type).dirty.push(at);
+        }
+    }
+
+    /// C5: timers run on a stream only. What nobody watches any more was only kept for the server.
+    pub(super) fn after_stream(&mut self, server: usize) {
+        self.forget_told(server);
+        for of_type in 0..self.types.len() {
+            let is_over = |entry: &Entry| entry.watchers == 0 && entry.told == 0;
+            let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
+            for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
+                let at = u32::try_from(at).expect("entries have such numbers");
+                self.remove(of_type, at);
+            }
+        }
+    }
+
+    pub(super) fn forget_told(&mut self, server: usize) {
+        let bit = 1 << server;
+        for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
+            if entry.told & bit != 0 {
+                entry.told &= !bit;
+                // P4.6: what another server was asked for, too, is still awaited from that.
+                entry.deadline = entry.deadline.filter(|_| entry.told != 0);
+            }
+            entry.dirty &= !bit;
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn new(
+        name: ResourceName,
+        parameters: Parameters,
+        authority: usize,
+        members: Option<Box<Table<State>>>,
+    ) -> Self {
+        let state = State::default();
+        Self { name, parameters, authority, watchers: 0, told: 0, dirty: 0, deadline: None, state, members }
+    }
+}

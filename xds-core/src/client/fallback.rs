@@ -1,0 +1,82 @@
+//! When the next server of an authority is asked, and what watchers hear when there is none (C15, P1, P4, P5).
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use super::outcome::{Outcome, Touched};
+use super::watched::Entry;
+use super::{Client, WatchId, watch_id};
+
+impl Client {
+    /// C15: asks the next server if all in use failed and something is missing. When there is none, watchers hear of it
+    /// (P1.1 to P1.4). Whether one that did not fail is asked.
+    pub(super) fn fall_back(&mut self, at: usize, outcome: &mut Outcome) -> bool {
+        loop {
+            let authority = &self.authorities[at];
+            let failures = authority.in_use().iter().map(|server| self.upstreams[*server].failure.as_ref());
+            let Some(failure) =
+                failures.collect::<Option<Vec<_>>>().and_then(|all| all.last().copied().cloned())
+            else {
+                return true;
+            };
+            if authority.entries == 0 {
+                return false;
+            }
+            let is_missing = || {
+                authority.config.fallback_on_reachability_only
+                    || self.entries_of(at).any(|(_, entry)| entry.state.is_missing())
+            };
+            if authority.next().is_none() || !is_missing() {
+                self.set_outage(at, Some(failure), outcome);
+                return false;
+            }
+            self.authorities[at].active += 1;
+            let server = *self.authorities[at].in_use().last().expect("one more is in use");
+            let entries: Vec<_> = self.entries_of(at).map(|(watch, _)| watch).collect();
+            for watch in entries {
+                self.mark(server, watch);
+            }
+        }
+    }
+
+    /// P5.2: a server gave a sign of life.
+    pub(super) fn on_alive(&mut self, server: usize, outcome: &mut Outcome) {
+        self.upstreams[server].failure = None;
+        for at in 0..self.authorities.len() {
+            if self.authorities[at].uses(server) {
+                self.set_outage(at, None, outcome);
+            }
+        }
+    }
+
+    pub(super) fn set_outage(&mut self, at: usize, outage: Option<Arc<Failure>>, outcome: &mut Outcome) {
+        let standing = &self.authorities[at].outage;
+        let is_same = match (standing, &outage) {
+            (Some(one), Some(other)) => one.tells_the_same(other),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if is_same {
+            return;
+        }
+        self.authorities[at].outage.clone_from(&outage);
+        for (of_type, watched) in self.types.iter_mut().enumerate() {
+            for (number, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.authority == at) {
+                entry.state.outage.clone_from(&outage);
+                let number = u32::try_from(number).expect("entries have such numbers");
+                outcome.touched.push(Touched { watch: watch_id(of_type, number), member: None });
+            }
+        }
+    }
+
+    pub(super) fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &Entry)> {
+        let types = self.types.iter().enumerate();
+        let entries = types.flat_map(|(of_type, watched)| {
+            watched.entries.iter().map(move |(at, entry)| (of_type, at, entry))
+        });
+        let entries = entries.filter(move |(_, _, entry)| entry.authority == authority && entry.watchers > 0);
+        entries.map(|(of_type, at, entry)| {
+            (watch_id(of_type, u32::try_from(at).expect("entries have such numbers")), entry)
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! What an event did, and whom it concerns.
+
+use std::sync::Arc;
+
+use super::accepted::Accepted;
+use super::rejection::Rejection;
+use super::{Client, WatchId};
+use crate::name::{ResourceName, TypeUrl};
+use crate::resource::VariantId;
+
+/// What an event did.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Whose view changed, each once, in no particular order.
+    pub touched: Vec<Touched>,
+    /// What is new in the cache.
+    pub accepted: Vec<Arc<Accepted>>,
+    /// What is there no longer, as the server says; not what nobody watches any more.
+    pub removed: Vec<VariantId>,
+    /// The response, if it was one that is answered.
+    pub response: Option<Judged>,
+}
+
+/// Whose view changed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Touched {
+    /// The subscription.
+    pub watch: WatchId,
+    /// Which of the resources it stands for; `None` for that of its own name, and for a glob or wildcard as a whole.
+    pub member: Option<ResourceName>,
+}
+
+/// What was found in a response.
+#[derive(Debug)]
+pub struct Judged {
+    /// Its type.
+    pub type_url: TypeUrl,
+    /// How many resources were watched and valid, unchanged ones too.
+    pub valid: usize,
+    /// How many resources nobody watches (S24, T41).
+    pub unasked: usize,
+    /// Variants that gave way to others (T34).
+    pub replaced: usize,
+    /// What was wrong; if anything was, the response is rejected (C2).
+    pub rejections: Vec<Rejection>,
+}
+
+impl Client {
+    /// Each once; who does not watch any more is not told.
+    pub(super) fn sort_touched(&self, outcome: &mut Outcome) {
+        outcome.touched.sort_unstable();
+        outcome.touched.dedup();
+        outcome.touched.retain(|touched| {
+            let (of_type, at) = touched.watch.place();
+            self.types[of_type].entry(at).watchers > 0
+        });
+    }
+}

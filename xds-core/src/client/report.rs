@@ -1,0 +1,73 @@
+//! What is known of everything that is watched (C19).
+
+use std::sync::Arc;
+
+use super::Client;
+use super::accepted::Accepted;
+use super::failure::Failure;
+use super::state::{ResourceStatus, State};
+use super::watched::{Entry, WatchedType};
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+
+/// What is known of one watched resource, for CSDS and metrics (C19).
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Its type.
+    pub type_url: TypeUrl,
+    /// Its name; of a glob or wildcard that of each member.
+    pub name: ResourceName,
+    /// What it was asked for with.
+    pub parameters: Parameters,
+    /// How it stands.
+    pub status: ResourceStatus,
+    /// What is in use.
+    pub copy: Option<Arc<Accepted>>,
+    /// The version of what is in use, as the server called it last.
+    pub version: Option<Arc<str>>,
+    /// What went wrong with it.
+    pub error: Option<Arc<Failure>>,
+}
+
+impl Client {
+    /// Everything that is watched, in the order of types, names and parameters (C19).
+    #[must_use]
+    pub fn report(&self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for of_type in &self.types {
+            for (_, entry) in of_type.entries.iter().filter(|(_, entry)| entry.watchers > 0) {
+                match &entry.members {
+                    None => reports.push(report(of_type, entry, &entry.name, &entry.state)),
+                    Some(members) => {
+                        let members = members.iter();
+                        reports.extend(members.map(|(name, state)| report(of_type, entry, name, state)));
+                    }
+                }
+            }
+        }
+        let place = |one: &Report, other: &Report| {
+            let names = one.type_url.cmp(&other.type_url).then_with(|| one.name.cmp(&other.name));
+            names.then_with(|| one.parameters.cmp(&other.parameters))
+        };
+        reports.sort_by(place);
+        reports
+    }
+}
+
+fn report(of_type: &WatchedType, entry: &Entry, name: &ResourceName, state: &State) -> Report {
+    let copy = state.copy.clone();
+    let held = |copy: &Arc<Accepted>| {
+        let named = of_type.names.get(copy.name())?;
+        let held = named.held.iter().find(|held| Arc::ptr_eq(&held.accepted, copy))?;
+        Some(Arc::clone(&held.version))
+    };
+    Report {
+        type_url: of_type.type_url.clone(),
+        name: name.clone(),
+        parameters: entry.parameters.clone(),
+        status: state.status,
+        version: copy.as_ref().map(|copy| held(copy).unwrap_or_else(|| Arc::clone(&copy.version))),
+        copy,
+        error: state.error.clone(),
+    }
+}

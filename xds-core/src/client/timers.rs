@@ -1,0 +1,142 @@
+//! What happens because time passes: silence (C5, C6), TTLs that end (S38), streams on which there is nothing to say (D21).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::failure::{Code, Failure};
+use super::outcome::{Outcome, Touched};
+use super::state::State;
+use super::upstream::{Phase, Upstream};
+use super::watched::Held;
+use super::{Client, WatchId, bits, watch_id};
+use crate::cache::Transaction;
+use crate::resource::VariantId;
+
+impl Client {
+    /// When to call [`on_timeout`](Self::on_timeout).
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let timers = self.timers.iter().filter_map(|timers| timers.front()).map(|(at, _)| *at);
+        let expiry = self.expiries.first().map(|(at, ..)| *at);
+        let quiet = self.upstreams.iter().filter_map(|upstream| self.quiet_since(upstream));
+        timers.chain(expiry).chain(quiet).min()
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Duration) -> Outcome {
+        let mut outcome = Outcome::default();
+        for server in 0..self.upstreams.len() {
+            if self.quiet_since(&self.upstreams[server]).is_some_and(|at| at <= now) {
+                self.on_alive(server, &mut outcome);
+            }
+        }
+        for timers in 0..self.timers.len() {
+            while let Some((deadline, watch)) = self.timers[timers].front().copied() {
+                if deadline > now && self.is_running(watch, deadline) {
+                    break;
+                }
+                self.timers[timers].pop_front();
+                if self.is_running(watch, deadline) {
+                    self.on_silence(now, watch, &mut outcome);
+                }
+            }
+        }
+        self.expire(now, &mut outcome);
+        self.sort_touched(&mut outcome);
+        outcome
+    }
+
+    /// When a stream that follows a failure is taken for working though nothing came: in delta there may be nothing to
+    /// say (D21).
+    fn quiet_since(&self, upstream: &Upstream) -> Option<Duration> {
+        match upstream.phase {
+            Phase::Open { since, is_answered: false } if upstream.failure.is_some() => {
+                Some(since + self.resource_timeout)
+            }
+            Phase::Open { .. } | Phase::Away { .. } | Phase::Connecting => None,
+        }
+    }
+
+    fn is_running(&self, watch: WatchId, deadline: Duration) -> bool {
+        let (of_type, at) = watch.place();
+        let entry = self.types[of_type].entries.get(at as usize);
+        entry.is_some_and(|entry| entry.deadline == Some(deadline))
+    }
+
+    /// C5, C6: nothing came in time.
+    fn on_silence(&mut self, now: Duration, watch: WatchId, outcome: &mut Outcome) {
+        let (of_type, at) = watch.place();
+        let entry = self.types[of_type].entry_mut(at);
+        entry.deadline = None;
+        let server = bits(entry.told).last().expect("a timer runs on a stream that was told");
+        let policy = self.upstreams[server].config.errors;
+        let (code, after) = match policy.resource_timer_is_transient_error {
+            true => (Code::UNAVAILABLE, self.transient_resource_timeout),
+            false => (Code::NOT_FOUND, self.resource_timeout),
+        };
+        let server = &self.upstreams[server].config.name;
+        let text = format!("{server} did not answer for {:?} within {after:?}", entry.name.as_str());
+        let before = entry.state.view();
+        let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
+        entry.state.on_timer(Arc::new(Failure::new(code, text, now)), policy);
+        if !before.is_same(&entry.state.view()) {
+            outcome.touched.push(Touched { watch, member: None });
+        }
+        let Some(copy) = unconfirmed else { return };
+        let watched = &mut self.types[of_type];
+        let Some(named) = watched.names.get_mut(copy.name()) else { return };
+        let is_it = |held: &Held| Arc::ptr_eq(&held.accepted, &copy);
+        let Some(place) = named.held.iter().position(is_it) else { return };
+        named.held.remove(place);
+        let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
+        let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
+        let mut transaction = Transaction::new();
+        transaction.remove(id.clone());
+        self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
+        outcome.removed.push(id);
+    }
+
+    /// S38: removes what its server let expire.
+    fn expire(&mut self, now: Duration, outcome: &mut Outcome) {
+        while let Some((at, ..)) = self.expiries.first()
+            && *at <= now
+        {
+            let Some((at, of_type, name, constraints)) = self.expiries.pop_first() else { return };
+            let watched = &mut self.types[of_type];
+            let Some(named) = watched.names.get_mut(&name) else { continue };
+            let Ok(place) = named.position(&constraints) else { continue };
+            if named.held[place].expires != Some(at) {
+                continue;
+            }
+            let held = named.held.remove(place);
+            if let Some(server) = held.server {
+                self.upstreams[server].of_type(of_type).is_partial = true;
+            }
+            let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
+            let mut transaction = Transaction::new();
+            transaction.remove(id.clone());
+            self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
+            outcome.removed.push(id);
+            let text = format!("the time to live of {:?} ended", name.as_str());
+            let failure = Arc::new(Failure::new(Code::NOT_FOUND, text, now));
+            let mut watching = Vec::new();
+            watched.watching(name.as_str(), &mut watching);
+            watched.forget_if_empty(&name);
+            for at in watching {
+                let entry = watched.entry_mut(at);
+                let uses =
+                    |state: &State| state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, &held.accepted));
+                let watch = watch_id(of_type, at);
+                if let Some(members) = &mut entry.members {
+                    if members.get(&name).is_some_and(uses) {
+                        members.remove(&name);
+                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                    }
+                } else if uses(&entry.state) {
+                    entry.state.on_expiry(Arc::clone(&failure));
+                    outcome.touched.push(Touched { watch, member: None });
+                }
+            }
+        }
+    }
+}
