@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use xds_client::bootstrap::{Bootstrap, Server as ServerAddress};
 use xds_client::last_good::Secrets;
 use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Recorder, SetEvent, Watcher};
-use xds_core::{Cache, Resource, Transaction, VariantId};
+use xds_core::{Cache, ParameterMapping, Resource, Transaction, VariantId};
 use xds_server::Server;
 
 #[path = "client/csds.rs"]
@@ -92,6 +92,12 @@ impl Origin {
     }
 
     fn client(&self, protocol: Protocol) -> ClientBuilder {
+        self.client_of(protocol, |_| {})
+    }
+
+    fn client_of(&self, protocol: Protocol, change: impl FnOnce(&mut Bootstrap)) -> ClientBuilder {
+        let mut bootstrap = Bootstrap::to_server("memory:1");
+        change(&mut bootstrap);
         let connections = Arc::clone(&self.connections);
         let connector: Connector = Arc::new(move |_: &ServerAddress| {
             let sender = connections.lock().unwrap().clone();
@@ -102,7 +108,7 @@ impl Origin {
                 Ok(Box::new(ours) as Box<dyn Io>)
             })
         });
-        Client::builder(Bootstrap::to_server("memory:1")).protocol(protocol).connector(connector)
+        Client::builder(bootstrap).protocol(protocol).connector(connector)
     }
 }
 
@@ -321,4 +327,21 @@ async fn a_recorder_is_told_why_a_server_cannot_be_reached_and_when_it_is_asked(
         told[0].starts_with("no stream: cannot connect: ") && told.last().unwrap() == "opened",
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn t46_t40_by_choice_parameters_come_from_the_node_and_go_out_in_locators() {
+    let origin = Origin::start();
+    origin.put(&[("r", "env=prod", "prod"), ("r", "env!=prod", "other")]);
+    let builder = origin.client_of(Protocol::Delta, |bootstrap| {
+        let fields = [("env".to_owned(), prost_types::Value::from("prod"))].into();
+        bootstrap.node.metadata = Some(prost_types::Struct { fields });
+    });
+    let client = builder.parameters_from_metadata(ParameterMapping::default()).start().unwrap();
+    let mut r = client.watch::<Thing>("r").unwrap();
+    assert_eq!(changed(&mut r).await, "prod");
+    // T24: constraints come to those who send locators.
+    assert_eq!(r.borrow().unwrap().constraints().to_string(), "env=prod");
+    let mut other = client.with([("env", "test")]).watch::<Thing>("r").unwrap();
+    assert_eq!(changed(&mut other).await, "other");
 }
