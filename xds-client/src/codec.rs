@@ -28,6 +28,8 @@ impl Encoder for Frames {
     type Error = Status;
 
     fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        // A SotW request names all that is watched, so the buffer would double many times.
+        buffer.reserve(message.len());
         buffer.put(message);
         Ok(())
     }
