@@ -1,5 +1,6 @@
 //! What the client, its watchers and its connections share: the machine, and where watchers look.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,12 +44,19 @@ pub(crate) struct Line {
 
 struct State {
     machine: Machine,
-    slots: HashMap<WatchId, Arc<Slot>>,
+    slots: HashMap<WatchId, Shared>,
     declared: BTreeSet<TypeUrl>,
     /// When the timer looks next.
     armed: Option<Duration>,
     needed: Vec<bool>,
     failed: Vec<bool>,
+}
+
+/// Where the watchers of one subscription look.
+struct Shared {
+    slot: Arc<Slot>,
+    /// Counted here, as one that is being dropped may still hold the slot.
+    watchers: usize,
 }
 
 /// One of several things that are watched at once.
@@ -131,7 +139,7 @@ impl Hub {
         let (result, outcome) = event(&mut state.machine, now);
         let mut wakers = Vec::new();
         for touched in &outcome.touched {
-            if let Some(slot) = state.slots.get(&touched.watch) {
+            if let Some(Shared { slot, .. }) = state.slots.get(&touched.watch) {
                 let view = state.machine.look(touched);
                 wakers.extend(slot.lock().put(touched.member.as_ref(), view));
             }
@@ -172,9 +180,10 @@ impl Hub {
             match state.watch(type_url, name, parameters.cloned()) {
                 Ok((watch, slot)) => watched.push(NamedWatch { name, watch, slot }),
                 Err(error) => {
-                    for NamedWatch { watch, slot, .. } in watched {
-                        state.unwatch(watch, &slot);
+                    for NamedWatch { watch, .. } in watched {
+                        state.unwatch(watch);
                     }
+                    self.tell_of_watches(state);
                     return Err(error);
                 }
             }
@@ -191,10 +200,10 @@ impl Hub {
         }
     }
 
-    /// One watcher less, which looked here.
-    pub(crate) fn unwatch(&self, watch: WatchId, slot: &Arc<Slot>) {
+    /// One watcher less.
+    pub(crate) fn unwatch(&self, watch: WatchId) {
         let mut state = self.lock();
-        state.unwatch(watch, slot);
+        state.unwatch(watch);
         self.tell_of_watches(state);
     }
 
@@ -221,7 +230,8 @@ impl Hub {
 
     fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        let wakers: Vec<_> = self.lock().slots.values().flat_map(|slot| slot.lock().close()).collect();
+        let wakers: Vec<_> =
+            self.lock().slots.values().flat_map(|shared| shared.slot.lock().close()).collect();
         wakers.into_iter().for_each(Waker::wake);
         self.timer.notify_one();
         for line in &self.lines {
@@ -249,21 +259,25 @@ impl State {
     ) -> Result<(WatchId, Arc<Slot>), WatchError> {
         let Self { machine, slots, .. } = self;
         let watch = machine.on_watch(type_url, name, parameters)?;
-        let slot = slots.entry(watch).or_insert_with(|| {
+        let shared = slots.entry(watch).or_insert_with(|| {
             let members = machine.members(watch).map(|members| {
                 let view = |name: &ResourceName| (name.clone(), machine.member(watch, name));
                 members.map(view).collect()
             });
-            Arc::new(Slot::new(machine.view(watch), members))
+            Shared { slot: Arc::new(Slot::new(machine.view(watch), members)), watchers: 0 }
         });
-        Ok((watch, Arc::clone(slot)))
+        shared.watchers += 1;
+        Ok((watch, Arc::clone(&shared.slot)))
     }
 
-    fn unwatch(&mut self, watch: WatchId, slot: &Arc<Slot>) {
+    fn unwatch(&mut self, watch: WatchId) {
         self.machine.on_unwatch(watch);
-        // One is the table's, one that of the watcher that goes.
-        if Arc::strong_count(slot) == 2 {
-            self.slots.remove(&watch);
+        // The machine gives the number to something else after the last one.
+        if let Entry::Occupied(mut shared) = self.slots.entry(watch) {
+            shared.get_mut().watchers -= 1;
+            if shared.get().watchers == 0 {
+                shared.remove();
+            }
         }
     }
 
@@ -324,5 +338,33 @@ pub(crate) async fn keep_time(hub: Arc<Hub>) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use xds_core::client::{ClientConfig, Protocol, ServerConfig};
+
+    use super::*;
+    use crate::metrics::NoRecorder;
+
+    /// Two watchers that are dropped at once both hold the slot while each is counted out. When it was told by the count of
+    /// references that the last one went, the slot stayed, and what got the number of the subscription next was shown there.
+    #[tokio::test]
+    async fn a_subscription_begins_with_a_slot_of_its_own() {
+        let server =
+            ServerConfig { name: "origin".into(), protocol: Protocol::Delta, errors: Default::default() };
+        let machine = Machine::new(ClientConfig::new(Bytes::new(), server));
+        let (hub, _handle) = Hub::new(machine, Arc::new(NoRecorder), None);
+        let type_url = "example.com/acme.Thing".into();
+        let (first, slot) = hub.watch(&type_url, "a", None).unwrap();
+        let (second, _) = hub.watch(&type_url, "a", None).unwrap();
+        let _of_the_other = Arc::clone(&slot);
+        hub.unwatch(first);
+        hub.unwatch(second);
+        let (third, other) = hub.watch(&type_url, "b", None).unwrap();
+        assert_eq!(first, third, "the number is used again");
+        assert!(!Arc::ptr_eq(&slot, &other));
     }
 }

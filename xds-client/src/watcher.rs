@@ -314,7 +314,7 @@ impl<T> Drop for SetWatcher<T> {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.handle.hub().unwatch(self.watch, &self.slot);
+        self.handle.hub().unwatch(self.watch);
     }
 }
 
