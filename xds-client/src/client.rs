@@ -154,15 +154,19 @@ impl Client {
         let type_url = self.declare::<T>();
         let hub = self.handle.hub();
         let watched = hub.watch_many(&type_url, names, self.parameters.as_ref());
-        let mut watchers = Vec::new();
+        let (mut watchers, mut set) = (Vec::new(), None);
+        // All become watchers first, as only those end what they watch.
         for NamedWatch { name, watch, slot } in watched? {
             let is_set = slot.lock().members.is_some();
             watchers.push(Watcher::new(Arc::clone(&self.handle), watch, slot));
             if is_set {
-                return Err(WatchError::IsSet { name: name.to_owned() });
+                set = set.or(Some(name));
             }
         }
-        Ok(watchers)
+        match set {
+            Some(name) => Err(WatchError::IsSet { name: name.to_owned() }),
+            None => Ok(watchers),
+        }
     }
 
     /// Watches everything of a type that there is for this client.

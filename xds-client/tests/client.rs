@@ -12,7 +12,9 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use xds_client::bootstrap::{Bootstrap, Server as ServerAddress};
 use xds_client::last_good::Secrets;
-use xds_client::{Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Recorder, SetEvent, Watcher};
+use xds_client::{
+    Client, ClientBuilder, Code, Connector, Event, Io, Protocol, Recorder, SetEvent, WatchError, Watcher,
+};
 use xds_core::{Cache, ParameterMapping, Resource, Transaction, VariantId};
 use xds_server::Server;
 
@@ -205,6 +207,16 @@ async fn a_wildcard_watcher_sees_members_come_and_go() {
             );
         }
     }
+}
+
+/// What came after the first glob of a list stayed watched for ever.
+#[tokio::test]
+async fn a_list_with_a_glob_in_it_leaves_nothing_watched() {
+    let origin = Origin::start();
+    let client = origin.client(Protocol::Delta).start().unwrap();
+    let watched = client.watch_many::<Thing>(["a", "*", "b"]);
+    assert_eq!(watched.unwrap_err(), WatchError::IsSet { name: "*".to_owned() });
+    assert!(client.report().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
