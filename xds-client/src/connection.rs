@@ -64,6 +64,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
+                hub.look_for_requests();
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
                     warn!(server = %name, reason, "cannot be reached");
@@ -152,7 +153,7 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
             let resources =
                 judged.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
             hub.recorder.updates(name, type_url, judged.valid, resources.count());
-            hub.line(server).requests.wake();
+            hub.look_for_requests();
         }
     }
     None

@@ -211,6 +211,11 @@ impl Hub {
         let news = state.news();
         drop(state);
         self.tell(news);
+        self.look_for_requests();
+    }
+
+    /// Has all streams look for requests: what happened at one server may have another one asked, or left (C15).
+    pub(crate) fn look_for_requests(&self) {
         self.lines.iter().for_each(|line| line.requests.wake());
     }
 

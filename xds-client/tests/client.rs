@@ -100,8 +100,12 @@ impl Origin {
     fn client_of(&self, protocol: Protocol, change: impl FnOnce(&mut Bootstrap)) -> ClientBuilder {
         let mut bootstrap = Bootstrap::to_server("memory:1");
         change(&mut bootstrap);
+        Client::builder(Bootstrap::to_server("memory:1")).protocol(protocol).connector(self.connector())
+    }
+
+    fn connector(&self) -> Connector {
         let connections = Arc::clone(&self.connections);
-        let connector: Connector = Arc::new(move |_: &ServerAddress| {
+        Arc::new(move |_: &ServerAddress| {
             let sender = connections.lock().unwrap().clone();
             Box::pin(async move {
                 let (ours, theirs) = duplex(1 << 20);
@@ -111,6 +115,7 @@ impl Origin {
             })
         });
         Client::builder(bootstrap).protocol(protocol).connector(connector)
+        })
     }
 }
 
@@ -217,6 +222,35 @@ async fn a_list_with_a_glob_in_it_leaves_nothing_watched() {
     let watched = client.watch_many::<Thing>(["a", "*", "b"]);
     assert_eq!(watched.unwrap_err(), WatchError::IsSet { name: "*".to_owned() });
     assert!(client.report().is_empty());
+}
+
+/// The stream to the next server stood already, for another authority, and nobody had it look for what was to be asked there.
+#[tokio::test(start_paused = true)]
+async fn c15_a_server_that_is_in_use_elsewhere_is_asked_when_another_fails() {
+    for protocol in BOTH {
+        let origin = Origin::start();
+        origin.put(&[("a", "", "1"), ("xdstp://x/acme.Thing/b", "", "1")]);
+        let server =
+            |uri: &str| format!(r#"{{"server_uri": "{uri}", "channel_creds": [{{"type": "insecure"}}]}}"#);
+        let (first, second) = (server("away:1"), server("origin:1"));
+        let bootstrap = format!(
+            r#"{{"xds_servers": [{first}, {second}], "authorities": {{"x": {{"xds_servers": [{second}]}}}}}}"#
+        );
+        let bootstrap = Bootstrap::from_json(&bootstrap).unwrap();
+        let to_origin = origin.connector();
+        let connector: Connector = Arc::new(move |server: &ServerAddress| match server.uri.as_str() {
+            "away:1" => Box::pin(async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Err(io::ErrorKind::ConnectionRefused.into())
+            }),
+            _ => to_origin(server),
+        });
+        let client = Client::builder(bootstrap).protocol(protocol).connector(connector).start().unwrap();
+        let mut b = client.watch::<Thing>("xdstp://x/acme.Thing/b").unwrap();
+        assert_eq!(changed(&mut b).await, "1");
+        let mut a = client.watch::<Thing>("a").unwrap();
+        assert_eq!(changed(&mut a).await, "1");
+    }
 }
 
 #[tokio::test(start_paused = true)]
