@@ -3,10 +3,11 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status, Streaming};
 use tracing::{debug, info, warn};
 use xds_core::client::{Code, Outcome, Protocol, Reason};
@@ -85,7 +86,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
 /// One connection with one stream.
 async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> End {
     let attempt = Arc::new(());
-    let stream = async {
+    let prepare = async {
         let channel = transport.connect().await?;
         let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(RESPONSE_LIMIT_BYTES);
         client.ready().await.map_err(|error| TransportError::Connect(error.into()))?;
@@ -93,6 +94,12 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
         let of = Arc::downgrade(&attempt);
         let mut request = Request::new(Requests { hub: Arc::clone(hub), server, name, of, is_open: false });
         transport.authenticate(&mut request).await?;
+        Ok((client, request))
+    };
+    let stream = async {
+        // C7: a server may take its time to answer, but without this nobody hears that it cannot be asked.
+        let prepared = timeout(OPEN_TIMEOUT, prepare).await;
+        let (mut client, request) = prepared.map_err(|_| TransportError::TimedOut(OPEN_TIMEOUT))??;
         let path = match protocol {
             Protocol::Sotw => SOTW,
             Protocol::Delta => DELTA,
@@ -233,6 +240,9 @@ impl Stream for Requests {
 
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+
+/// How long a connection may take with everything that is needed for a stream: addresses, TLS, credentials.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger than this is no
 /// configuration.

@@ -55,6 +55,8 @@ pub(crate) enum TransportError {
     Credentials(Status),
     #[error("a token must not go over a connection without TLS")]
     TokenInPlain,
+    #[error("no stream could be opened within {0:?}")]
+    TimedOut(Duration),
     #[error("{:?}: {}", .0.code(), .0.message())]
     Refused(Status),
 }

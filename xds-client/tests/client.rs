@@ -275,6 +275,17 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
     }
 }
 
+/// A handshake or hook that never ends left watchers without a word, and the next server unasked.
+#[tokio::test(start_paused = true)]
+async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
+    let origin = Origin::start();
+    let builder = origin.client(Protocol::Delta);
+    let client = builder.call_credentials(Arc::new(|_| Box::pin(std::future::pending()))).start().unwrap();
+    let mut a = client.watch::<Thing>("a").unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(60), a.next()).await.expect("in time");
+    assert!(matches!(told, Some(Event::Gone(error)) if error.code == Code::UNAVAILABLE));
+}
+
 #[tokio::test]
 async fn d10_in_delta_what_does_not_exist_is_told_at_once() {
     let origin = Origin::start();
