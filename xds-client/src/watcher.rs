@@ -269,7 +269,8 @@ where
         };
         if !is_same {
             self.seen.error.clone_from(&error);
-            self.is_told_complete = false;
+            // While it stands, what was said to be complete is not said to be it again.
+            self.is_told_complete &= error.is_some();
             return Poll::Ready(Some(SetEvent::Failed(error)));
         }
         if slot.view.is_complete && !self.is_told_complete {

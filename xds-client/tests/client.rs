@@ -275,6 +275,23 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
     }
 }
 
+/// It was said at once, while the error stood.
+#[tokio::test(start_paused = true)]
+async fn a_set_is_said_to_be_complete_again_when_the_error_of_the_whole_is_over() {
+    for protocol in BOTH {
+        let mut origin = Origin::start();
+        origin.put(&[("a", "", "1")]);
+        let client = origin.client(protocol).start().unwrap();
+        let mut all = client.watch_all::<Thing>().unwrap();
+        while !matches!(all.next().await.unwrap(), SetEvent::Complete) {}
+        origin.off().await;
+        assert!(matches!(all.next().await.unwrap(), SetEvent::Failed(Some(_))));
+        origin.on();
+        assert!(matches!(all.next().await.unwrap(), SetEvent::Failed(None)));
+        assert!(matches!(all.next().await.unwrap(), SetEvent::Complete));
+    }
+}
+
 /// A handshake or hook that never ends left watchers without a word, and the next server unasked.
 #[tokio::test(start_paused = true)]
 async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
