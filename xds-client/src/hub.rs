@@ -134,14 +134,20 @@ impl Hub {
 
     /// Has an event change the machine, and tells all whom that concerns.
     pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome)) -> R {
-        let now = self.now();
         let mut state = self.lock();
-        let (result, outcome) = event(&mut state.machine, now);
+        // Under the lock, so that the machine is never told an earlier time than before.
+        let now = self.now();
+        let (result, mut outcome) = event(&mut state.machine, now);
         let mut wakers = Vec::new();
-        for touched in &outcome.touched {
-            if let Some(Shared { slot, .. }) = state.slots.get(&touched.watch) {
-                let view = state.machine.look(touched);
-                wakers.extend(slot.lock().put(touched.member.as_ref(), view));
+        outcome.touched.sort_unstable();
+        for touched in outcome.touched.chunk_by(|one, other| one.watch == other.watch) {
+            if let Some(Shared { slot, .. }) = state.slots.get(&touched[0].watch) {
+                // D32: at once, or a watcher sees that all is there before what is there.
+                let mut slot = slot.lock();
+                for touched in touched {
+                    slot.put(touched.member.as_ref(), state.machine.look(touched));
+                }
+                wakers.extend(slot.take_waiting());
             }
         }
         if let Some(persist) = &self.persist {

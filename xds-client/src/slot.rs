@@ -2,7 +2,7 @@
 //!
 //! Nothing queues here. A watcher that does not look costs what it watches, and delays nobody.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -19,8 +19,10 @@ pub(crate) struct Inner {
     pub(crate) view: View,
     /// Of a glob or wildcard.
     pub(crate) members: Option<Box<Members>>,
-    /// Who is to be woken when the view changes.
-    wakers: Vec<Waker>,
+    /// Who is to be woken when the view changes: each watcher where it was asked last.
+    wakers: BTreeMap<u64, Waker>,
+    /// How many watchers there were.
+    watchers: u64,
     /// No more changes come.
     pub(crate) is_closed: bool,
 }
@@ -30,8 +32,14 @@ pub(crate) struct Inner {
 pub(crate) struct Members {
     pub(crate) views: BTreeMap<ResourceName, View>,
     /// Per watcher, the members that changed since it looked.
-    unseen: BTreeMap<u64, BTreeSet<ResourceName>>,
-    watchers: u64,
+    unseen: BTreeMap<u64, BTreeMap<ResourceName, Given>>,
+}
+
+/// Whether a watcher was told of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Given {
+    Never,
+    Before,
 }
 
 impl Slot {
@@ -48,70 +56,141 @@ impl Slot {
 }
 
 impl Inner {
-    /// Takes a newer view; who is to be woken.
-    pub(crate) fn put(&mut self, member: Option<&ResourceName>, view: View) -> Vec<Waker> {
+    /// Takes a newer view.
+    pub(crate) fn put(&mut self, member: Option<&ResourceName>, view: View) {
         match (member, &mut self.members) {
             (Some(name), Some(members)) => members.put(name, view),
             (Some(_), None) | (None, _) => self.view = view,
         }
-        std::mem::take(&mut self.wakers)
     }
 
     /// No more changes come; who is to be woken.
-    pub(crate) fn close(&mut self) -> Vec<Waker> {
+    pub(crate) fn close(&mut self) -> impl Iterator<Item = Waker> + use<> {
         self.is_closed = true;
-        std::mem::take(&mut self.wakers)
+        self.take_waiting()
     }
 
-    /// Wakes this one at the next change.
-    pub(crate) fn wait(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|other| other.will_wake(waker)) {
-            self.wakers.push(waker.clone());
+    /// Who is to be woken after a change.
+    pub(crate) fn take_waiting(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.wakers).into_values()
+    }
+
+    /// Wakes a watcher at the next change. What it gives back is to be dropped when the slot is not locked any more: it may be
+    /// all that keeps a task, and with it other watchers of the same.
+    #[must_use]
+    pub(crate) fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
+        match self.wakers.get_mut(&watcher) {
+            Some(known) if known.will_wake(waker) => None,
+            Some(known) => Some(std::mem::replace(known, waker.clone())),
+            None => self.wakers.insert(watcher, waker.clone()),
         }
     }
 
-    /// A watcher of a glob or wildcard that has seen nothing yet; its number.
+    /// A watcher that has seen nothing yet; its number.
     pub(crate) fn join(&mut self) -> u64 {
-        let Some(members) = &mut self.members else { return 0 };
-        members.watchers += 1;
-        members.unseen.insert(members.watchers, members.views.keys().cloned().collect());
-        members.watchers
+        self.watchers += 1;
+        if let Some(members) = &mut self.members {
+            let all = members.views.keys().map(|name| (name.clone(), Given::Never));
+            members.unseen.insert(self.watchers, all.collect());
+        }
+        self.watchers
     }
 
-    pub(crate) fn leave(&mut self, watcher: u64) {
+    /// A watcher that goes. What it gives back is to be dropped as by [`Self::wait`].
+    #[must_use]
+    pub(crate) fn leave(&mut self, watcher: u64) -> Option<Waker> {
         if let Some(members) = &mut self.members {
             members.unseen.remove(&watcher);
         }
+        self.wakers.remove(&watcher)
     }
 
     /// A member that changed since the watcher looked; `None` for the view of one that is no member any more.
     pub(crate) fn next_member(&mut self, watcher: u64) -> Option<(ResourceName, Option<View>)> {
         let members = self.members.as_mut()?;
-        let name = members.unseen.get_mut(&watcher)?.pop_first()?;
+        let (name, _) = members.unseen.get_mut(&watcher)?.pop_first()?;
         let view = members.views.get(&name).cloned();
         Some((name, view))
     }
-}
 
-impl Inner {
     /// Has a watcher look at a member once more.
     pub(crate) fn look_again(&mut self, watcher: u64, name: &ResourceName) {
         let members = self.members.as_mut();
         if let Some(unseen) = members.and_then(|members| members.unseen.get_mut(&watcher)) {
-            unseen.insert(name.clone());
+            unseen.insert(name.clone(), Given::Before);
         }
     }
 }
 
 impl Members {
     fn put(&mut self, name: &ResourceName, view: View) {
+        let is_gone = view.copy.is_none() && view.error.is_none();
+        let before = match is_gone {
+            true => self.views.remove(name),
+            false => self.views.insert(name.clone(), view),
+        };
+        // What is there and not to be looked at was looked at.
+        let given = if before.is_some() { Given::Before } else { Given::Never };
         for unseen in self.unseen.values_mut() {
-            unseen.insert(name.clone());
+            let given = *unseen.entry(name.clone()).or_insert(given);
+            // Names that come and go would pile up for a watcher that does not look.
+            if is_gone && given == Given::Never {
+                unseen.remove(name);
+            }
         }
-        if view.copy.is_none() && view.error.is_none() {
-            self.views.remove(name);
-        } else {
-            self.views.insert(name.clone(), view);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use xds_core::client::{Code, Failure};
+
+    use super::*;
+
+    struct Noop;
+
+    impl Wake for Noop {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    fn present() -> View {
+        let at = std::time::Duration::ZERO;
+        let failure = Failure { code: Code::NOT_FOUND, message: "".into(), rejected_version: None, at };
+        View { error: Some(Arc::new(failure)), ..View::default() }
+    }
+
+    /// Each place that a watcher was asked from was kept until the next change, and with it the task.
+    #[test]
+    fn a_watcher_that_is_asked_from_many_tasks_is_woken_in_the_last() {
+        let slot = Slot::new(View::default(), None);
+        let watcher = slot.lock().join();
+        let (first, last) = (Waker::from(Arc::new(Noop)), Waker::from(Arc::new(Noop)));
+        assert!(slot.lock().wait(watcher, &first).is_none());
+        assert!(slot.lock().wait(watcher, &last).is_some_and(|waker| waker.will_wake(&first)));
+        let woken: Vec<_> = slot.lock().take_waiting().collect();
+        assert!(woken.len() == 1 && woken[0].will_wake(&last));
+        assert!(slot.lock().wait(watcher, &last).is_none());
+        assert!(slot.lock().leave(watcher).is_some());
+        assert_eq!(slot.lock().take_waiting().count(), 0);
+    }
+
+    /// The names of all members that ever were piled up for a watcher that does not look.
+    #[test]
+    fn a_member_that_came_and_went_unseen_leaves_nothing_behind() {
+        let slot = Slot::new(View::default(), Some(BTreeMap::new()));
+        let watcher = slot.lock().join();
+        let (given, other) = (ResourceName::new("given"), ResourceName::new("other"));
+        slot.lock().put(Some(&given), present());
+        assert!(matches!(slot.lock().next_member(watcher), Some((name, Some(_))) if name == given));
+        for name in [&given, &other] {
+            slot.lock().put(Some(name), present());
+            slot.lock().put(Some(name), View::default());
         }
+        // Of what it was told, it hears that it went.
+        assert!(matches!(slot.lock().next_member(watcher), Some((name, None)) if name == given));
+        assert!(slot.lock().next_member(watcher).is_none());
     }
 }

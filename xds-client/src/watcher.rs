@@ -154,7 +154,6 @@ pub struct Watcher<T> {
 /// As a [`Stream`] it gives members with what happened to them since the last look.
 pub struct SetWatcher<T> {
     place: Place,
-    watcher: u64,
     seen: View,
     is_told_complete: bool,
     members: std::collections::BTreeMap<ResourceName, View>,
@@ -177,6 +176,8 @@ struct Place {
     handle: Arc<Handle>,
     watch: WatchId,
     slot: Arc<Slot>,
+    /// Its number among those who look there.
+    watcher: u64,
 }
 
 impl<T> Watcher<T>
@@ -184,7 +185,7 @@ where
     T: Payload,
 {
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
-        Self { place: Place { handle, watch, slot }, seen: View::default(), of: PhantomData }
+        Self { place: Place::new(handle, watch, slot), seen: View::default(), of: PhantomData }
     }
 
     /// Waits for the next change; `None` when the client ended.
@@ -213,7 +214,9 @@ where
         if slot.is_closed {
             return Poll::Ready(None);
         }
-        slot.wait(cx.waker());
+        let before = slot.wait(self.place.watcher, cx.waker());
+        drop(slot);
+        drop(before);
         Poll::Pending
     }
 }
@@ -223,10 +226,8 @@ where
     T: Payload,
 {
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
-        let watcher = slot.lock().join();
         Self {
-            place: Place { handle, watch, slot },
-            watcher,
+            place: Place::new(handle, watch, slot),
             seen: View::default(),
             is_told_complete: false,
             members: std::collections::BTreeMap::new(),
@@ -241,7 +242,7 @@ where
 
     fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Option<SetEvent<T>>> {
         let mut slot = self.place.slot.lock();
-        while let Some((name, view)) = slot.next_member(self.watcher) {
+        while let Some((name, view)) = slot.next_member(self.place.watcher) {
             let seen = self.members.entry(name.clone()).or_default();
             let is_known = seen.copy.is_some() || seen.error.is_some();
             let event = match &view {
@@ -255,7 +256,7 @@ where
                 self.members.remove(&name);
             }
             if is_behind {
-                slot.look_again(self.watcher, &name);
+                slot.look_again(self.place.watcher, &name);
             }
             if let Some(event) = event {
                 return Poll::Ready(Some(SetEvent::Member(name, event)));
@@ -280,7 +281,9 @@ where
         if slot.is_closed {
             return Poll::Ready(None);
         }
-        slot.wait(cx.waker());
+        let before = slot.wait(self.place.watcher, cx.waker());
+        drop(slot);
+        drop(before);
         Poll::Pending
     }
 }
@@ -307,14 +310,17 @@ where
     }
 }
 
-impl<T> Drop for SetWatcher<T> {
-    fn drop(&mut self) {
-        self.place.slot.lock().leave(self.watcher);
+impl Place {
+    fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
+        let watcher = slot.lock().join();
+        Self { handle, watch, slot, watcher }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let waiting = self.slot.lock().leave(self.watcher);
+        drop(waiting);
         self.handle.hub().unwatch(self.watch);
     }
 }
