@@ -205,19 +205,18 @@ impl Stream for Requests {
     type Item = Bytes;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        // Before the waker of the next stream would be replaced.
         if self.is_over() {
             return Poll::Ready(None);
         }
         let server = self.server;
         let opens = !std::mem::replace(&mut self.is_open, true);
-        // Before looking, so that no change is missed.
-        self.hub.line(server).requests.register(cx.waker());
         let request = self.hub.change(|machine, now| {
-            // Again, as another thread may have told the machine of the end meanwhile.
+            // Again, as another thread may have told the machine of the end meanwhile, and the next stream may wait here.
             if self.is_over() {
                 return (None, Outcome::default());
             }
+            // Before looking, so that no change is missed.
+            self.hub.line(server).requests.register(cx.waker());
             if opens {
                 machine.on_open(now, server);
             }
