@@ -319,7 +319,7 @@ impl ClientBuilder {
     }
 
     /// How long a resource that was asked for may stay unanswered before it counts as absent (C5). Default 15 s; twice as long
-    /// with servers whose silence says nothing (C6).
+    /// with servers whose silence says nothing (C6). More than a year is taken for a year.
     pub fn resource_timeout(mut self, timeout: Duration) -> Self {
         self.resource_timeout = Some(timeout);
         self
@@ -355,6 +355,7 @@ impl ClientBuilder {
         config.servers = list.iter().map(|server| self.server(server)).collect();
         (config.default_authority, config.authorities) = (default, authorities);
         if let Some(timeout) = self.resource_timeout {
+            let timeout = timeout.min(LONGEST_RESOURCE_TIMEOUT);
             (config.resource_timeout, config.transient_resource_timeout) = (timeout, timeout * 2);
         }
         let mut transports = Vec::new();
@@ -438,6 +439,9 @@ fn node(configured: &Node) -> Node {
     node.client_features = FEATURES.map(str::to_owned).to_vec();
     node
 }
+
+/// One that no program lives to see, and that can be added to any time.
+const LONGEST_RESOURCE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// S30, S38: wrappers are read, and a TTL is honoured.
 const FEATURES: [&str; 2] = ["xds.config.resource-in-sotw", "xds.config.supports-resource-ttl"];

@@ -292,6 +292,16 @@ async fn a_set_is_said_to_be_complete_again_when_the_error_of_the_whole_is_over(
     }
 }
 
+/// The time of the next look cannot be so far away, and adding it up panicked.
+#[tokio::test]
+async fn c5_a_timeout_may_be_as_long_as_can_be_said() {
+    let origin = Origin::start();
+    origin.put(&[("a", "", "1")]);
+    let client = origin.client(Protocol::Sotw).resource_timeout(Duration::MAX).start().unwrap();
+    let mut a = client.watch::<Thing>("a").unwrap();
+    assert_eq!(changed(&mut a).await, "1");
+}
+
 /// A handshake or hook that never ends left watchers without a word, and the next server unasked.
 #[tokio::test(start_paused = true)]
 async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
