@@ -65,7 +65,6 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
-                hub.look_for_requests();
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
                     warn!(server = %name, reason, "cannot be reached");
@@ -79,6 +78,9 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 }
             }
         }
+        // C15: another server may have to be asked now. And the transport sees that this stream gives no more requests: as long
+        // as it waits for one it keeps the connection.
+        hub.look_for_requests();
     }
     hub.recorder.left(&name);
 }

@@ -302,6 +302,35 @@ async fn c5_a_timeout_may_be_as_long_as_can_be_said() {
     assert_eq!(changed(&mut a).await, "1");
 }
 
+/// Requests of a stream that was left were waited for, and with them the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c13_the_connection_ends_with_the_last_watcher() {
+    for protocol in BOTH.repeat(50) {
+        let origin = Origin::start();
+        origin.put(&[("a", "", "1")]);
+        let (to_origin, (ended, mut endings)) = (origin.connector(), mpsc::channel(1));
+        let connector: Connector = Arc::new(move |server: &ServerAddress| {
+            let (connecting, ended) = (to_origin(server), ended.clone());
+            Box::pin(async move {
+                let mut theirs = connecting.await?;
+                let (ours, mut between) = duplex(1 << 20);
+                tokio::spawn(async move {
+                    _ = tokio::io::copy_bidirectional(&mut between, &mut theirs).await;
+                    ended.send(()).await
+                });
+                Ok(Box::new(ours) as Box<dyn Io>)
+            })
+        });
+        let client = Client::builder(Bootstrap::to_server("memory:1")).protocol(protocol);
+        let client = client.connector(connector).start().unwrap();
+        let mut a = client.watch::<Thing>("a").unwrap();
+        assert_eq!(changed(&mut a).await, "1");
+        drop(a);
+        let ending = tokio::time::timeout(Duration::from_secs(5), endings.recv());
+        assert!(ending.await.expect("in time").is_some());
+    }
+}
+
 /// A handshake or hook that never ends left watchers without a word, and the next server unasked.
 #[tokio::test(start_paused = true)]
 async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
