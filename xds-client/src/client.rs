@@ -371,6 +371,7 @@ impl ClientBuilder {
                 payload: record.payload,
                 version: record.version.into(),
                 ttl: record.ttl,
+                aliases: record.aliases,
             });
             machine.restore(Duration::ZERO, records.collect());
             persist = Some((Arc::new(Persist::default()), file));

@@ -100,7 +100,7 @@ impl Origin {
     fn client_of(&self, protocol: Protocol, change: impl FnOnce(&mut Bootstrap)) -> ClientBuilder {
         let mut bootstrap = Bootstrap::to_server("memory:1");
         change(&mut bootstrap);
-        Client::builder(Bootstrap::to_server("memory:1")).protocol(protocol).connector(self.connector())
+        Client::builder(bootstrap).protocol(protocol).connector(self.connector())
     }
 
     fn connector(&self) -> Connector {
@@ -113,8 +113,6 @@ impl Origin {
                 sender.ok_or_else(refused)?.send(Ok(theirs)).await.map_err(|_| refused())?;
                 Ok(Box::new(ours) as Box<dyn Io>)
             })
-        });
-        Client::builder(bootstrap).protocol(protocol).connector(connector)
         })
     }
 }

@@ -267,7 +267,7 @@ fn a_restored_copy_is_shown_without_a_time_until_a_server_brings_it() {
     let mut fixture = Fixture::new(ErrorPolicy::default());
     let id = VariantId::unconstrained(THING.into(), "a".into());
     let payload = bytes::Bytes::from_static(b"0");
-    let restored = Restored { id, payload, version: "v0".into(), ttl: None };
+    let restored = Restored { id, payload, version: "v0".into(), ttl: None, aliases: Vec::new() };
     assert_eq!(fixture.machine.restore(Duration::ZERO, vec![restored]), 1);
     fixture.watch("a", &[]);
     fixture.open();

@@ -91,6 +91,10 @@ impl Client {
         } else {
             stream.is_partial |= is_changed;
         }
+        // A server that takes no requests and sends on must not fill the memory.
+        if stream.answers.len() >= ANSWERS_LIMIT {
+            stream.answers.pop_front();
+        }
         stream.answers.push_back(Answer { nonce, version: Arc::clone(&stream.version), error });
         if is_changed {
             self.distrust_others(server, of_type);
@@ -668,8 +672,9 @@ impl Judge<'_> {
             if let Ok(at) = named.position(&constraints) {
                 self.outdated.extend(named.held.remove(at).timed());
             }
-            let type_url = self.watched.type_url.clone();
-            outcome.removed.push(VariantId { type_url, name, constraints });
+            let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
+            outcome.accepted.retain(|accepted| accepted.id() != id);
+            outcome.removed.push(id);
         }
         debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
     }
@@ -822,3 +827,6 @@ impl Held {
         self.expires.map(|at| (at, accepted.name().clone(), accepted.constraints().clone()))
     }
 }
+
+/// How many answers may wait for the transport, per type; of more the oldest is never said.
+const ANSWERS_LIMIT: usize = 10_000;

@@ -107,7 +107,7 @@ impl Changes {
 
     fn transaction(&self, type_url: &TypeUrl) -> Transaction {
         let mut transaction = Transaction::new();
-        for (name, constraints) in self.removed.keys().filter(|key| !self.put.contains_key(*key)) {
+        for (name, constraints) in self.removed.keys().filter(|key| !self.put.contains_key(key)) {
             transaction.remove(VariantId {
                 type_url: type_url.clone(),
                 name: name.clone(),
@@ -141,7 +141,7 @@ impl Changes {
                     Err(SetError::TooComplex { .. }) => self.refuse(key.clone(), Reason::TooComplex, refused),
                 }
             }
-            let left: Vec<_> = put.iter().filter(|key| self.put.contains_key(*key)).cloned().collect();
+            let left: Vec<_> = put.iter().filter(|key| self.put.contains_key(key)).cloned().collect();
             for (key, reason) in overlapping(&left) {
                 self.refuse(key, reason, refused);
             }

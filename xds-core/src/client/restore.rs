@@ -10,6 +10,7 @@ use super::accepted::Accepted;
 use super::overlap::Changes;
 use super::watched::{Held, end_of};
 use crate::extras::Extras;
+use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
 
 /// A resource as it was accepted in an earlier life of the program.
@@ -23,6 +24,8 @@ pub struct Restored {
     pub version: Arc<str>,
     /// How long it may be used from now on (S38).
     pub ttl: Option<Duration>,
+    /// The other names it was told to go by (D24).
+    pub aliases: Vec<ResourceName>,
 }
 
 impl Client {
@@ -31,12 +34,12 @@ impl Client {
     /// left out; how many were taken.
     pub fn restore(&mut self, now: Duration, restored: Vec<Restored>) -> usize {
         let mut taken = 0;
-        for Restored { id, payload, version, ttl } in restored {
+        for Restored { id, payload, version, ttl, aliases } in restored {
             let of_type = self.type_number(&id.type_url);
             let watched = &mut self.types[of_type];
             let decoded = watched.decode.as_ref().map(|decode| decode(&id.name, &payload)).transpose();
             let Ok(decoded) = decoded else { continue };
-            let extras = Extras::received(ttl, Vec::new(), false, &[]);
+            let extras = Extras::received(ttl, aliases.clone(), false, &[]);
             let resource = Resource::received(id.type_url.clone(), id.name.clone(), payload, extras);
             let mut changes = Changes::default();
             let key = (id.name.clone(), id.constraints.clone());
@@ -67,6 +70,9 @@ impl Client {
                 self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }
             watched.hold(&id.name, Held { accepted, version, server: None, seen: 0, expires });
+            for alias in aliases {
+                watched.know_alias(alias, &id.name);
+            }
             taken += 1;
         }
         taken
