@@ -3,6 +3,7 @@
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::time::timeout;
 use xds_client::bootstrap::Bootstrap;
 use xds_client::{Client, Code, Event, Payload, Protocol, SetEvent, SetWatcher, Watcher};
@@ -87,6 +88,49 @@ async fn a_wildcard_watcher_follows_the_clusters_of_foreign_servers() {
                     SetEvent::Member(name, Event::Gone(_)) if name.as_str() == "a" => went = true,
                     other => panic!("{what}: {other:?}"),
                 }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn xds_get_prints_what_foreign_servers_have_and_tells_what_is_missing() {
+    for kind in Foreign::ALL {
+        let Some(mut server) = ForeignServer::start(kind).await else { return };
+        server.set("one", &clusters(&[("a", 1), ("b", 1)], 1)).await;
+        for protocol in ["--sotw", "--delta"] {
+            let what = format!("{kind}, {protocol}");
+            let get = async |names: &[&str]| {
+                let address = format!("127.0.0.1:{}", server.port);
+                let mut command = Command::new(env!("CARGO_BIN_EXE_xds"));
+                command.args([
+                    "get",
+                    "--server",
+                    &address,
+                    protocol,
+                    "--timeout",
+                    "2",
+                    "--format",
+                    "json",
+                    "CDS",
+                ]);
+                let output = command.args(names).output().await.expect("cargo built the binary");
+                let lines = String::from_utf8(output.stdout).expect("JSON is text");
+                let events = lines.lines().map(|line| serde_json::from_str(line).expect("an object"));
+                (output.status.code(), events.collect::<Vec<Value>>())
+            };
+            for names in [&["a", "b"][..], &["*"]] {
+                let (code, events) = get(names).await;
+                assert_eq!(code, Some(0), "{what}: {names:?}: {events:?}");
+                let changed = events.iter().filter(|event| event["event"] == "changed");
+                let names: Vec<_> = changed.map(|event| event["resource"]["name"].clone()).collect();
+                assert_eq!(names, ["a", "b"], "{what}");
+            }
+            // In SotW silence tells it; these two are silent about everything else then, too.
+            let waits = matches!(kind, Foreign::GoControlPlaneAds | Foreign::JavaControlPlane);
+            if protocol == "--delta" || !waits {
+                let (code, events) = get(&["a", "none"]).await;
+                assert_eq!(code, Some(3), "{what}: {events:?}");
             }
         }
     }
