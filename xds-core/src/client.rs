@@ -49,7 +49,7 @@
 //! | `timers` | what happens because time passes |
 //! | `requests` | what is sent |
 //! | `response`, `rejection` | a response as it came; what can be wrong with it |
-//! | `judge`, `overlap` | what a response changes; which of its variants cannot be kept beside others |
+//! | `judge`, `overlap` | what a response changes, and who is told; which of its variants cannot be kept beside others |
 //! | `outcome`, `report` | what an event did; what is known of everything that is watched |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

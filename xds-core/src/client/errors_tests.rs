@@ -211,3 +211,17 @@ fn s37_an_error_of_one_locator_stands_when_another_variant_comes() {
     assert_eq!(f.get("RDS v3 n3: r[env=prod]=A2"), "r{env=prod}: A2");
     assert_eq!(f.view(test), "B beside UNAVAILABLE");
 }
+
+/// P6.4: CSDS shows what was rejected last, though watchers have heard the words before.
+#[test]
+fn c19_p6_4_a_second_rejection_in_the_same_words_is_the_newer_one_and_told_to_nobody() {
+    let mut f = Fixture::new(Protocol::Sotw);
+    refuse_bad(&mut f.client, "CDS");
+    f.watch("CDS", "a");
+    f.sent(0);
+    assert_eq!(f.get("CDS v1 n1: a=bad"), "a: INVALID_ARGUMENT");
+    f.pass(1);
+    assert_eq!(f.get("CDS v2 n2: a=bad"), "");
+    let error = f.client.report()[0].error.clone().expect("it is rejected");
+    assert_eq!((error.rejected_version.as_deref(), error.at), (Some("v2"), Duration::from_secs(1)));
+}

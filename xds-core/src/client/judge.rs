@@ -12,16 +12,18 @@ use super::failure::{Code, Failure};
 use super::overlap::{Changes, Key, Why};
 use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
-use super::state::{ErrorPolicy, ResourceStatus, State};
+use super::state::{ErrorPolicy, ResourceStatus};
 use super::upstream::Answer;
 use super::watched::{Entry, Held, WatchedType, end_of, is_set};
-use super::{Client, Judged, Outcome, Touched, bits, watch_id};
-use crate::cache::{Cache, Snapshot, TypeSnapshot};
+use super::{Client, Judged, Outcome, bits};
+use crate::cache::{Cache, Snapshot};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
 use crate::xdstp::glob_of;
+
+mod tell;
 
 impl Client {
     /// Takes one response of a server, as it came.
@@ -182,14 +184,6 @@ struct Coming {
     decoded: Option<Decoded>,
     version: Arc<str>,
     ttl: Option<Duration>,
-}
-
-/// Whose state an event changes, of those whose parameters it is about.
-#[derive(Clone, Copy)]
-enum Whom<'s> {
-    All,
-    /// Those for whom there is nothing.
-    Unmatched(Option<&'s TypeSnapshot>),
 }
 
 /// When the TTL of a variant ends.
@@ -587,210 +581,6 @@ impl Judge<'_> {
             timed.extend(held.timed());
             let before = self.watched.hold(&key.0, held);
             self.outdated.extend(before.and_then(|before| before.timed()));
-        }
-    }
-
-    /// Has watchers see what their parameters choose now, and hear why there is nothing.
-    fn tell(&mut self, snapshot: &Snapshot, errors: Vec<ToldError>, cache: &Cache, outcome: &mut Outcome) {
-        let mut stale = std::mem::take(&mut self.stale);
-        stale.dedup();
-        for name in &stale {
-            self.refresh(name, snapshot, outcome);
-        }
-        for gone in std::mem::take(&mut self.absent) {
-            self.refresh(&gone.name, snapshot, outcome);
-            let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
-            let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
-            let resources = snapshot.of_type(&self.watched.type_url);
-            self.each(&gone.name, gone.constraints.as_ref(), Whom::Unmatched(resources), outcome, |state| {
-                state.on_absence(Arc::clone(&failure), policy);
-            });
-        }
-        // C9c: an error of what was also removed decides.
-        for error in errors {
-            self.tell_error(error, cache, outcome);
-        }
-        for at in 0..self.judged.rejections.len() {
-            let rejection = &self.judged.rejections[at];
-            let Some(name) = rejection.name.clone() else { continue };
-            let constraints =
-                (!rejection.constraints.is_unconstrained()).then(|| rejection.constraints.clone());
-            let mut failure = Failure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
-            failure.rejected_version = Some(Arc::clone(&self.version));
-            let (failure, policy) = (Arc::new(failure), self.policy);
-            if policy.fail_on_data_errors {
-                self.drop_held(&name, constraints.as_ref(), cache, outcome);
-            }
-            self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
-                state.on_nack(Arc::clone(&failure), policy);
-            });
-        }
-        self.mark_collections(outcome);
-    }
-
-    /// C11, S37
-    fn tell_error(&mut self, error: ToldError, cache: &Cache, outcome: &mut Outcome) {
-        let ToldError { name, constraints, code, message } = error;
-        let constraints = (!constraints.is_unconstrained()).then_some(constraints);
-        let failure = self.failure(code, format!("{:?}: {message}", name.as_str()));
-        if !self.is_listened_to(&name) {
-            return;
-        }
-        // D28, C9b: who asks for it from now on gets nothing.
-        if code.is_data_error() {
-            self.drop_held(&name, constraints.as_ref(), cache, outcome);
-        }
-        let policy = self.policy;
-        self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
-            state.on_error(Arc::clone(&failure), policy);
-        });
-    }
-
-    fn drop_held(
-        &mut self,
-        name: &ResourceName,
-        constraints: Option<&Constraints>,
-        cache: &Cache,
-        outcome: &mut Outcome,
-    ) {
-        let Some(named) = self.watched.names.get(name) else { return };
-        // T36: an error for some parameters names no variant; one that others use stays for them.
-        let is_meant = |held: &&Held| {
-            constraints
-                .is_none_or(|meant| meant == held.accepted.constraints() || self.is_used_only_by(held, meant))
-        };
-        let mut changes = Changes::default();
-        for held in named.held.iter().filter(is_meant) {
-            changes.removed.insert((name.clone(), held.accepted.constraints().clone()), Why::Told);
-        }
-        if changes.removed.is_empty() {
-            return;
-        }
-        let refused = changes.commit(cache, &self.watched.type_url, |_| false);
-        let Some(named) = self.watched.names.get_mut(name) else { return };
-        for ((name, constraints), _) in changes.removed {
-            if let Ok(at) = named.position(&constraints) {
-                self.outdated.extend(named.held.remove(at).timed());
-            }
-            let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
-            outcome.accepted.retain(|accepted| accepted.id() != id);
-            outcome.removed.push(id);
-        }
-        debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
-    }
-
-    /// Who watches a name sees what its parameters choose; members that are gone are gone.
-    fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, outcome: &mut Outcome) {
-        let resources = snapshot.of_type(&self.watched.type_url);
-        let mut watching = Vec::new();
-        self.watched.watching(name.as_str(), &mut watching);
-        for at in watching {
-            let entry = self.watched.entry(at);
-            let held = self.watched.resolve(name, &entry.parameters, resources);
-            let is_new = held.is_some_and(|held| held.seen == self.number);
-            let accepted = held.map(|held| Arc::clone(&held.accepted));
-            let has = |state: &State, accepted: &Arc<Accepted>| {
-                state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, accepted))
-            };
-            let entry = self.watched.entry_mut(at);
-            let watch = watch_id(self.of_type, at);
-            match (&mut entry.members, accepted) {
-                // What is wrong with it stands until something is said of it.
-                (None, Some(accepted)) if !is_new && has(&entry.state, &accepted) => {}
-                (None, Some(accepted)) => {
-                    entry.deadline = None;
-                    let before = entry.state.view();
-                    entry.state.on_resource(accepted);
-                    if !before.is_same(&entry.state.view()) {
-                        outcome.touched.push(Touched { watch, member: None });
-                    }
-                }
-                // It stays as it is until something is said of it.
-                (None, None) => {}
-                (Some(members), Some(accepted)) => {
-                    let member = members.entry(name.clone()).or_default();
-                    if !is_new && has(member, &accepted) {
-                        continue;
-                    }
-                    let before = member.view();
-                    member.on_resource(accepted);
-                    if !before.is_same(&member.view()) {
-                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
-                    }
-                    // P1.23: an error of all of it stands until something of it comes.
-                    if is_new && entry.state.status == ResourceStatus::ReceivedError {
-                        entry.state.status = ResourceStatus::Acked;
-                        entry.state.error = None;
-                        outcome.touched.push(Touched { watch, member: None });
-                    }
-                }
-                (Some(members), None) => {
-                    // What belongs to a set is what the server says, so nothing is kept (A88 speaks of single names).
-                    if members.remove(name).is_some() {
-                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
-                    }
-                }
-            }
-        }
-    }
-
-    /// Changes the states of those who watch a name and whose parameters match.
-    fn each(
-        &mut self,
-        name: &ResourceName,
-        constraints: Option<&Constraints>,
-        whom: Whom<'_>,
-        outcome: &mut Outcome,
-        mut change: impl FnMut(&mut State),
-    ) {
-        let mut watching = Vec::new();
-        self.watched.watching(name.as_str(), &mut watching);
-        for at in watching {
-            let entry = self.watched.entry(at);
-            let is_meant = constraints.is_none_or(|constraints| constraints.matches(&entry.parameters));
-            let is_spared = match whom {
-                Whom::All => false,
-                // X13: of a glob this says that it has no members.
-                Whom::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
-                Whom::Unmatched(resources) => {
-                    self.watched.resolve(name, &entry.parameters, resources).is_some()
-                }
-            };
-            if !is_meant || is_spared || !self.serves(entry) {
-                continue;
-            }
-            let entry = self.watched.entry_mut(at);
-            let is_own = entry.name == *name;
-            let (state, member) = match &mut entry.members {
-                Some(members) if !is_own => match members.get_mut(name) {
-                    Some(state) => (state, Some(name.clone())),
-                    None => continue,
-                },
-                Some(_) | None => (&mut entry.state, None),
-            };
-            let before = state.view();
-            change(state);
-            if !before.is_same(&state.view()) {
-                outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member });
-            }
-            entry.deadline = None;
-        }
-    }
-
-    /// A glob or wildcard is known once a response came that was made when the server knew of it.
-    fn mark_collections(&mut self, outcome: &mut Outcome) {
-        let bit = 1 << self.server;
-        for at in self.watched.collections.clone() {
-            let entry = self.watched.entry_mut(at);
-            let is_settled =
-                matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
-            if entry.told & bit == 0 || is_settled {
-                continue;
-            }
-            entry.deadline = None;
-            entry.state.status = ResourceStatus::Acked;
-            entry.state.error = None;
-            outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
         }
     }
 

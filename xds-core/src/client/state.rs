@@ -91,7 +91,7 @@ impl State {
     pub(super) fn on_timer(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
         if policy.resource_timer_is_transient_error {
             self.status = ResourceStatus::Timeout;
-            self.tell(failure);
+            self.error = Some(failure);
         } else {
             self.on_absence(failure, policy);
         }
@@ -110,14 +110,7 @@ impl State {
             self.copy = None;
         }
         self.status = status;
-        self.tell(failure);
-    }
-
-    /// P1.19: what was told already is not told again.
-    fn tell(&mut self, failure: Arc<Failure>) {
-        if self.error.as_ref().is_none_or(|error| !error.tells_the_same(&failure)) {
-            self.error = Some(failure);
-        }
+        self.error = Some(failure);
     }
 
     pub(super) fn view(&self) -> View {
@@ -139,7 +132,7 @@ impl State {
 }
 
 impl View {
-    /// Whether a watcher would be told nothing new.
+    /// Whether a watcher would be told nothing new (P1.19). An error in the same words may be a later one (P6.4).
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let same_copy = match (&self.copy, &other.copy) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -147,7 +140,7 @@ impl View {
             (Some(_), None) | (None, Some(_)) => false,
         };
         let same_error = match (&self.error, &other.error) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => one.tells_the_same(other),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };
