@@ -243,3 +243,27 @@ fn c13_c16_the_wildcard_keeps_nothing_of_other_authorities() {
     f.sent(0);
     assert!(f.client.cache().snapshot().get(&url("EDS"), &ONE.into()).is_none());
 }
+
+#[test]
+fn c15_p4_9_by_choice_the_next_server_is_asked_though_nothing_is_missing() {
+    for on_reachability_only in [false, true] {
+        let server = |name: &str| ServerConfig {
+            name: name.into(),
+            protocol: Protocol::Sotw,
+            errors: ErrorPolicy::default(),
+        };
+        let mut config = ClientConfig::new(Bytes::new(), server("s0"));
+        config.servers.push(server("s1"));
+        config.default_authority.servers.push(1);
+        config.default_authority.fallback_on_reachability_only = on_reachability_only;
+        let mut f = Fixture::of_config(config);
+        f.watch("EDS", "a");
+        f.open(0);
+        f.sent(0);
+        f.get("EDS v1 n1: a=1");
+        f.end(0);
+        f.open(0);
+        f.end(0);
+        assert_eq!(f.client.is_wanted(1), on_reachability_only);
+    }
+}
