@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_core::Stream;
 use tokio::time::{sleep_until, timeout};
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Status};
 use tracing::{debug, info, warn};
 use xds_core::client::{Code, Outcome, Protocol, Reason};
 
@@ -125,7 +125,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
                 None => {}
                 Some(lost) => return End::Lost(lost),
             },
-            () = unneeded(hub, server, transport.name()) => return leave(responses),
+            // C13: without anything to watch the stream is closed.
+            () = unneeded(hub, server, transport.name()) => return End::Left,
         }
     }
 }
@@ -177,12 +178,6 @@ async fn unneeded(hub: &Hub, server: usize, name: &str) {
             hub.recorder.connected(name, true);
         }
     }
-}
-
-/// C13: without anything to watch the stream is closed.
-fn leave(responses: Streaming<Bytes>) -> End {
-    drop(responses);
-    End::Left
 }
 
 /// The requests of one stream. The transport asks for the next one when it has room, so nothing queues; and it does so for

@@ -263,12 +263,7 @@ where
             }
         }
         let error = slot.view.error.clone();
-        let is_same = match (&self.seen.error, &error) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        if !is_same {
+        if !is_same(&self.seen.error, &error) {
             self.seen.error.clone_from(&error);
             // While it stands, what was said to be complete is not said to be it again.
             self.is_told_complete &= error.is_some();
@@ -342,11 +337,6 @@ fn change<T>(seen: &mut View, now: &View) -> Option<Event<T>>
 where
     T: Payload,
 {
-    let is_same = |one: &Option<Arc<Failure>>, other: &Option<Arc<Failure>>| match (one, other) {
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-        (None, None) => true,
-        (Some(_), None) | (None, Some(_)) => false,
-    };
     match &now.copy {
         Some(copy) if seen.copy.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, copy)) => {
             seen.copy = Some(Arc::clone(copy));
@@ -371,6 +361,11 @@ where
         }
         Some(_) | None => None,
     }
+}
+
+/// Whether it is the same error in memory, or none both times.
+fn is_same(one: &Option<Arc<Failure>>, other: &Option<Arc<Failure>>) -> bool {
+    one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
 
 fn resource<T>(accepted: &Arc<Accepted>) -> Result<Resource<T>, prost::DecodeError>

@@ -192,6 +192,9 @@ pub enum WatchError {
 
 impl Client {
     /// A client that watches nothing yet, with a cache of its own.
+    ///
+    /// # Panics
+    /// With more than [`SERVERS_LIMIT`] servers.
     #[must_use]
     pub fn new(config: ClientConfig) -> Self {
         let mut authorities = vec![Authority::new(config.default_authority)];
@@ -200,7 +203,7 @@ impl Client {
             authority_numbers.insert(name, authorities.len());
             authorities.push(Authority::new(authority));
         }
-        debug_assert!(config.servers.len() <= SERVERS_LIMIT, "each server has one bit");
+        assert!(config.servers.len() <= SERVERS_LIMIT, "each server has one bit");
         Self {
             node: config.node,
             resource_timeout: config.resource_timeout,
@@ -344,7 +347,7 @@ impl Client {
         self.types[of_type].entry(at).members.as_ref().map(|members| members.keys())
     }
 
-    /// Whether a view is that of a touched subscription or member.
+    /// What the watchers of a touched subscription or member see now.
     #[must_use]
     pub fn look(&self, touched: &Touched) -> View {
         match &touched.member {

@@ -1,6 +1,5 @@
 //! Which variants of a response cannot be kept: beside each other (C4b), or beside older ones (T34).
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::rejection::Reason;
@@ -41,12 +40,11 @@ pub(super) struct Put {
 }
 
 impl Put {
-    /// Whether it was not there yet.
-    pub(super) fn insert(&mut self, key: Key, resource: Resource) -> bool {
-        let Entry::Vacant(place) = self.places.entry(key.clone()) else { return false };
-        place.insert(self.resources.len());
+    /// Adds what is not there yet.
+    pub(super) fn insert(&mut self, key: Key, resource: Resource) {
+        let before = self.places.insert(key.clone(), self.resources.len());
+        debug_assert!(before.is_none(), "of what is there twice the second is rejected");
         self.resources.push((key, Some(resource)));
-        true
     }
 
     pub(super) fn contains_key(&self, key: &Key) -> bool {

@@ -117,7 +117,9 @@ impl WatchedType {
 
     pub(super) fn remove(&mut self, at: u32) -> Entry {
         let entry = self.entries.remove(at as usize);
-        self.collections.retain(|other| *other != at);
+        if entry.is_collection() {
+            self.collections.retain(|other| *other != at);
+        }
         if let Some(named) = self.names.get_mut(&entry.name) {
             named.entries.retain(|other| *other != at);
             if named.entries.is_empty() {
