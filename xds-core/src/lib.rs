@@ -68,6 +68,7 @@ mod mapping;
 pub mod matching;
 mod name;
 mod parameters;
+pub mod proxy;
 mod resource;
 pub mod server;
 pub mod subscription;

@@ -531,3 +531,26 @@ fn c15_watchers_of_two_delta_servers_see_what_they_have() {
     }
     quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
 }
+
+/// S17: the full state was rejected because of another name, so no version of it was brought to the next stream, and the server
+/// had nothing to say of the name that went meanwhile. Nothing had a timer running.
+#[test]
+fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
+    use Step::{Commit, Connect, Cut, Send, Serve, Take, Unwatch, Watch};
+    let listeners = |variants, bad| vec![(0, 0, variants, 0), (0, 1, variants, bad)];
+    let steps = [
+        Watch(0, 5, 0),
+        Watch(0, 1, 0),
+        Connect(0),
+        Commit(listeners(1, u8::try_from(BAD).unwrap())),
+        Send(0),
+        Serve(0),
+        Unwatch(1),
+        Take(0),
+        Commit(vec![(0, 0, 0, 0)]),
+        Cut(0),
+    ];
+    for fail_on_data_errors in [false, true] {
+        assert!(converges(&[Protocol::Sotw], fail_on_data_errors, &steps));
+    }
+}

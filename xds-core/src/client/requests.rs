@@ -179,6 +179,12 @@ impl Client {
         }
         let watched = &mut self.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
+        // S17, S32: a server that is brought no version says nothing of names that it does not have.
+        let upstream = &mut self.upstreams[server];
+        let is_sotw = !upstream.is_delta();
+        let stream = upstream.of_type(of_type);
+        let is_unconfirmed =
+            is_sotw && watched.known.full_state && !stream.is_open && stream.version.is_empty();
         // What was removed meanwhile left its number behind, perhaps to another entry that has no mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
         // D1: what is brought along goes with the first piece, and collections have the most of it.
@@ -216,7 +222,8 @@ impl Client {
                 true => entry.state.status == ResourceStatus::Acked,
                 // P4.6: nor what came from a server that was left.
                 false => {
-                    entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
+                    !is_unconfirmed
+                        && entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
                         && source.is_none_or(|source| self.authorities[entry.authority].uses(source))
                 }
             };

@@ -1,0 +1,1 @@
+//! How each type stands with each upstream, generation by generation.
