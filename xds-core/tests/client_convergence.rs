@@ -554,3 +554,21 @@ fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
         assert!(converges(&[Protocol::Sotw], fail_on_data_errors, &steps));
     }
 }
+
+/// D8: a response said that a name is not there and was rejected because of another name. The name came meanwhile, without
+/// constraints; when the server told again what the rejected response had said, it removed it.
+#[test]
+fn d8_what_came_after_a_rejected_removal_is_not_removed() {
+    use Step::{Commit, Connect, Send, Serve, Watch};
+    let bad = u8::try_from(BAD).unwrap();
+    let steps = [
+        Watch(0, 1, 0),
+        Watch(0, 2, 4),
+        Connect(0),
+        Send(0),
+        Commit(vec![(0, 1, 1, bad)]),
+        Serve(0),
+        Commit(vec![(0, 2, 1, 0)]),
+    ];
+    assert!(converges(&[Protocol::Delta], false, &steps));
+}

@@ -476,7 +476,9 @@ impl Content {
             // T35: what came from another stream can be told only by who has nothing now.
             let unmatched = progress.subscription.covering(&handle.name);
             let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
-            let told = unmatched.chain([Constraints::NONE]);
+            let chosen = progress.chosen(&handle.name, snapshot);
+            let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
+            let told = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
             told.map(|constraints| Handle::of_variant(&handle.name, constraints)).collect()
         };
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
