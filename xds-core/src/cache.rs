@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
+use atomic_waker::AtomicWaker;
 
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
 
 use events::Hub;
@@ -16,6 +18,7 @@ use transaction::{Change, VariantChange};
 
 pub use delivery::{ClientName, Delivered, Delivery, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
+pub use demand::{Answer, Demand, Demanded};
 pub use events::{Deliveries, DeliveryEvent};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
@@ -28,6 +31,7 @@ pub(crate) use wanted::Wanted;
 mod by_parameters;
 mod class;
 mod delivery;
+mod demand;
 mod events;
 mod interest;
 mod other_names;
@@ -48,6 +52,8 @@ pub struct Cache {
     key_sets: KeySetRule,
     /// Who wants to hear what becomes of commits.
     hub: Arc<Hub>,
+    /// Who brings what is asked for.
+    demand_waker: AtomicWaker,
 }
 
 /// What only commits need; its lock makes them one at a time.
@@ -71,6 +77,21 @@ impl Cache {
         Arc::new(Self { key_sets, ..Self::default() })
     }
 
+    /// An empty cache whose source brings what is [asked for](Self::demand), as a proxy does.
+    ///
+    /// What it does not hold is unknown, not absent: until its source [answers](Transaction::answer) a locator, who asks
+    /// for it waits, and what leaves the cache stays with those who have it. The variants of a name may name different keys
+    /// (T34).
+    #[must_use]
+    pub fn on_demand() -> Arc<Self> {
+        let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
+        cache.snapshot.store(Arc::new(Snapshot::on_demand()));
+        let mut interest = lock(&cache.interest);
+        interest.begin_on_demand(Snapshot::on_demand().revision());
+        drop(interest);
+        Arc::new(cache)
+    }
+
     /// The newest state.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
@@ -91,7 +112,8 @@ impl Cache {
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
     pub fn commit(&self, transaction: Transaction) -> Result<Commit, CommitError> {
-        let base = transaction.base;
+        let mut transaction = transaction;
+        let (base, answers) = (transaction.base, std::mem::take(&mut transaction.answers));
         let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
         let current = self.snapshot();
@@ -102,12 +124,13 @@ impl Cache {
         }
         let mut next = Snapshot::clone(&current);
         let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
-        if changed.is_empty() && current.is_synced() {
+        let answered = apply_answers(answers, &mut next, current.revision().next());
+        if changed.is_empty() && answered.is_empty() && current.is_synced() {
             return Ok(Commit { revision: current.revision(), changed: 0, concerned: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let revision = next.revision();
-        let concerned = self.publish(&current, next, &changed).into();
+        let concerned = self.publish(&current, next, &changed, &answered).into();
         let changed = changed.values().map(|variants| by_name(variants).count()).sum();
         Ok(Commit { revision, changed, concerned })
     }
@@ -132,13 +155,20 @@ impl Cache {
 
     /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile does so wholly before or
     /// wholly after.
-    fn publish(&self, current: &Snapshot, next: Snapshot, changed: &Changed) -> Vec<Arc<Ledger>> {
-        let concerned = {
+    fn publish(
+        &self,
+        current: &Snapshot,
+        next: Snapshot,
+        changed: &Changed,
+        answered: &[(TypeUrl, Locator)],
+    ) -> Vec<Arc<Ledger>> {
+        let (concerned, waiting) = {
             let mut interest = lock(&self.interest);
             let concerned = interest.mark(current, &next, changed);
             self.snapshot.store(Arc::new(next));
-            concerned
+            (concerned, interest.waiting(answered))
         };
+        waiting.iter().for_each(|stream| stream.wake());
         for of_stream in concerned.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
             of_stream[0].stream().wake();
         }
@@ -212,6 +242,25 @@ fn apply(
         by_name(variants).try_for_each(|(name, _)| check_aliases(type_url, name, resources))?;
     }
     Ok(changed)
+}
+
+/// Notes what the source says of locators; those of which it says something else than before.
+fn apply_answers(
+    answers: Vec<(TypeUrl, Locator, Option<Answer>)>,
+    next: &mut Snapshot,
+    revision: Revision,
+) -> Vec<(TypeUrl, Locator)> {
+    let mut changed = Vec::new();
+    for (type_url, locator, answer) in answers {
+        let types = next.edit(revision);
+        if answer.is_none() && !types.contains_key(&type_url) {
+            continue;
+        }
+        if types.entry(type_url.clone()).or_default().set_answer(&locator, answer) {
+            changed.push((type_url, locator));
+        }
+    }
+    changed
 }
 
 /// Of many routes to one cluster none needs a string of its own.

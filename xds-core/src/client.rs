@@ -71,9 +71,10 @@ use state::State;
 use upstream::{Phase, Upstream};
 use watched::{Entry, WatchedType, is_set};
 
+pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, ServerConfig};
-pub use failure::{Code, Failure};
+pub use failure::Failure;
 pub use outcome::{Judged, Outcome, Touched};
 pub use rejection::{Reason, Rejection};
 pub use report::Report;

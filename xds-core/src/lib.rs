@@ -43,10 +43,12 @@
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
+pub use cache::{Answer, Demand, Demanded};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
 };
 pub use cache::{Delivered, Deliveries, Delivery, DeliveryEvent, Outcome};
+pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;
 pub use mapping::{MetadataKeys, NamedPath, NamedPathError, ParameterMapping};
@@ -59,6 +61,7 @@ pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
 mod cache;
 pub mod client;
+mod code;
 mod constraint;
 mod extras;
 mod fields;

@@ -52,3 +52,4 @@ mod types;
 mod unsettled;
 #[cfg(test)]
 mod variants_tests;
+mod waiting;

@@ -210,6 +210,31 @@ impl Locators {
         self.extend(std::mem::take(other));
     }
 
+    /// Takes out those that pass.
+    pub(crate) fn take(&mut self, is_taken: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+        let taken: Vec<_> = self.iter().filter(is_taken).collect();
+        if !taken.is_empty() {
+            let left = self.iter().filter(|locator| {
+                taken
+                    .binary_search_by(|other| {
+                        (&other.parameters, &other.name).cmp(&(&locator.parameters, &locator.name))
+                    })
+                    .is_err()
+            });
+            *self = left.collect();
+        }
+        taken
+    }
+
+    /// Those that are not among others. O(both), but for sets that are the same in memory.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let without = |(parameters, names): (&Parameters, &NameSet)| {
+            let left = other.0.get(parameters).map_or_else(|| names.clone(), |other| names.without(other));
+            (!left.is_empty()).then(|| (parameters.clone(), left))
+        };
+        Self(self.0.iter().filter_map(without).collect())
+    }
+
     /// Replaces each set of names by what is kept of it.
     pub(crate) fn retain(&mut self, mut kept: impl FnMut(&Parameters, &NameSet) -> NameSet) {
         self.0.retain(|parameters, names| {
@@ -540,6 +565,23 @@ impl Subscription {
         })
     }
 
+    /// Everything that is asked for; wildcards, also those that are meant by naming nothing, by the name `*`.
+    pub(crate) fn locators(&self) -> Locators {
+        let mut locators = Locators::default();
+        for (parameters, group) in self.groups() {
+            locators.insert(parameters, group.names.clone());
+            if self.is_wildcard_group(group) {
+                locators.insert(parameters, std::iter::once(WILDCARD.into()).collect());
+            }
+        }
+        locators
+    }
+
+    /// Whether a wildcard is asked for with these parameters.
+    pub(crate) fn is_wildcard_under(&self, parameters: &Parameters) -> bool {
+        self.wildcards().any(|of_wildcard| of_wildcard == parameters)
+    }
+
     fn groups(&self) -> impl Iterator<Item = (&Parameters, &Group)> {
         std::iter::once((&self.derived, &self.plain)).chain(&self.located)
     }
@@ -557,7 +599,7 @@ impl Subscription {
     }
 
     /// The parameters of all wildcards.
-    fn wildcards(&self) -> impl Iterator<Item = &Parameters> {
+    pub(crate) fn wildcards(&self) -> impl Iterator<Item = &Parameters> {
         self.groups().filter(|(_, group)| self.is_wildcard_group(group)).map(|(parameters, _)| parameters)
     }
 
@@ -621,7 +663,7 @@ pub(crate) fn difference(names: &[ResourceName], without: &[ResourceName]) -> Ve
 }
 
 /// The name that asks for everything (S18, D16).
-const WILDCARD: &str = "*";
+pub(crate) const WILDCARD: &str = "*";
 
 #[cfg(test)]
 mod tests;

@@ -148,7 +148,8 @@ impl Class {
         }
         let logged = if from > Revision::ZERO { self.logged(from, to) } else { None };
         let logged = logged.map(|changes| changes.into_iter().map(|change| change.name).collect());
-        Some(Update::make(&self.wanted, logged.as_ref(), resources, from, to))
+        let tells_absent = !snapshot.is_on_demand();
+        Some(Update::make(&self.wanted, logged.as_ref(), resources, from, to, tells_absent))
     }
 
     pub(super) fn sum(&self, snapshot: &Snapshot) -> u128 {

@@ -16,13 +16,14 @@ use atomic_waker::AtomicWaker;
 use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, Member};
 use super::delivery::{ClientName, Ledger};
+use super::demand::Book;
 use super::snapshot::{Keys, Snapshot, TypeSnapshot};
 use super::update::Update;
 use super::wanted::Wanted;
 use super::{Cache, Changed, by_name, lock};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::subscription::{self, NameSet, Selection};
+use crate::subscription::{self, Locator, Locators, NameSet, Selection, Subscription};
 use crate::variants::Variant;
 
 /// One stream as the cache sees it: what it wants, and how to wake it.
@@ -88,7 +89,8 @@ impl Watch {
         let class = interest.join(type_url, wanted, self.stream.id, member);
         drop(interest);
         let position = Position { class, cursor };
-        let mut membership = Membership { watch: Arc::clone(self), position, asked, keys_at };
+        let demanded = Locators::default();
+        let mut membership = Membership { watch: Arc::clone(self), position, asked, demanded, keys_at };
         membership.share();
         membership
     }
@@ -131,11 +133,24 @@ pub(crate) struct Membership {
     position: Position,
     /// With all parameters; the class has their projection.
     asked: Wanted,
+    /// What a source on demand was told of.
+    demanded: Locators,
     /// The keys of the type that the projection was made for.
     keys_at: Revision,
 }
 
 impl Membership {
+    /// Lets a source on demand know what is asked for, to the letter; others need not.
+    pub(crate) fn demand(&mut self, subscription: &Subscription) {
+        let cache = &self.watch.cache;
+        let mut interest = lock(&cache.interest);
+        let Some(book) = &mut interest.book else { return };
+        let demanded = subscription.locators();
+        let type_url = &self.position.class.type_url;
+        book.change(type_url, &self.watch.stream, &self.demanded, &demanded, &cache.demand_waker);
+        self.demanded = demanded;
+    }
+
     /// Moves to what is asked for now, of the same type, and keeps the cursor.
     pub(crate) fn select(&mut self, asked: Wanted) {
         if self.asked != asked {
@@ -273,7 +288,13 @@ impl Eq for Position {}
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        lock(&self.watch.cache.interest).leave(&self.position.class, &self.watch.stream);
+        let cache = &self.watch.cache;
+        let mut interest = lock(&cache.interest);
+        interest.leave(&self.position.class, &self.watch.stream);
+        if let Some(book) = &mut interest.book {
+            let (type_url, stream) = (&self.position.class.type_url, &self.watch.stream);
+            book.change(type_url, stream, &self.demanded, &Locators::default(), &cache.demand_waker);
+        }
     }
 }
 
@@ -319,6 +340,8 @@ pub(super) struct Interest {
     revision: Revision,
     last_stream: u64,
     pub(super) types: BTreeMap<TypeUrl, TypeInterest>,
+    /// For a source that brings what is asked for.
+    pub(super) book: Option<Book>,
 }
 
 /// The classes of one type.
@@ -336,6 +359,18 @@ pub(super) struct TypeInterest {
 }
 
 impl Interest {
+    /// Keeps book of what is asked for, from an empty cache at this revision on.
+    pub(super) fn begin_on_demand(&mut self, revision: Revision) {
+        (self.revision, self.book) = (revision, Some(Book::default()));
+    }
+
+    /// The streams that wait for these answers.
+    pub(super) fn waiting(&self, answered: &[(TypeUrl, Locator)]) -> Vec<Arc<Stream>> {
+        let Some(book) = &self.book else { return Vec::new() };
+        let asking = answered.iter().flat_map(|(type_url, locator)| book.asking(type_url, locator));
+        asking.cloned().collect()
+    }
+
     fn next_stream_id(&mut self) -> u64 {
         self.last_stream += 1;
         self.last_stream

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
+use super::demand::Answer;
 use super::other_names::OtherNames;
 use super::refs::{Dropped, Naming, Target};
 use super::transaction::{Change, VariantChange};
@@ -15,6 +16,7 @@ use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
+use crate::subscription::Locator;
 use crate::variants::{Form, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
 
@@ -23,6 +25,8 @@ use crate::xdstp::{self, XdstpName};
 pub struct Snapshot {
     revision: Revision,
     types: BTreeMap<TypeUrl, TypeSnapshot>,
+    /// What it does not hold is unknown until a source says that it is absent.
+    is_on_demand: bool,
 }
 
 impl Snapshot {
@@ -36,6 +40,31 @@ impl Snapshot {
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.revision > Revision::ZERO
+    }
+
+    /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered yet, so it begins later.
+    pub(super) fn on_demand() -> Self {
+        Self { revision: Revision::ZERO.next(), is_on_demand: true, ..Self::default() }
+    }
+
+    /// Whether what it does not hold is unknown rather than absent.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        self.is_on_demand
+    }
+
+    /// What the source said of a locator; `None` when it said nothing yet.
+    #[must_use]
+    pub fn answer(
+        &self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        parameters: &Parameters,
+    ) -> Option<&Answer> {
+        let answers = &self.of_type(type_url)?.answers;
+        if answers.is_empty() {
+            return None;
+        }
+        answers.get(&Locator { name: name.clone(), parameters: parameters.clone() })
     }
 
     /// The resources of one type; `None` when none was ever committed.
@@ -85,6 +114,8 @@ pub struct TypeSnapshot {
     drops_since: Revision,
     /// Which resources name a cluster, a secret and so on, but for assignments, which clusters name like themselves.
     naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
+    /// What a source on demand said of what is asked for.
+    answers: HashTrieMapSync<Locator, Answer, RandomState>,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -168,6 +199,18 @@ impl TypeSnapshot {
         name: &ResourceName,
     ) -> impl Iterator<Item = &ResourceName> + use<'_> {
         self.naming.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
+    }
+
+    /// Notes what a source says of a locator; whether that is something else than before.
+    pub(super) fn set_answer(&mut self, locator: &Locator, answer: Option<Answer>) -> bool {
+        if self.answers.get(locator) == answer.as_ref() {
+            return false;
+        }
+        match answer {
+            Some(answer) => self.answers.insert_mut(locator.clone(), answer),
+            None => _ = self.answers.remove_mut(locator),
+        }
+        true
     }
 
     fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
@@ -500,6 +543,7 @@ impl Default for TypeSnapshot {
             dropped: empty_map(),
             drops_since: Revision::ZERO,
             naming: empty_map(),
+            answers: empty_map(),
         }
     }
 }

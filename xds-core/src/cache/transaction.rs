@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::delivery::Ledger;
+use super::demand::Answer;
 use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
+use crate::subscription::Locator;
 use crate::variants::Variant;
 
 /// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not matter.
@@ -18,6 +20,8 @@ pub struct Transaction {
     /// As they came.
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     pub(super) base: Option<Revision>,
+    /// In the order in which they were given.
+    pub(super) answers: Vec<(TypeUrl, Locator, Option<Answer>)>,
 }
 
 /// What happens to one variant.
@@ -43,7 +47,7 @@ impl Transaction {
 
     /// Whether it changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.changes.is_empty() && self.answers.is_empty()
     }
 
     /// Adds the resource, or replaces the variant of the same identity.
@@ -62,6 +66,12 @@ impl Transaction {
         let VariantId { type_url, name, constraints } = id;
         let changes = self.changes.entry(type_url).or_default();
         changes.push(VariantChange { name, constraints, change: Change::Remove });
+    }
+
+    /// Says what becomes of a locator that is asked for, in a cache [on demand](super::Cache::on_demand); `None`: nobody
+    /// knows any more. Other caches need none, as what they do not hold does not exist. Of several answers the last counts.
+    pub fn answer(&mut self, type_url: TypeUrl, locator: Locator, answer: Option<Answer>) {
+        self.answers.push((type_url, locator, answer));
     }
 
     /// Commits only if nothing else was committed since `revision`.

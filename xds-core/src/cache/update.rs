@@ -72,6 +72,7 @@ impl Update {
         resources: &TypeSnapshot,
         from: Revision,
         to: Revision,
+        tells_absent: bool,
     ) -> Self {
         let mut update = Self::new(from, to);
         let compare = |name: &ResourceName| update.compare(name, wanted, resources);
@@ -89,8 +90,12 @@ impl Update {
                 listed.iter().chain(former).for_each(compare);
             }
         }
-        if from == Revision::ZERO {
+        if from == Revision::ZERO && tells_absent {
             update.find_absent(wanted, resources);
+        }
+        if !tells_absent {
+            // What is not there for a stream only the answers to its own locators say.
+            update.unmatched.clear();
         }
         update.changed.sort_by(|a, b| a.name().cmp(b.name()));
         update.changed.dedup_by(|a, b| Arc::ptr_eq(a, b));

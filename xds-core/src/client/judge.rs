@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::accepted::{Accepted, Decoded};
 use super::config::Protocol;
-use super::failure::{Code, Failure};
+use super::failure::Failure;
 use super::overlap::{Changes, Key, Why};
 use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
@@ -17,6 +17,7 @@ use super::upstream::Answer;
 use super::watched::{Entry, Held, WatchedType, end_of, is_set};
 use super::{Client, Judged, Outcome, bits};
 use crate::cache::{Cache, Snapshot};
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;

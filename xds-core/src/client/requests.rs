@@ -10,11 +10,11 @@ use prost::encoding::{encode_varint, encoded_len_varint};
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
 
-use super::failure::Code;
 use super::state::{ResourceStatus, State};
 use super::upstream::{Answer, List};
 use super::watched::{Entry, WILDCARD, WatchedType};
 use super::{Client, WatchId, watch_id};
+use crate::code::Code;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 

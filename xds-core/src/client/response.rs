@@ -9,8 +9,8 @@ use xds_proto::envoy::service::discovery::v3::resource::CacheControl;
 use xds_proto::google::rpc::Status;
 
 use super::config::Protocol;
-use super::failure::Code;
 use super::rejection::{Reason, Rejection};
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::fields::{fields, text};
 use crate::name::{ResourceName, TypeUrl};

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use super::accepted::Accepted;
-use super::failure::{Code, Failure};
+use super::failure::Failure;
+use crate::code::Code;
 
 /// How a resource stands, with the numbers of `ClientResourceStatus` (C19).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::{Code, Failure};
+use super::failure::Failure;
 use super::outcome::{Outcome, Touched};
 use super::state::State;
 use super::upstream::{Phase, Upstream};
 use super::watched::Held;
 use super::{Client, WatchId, bits, watch_id};
 use crate::cache::Transaction;
+use crate::code::Code;
 use crate::resource::VariantId;
 
 impl Client {

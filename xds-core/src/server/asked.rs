@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::failure::{Code, Failure};
+use super::failure::Failure;
 use super::progress::Progress;
+use crate::code::Code;
 use crate::name::ResourceName;
 use crate::subscription::{Asked, Locators};
 use crate::xdstp::{XdstpError, XdstpName};
@@ -23,7 +24,7 @@ impl Progress {
             }
             Err(error) => {
                 let message = format!("{} {name:?}: {error}", self.type_url.message_name());
-                failures.push(Failure::new(name.clone(), Code::InvalidArgument, message));
+                failures.push(Failure::new(name.clone(), Code::INVALID_ARGUMENT, message));
                 None
             }
         };
@@ -42,6 +43,6 @@ impl Progress {
     pub(super) fn unserved(&self, asked: &Locators) -> impl Iterator<Item = Failure> {
         let message = format!("{} is not served here", self.type_url.message_name());
         let names: BTreeSet<_> = asked.names().collect();
-        names.into_iter().map(move |name| Failure::new(name.clone(), Code::Unimplemented, message.clone()))
+        names.into_iter().map(move |name| Failure::new(name.clone(), Code::UNIMPLEMENTED, message.clone()))
     }
 }

@@ -206,7 +206,7 @@ impl Body {
             body.length(field, field_len(name_len) + field_len(status_len));
             body.resource_name(ERROR_RESOURCE_NAME, name, constraints);
             body.length(ERROR_DETAIL, status_len);
-            body.buffer.put_slice(&[STATUS_CODE << 3, *code as u8]);
+            body.buffer.put_slice(&[STATUS_CODE << 3, code.byte()]);
             body.text(STATUS_MESSAGE, message);
         }
         body.finish()

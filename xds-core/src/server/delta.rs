@@ -20,7 +20,7 @@ use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locators, Subscription};
+use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::{Form, Variant};
 use crate::xdstp::{self, XdstpName};
 
@@ -364,7 +364,7 @@ impl Content {
             }
         }
         // D10: under the wildcard a name of its own without a resource is told too.
-        if progress.selects_all() {
+        if progress.selects_all() || snapshot.is_on_demand() {
             let is_held = |name: &ResourceName| {
                 owed.brought.contains_key(name) && progress.chosen(name, snapshot).is_empty()
             };
@@ -475,6 +475,8 @@ impl Content {
             }
             // T35: what came from another stream can be told only by who has nothing now.
             let unmatched = progress.subscription.covering(&handle.name);
+            let unmatched =
+                unmatched.filter(|params| progress.is_answered_for(&handle.name, params, snapshot));
             let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
             let chosen = progress.chosen(&handle.name, snapshot);
             let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
@@ -561,7 +563,9 @@ impl Progress {
         let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
             return Vec::new();
         };
-        let unmatched = self.subscription.covering(name).filter_map(|params| variants.unmatched(params));
+        let known = self.subscription.covering(name);
+        let known = known.filter(|params| self.is_answered_for(name, params, snapshot));
+        let unmatched = known.filter_map(|params| variants.unmatched(params));
         unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
     }
 }
@@ -600,6 +604,18 @@ impl types::Owed for Owed {
 
     fn resume(&mut self) {
         self.left.append(&mut self.left_later);
+    }
+
+    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+        self.locators.take(is_unknown)
+    }
+
+    fn ask(&mut self, locator: Locator, _: Duration) {
+        self.locators.extend(std::iter::once(locator).collect());
+    }
+
+    fn refuse(&mut self, failure: Failure, _: Duration) {
+        self.refused.insert(failure);
     }
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {

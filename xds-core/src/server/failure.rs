@@ -1,6 +1,7 @@
 //! What a client is told of a name that it asked for and is not sent (S37).
 
 use super::response::StreamError;
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 
@@ -14,19 +15,6 @@ pub(super) struct Failure {
     pub(super) message: String,
 }
 
-/// The codes of gRPC that stand in resource errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Code {
-    /// The name cannot be one (G8, X6).
-    InvalidArgument = 3,
-    /// There is no such resource (D28).
-    NotFound = 5,
-    /// Nothing of the type is served here (G4); the client keeps what it has.
-    Unimplemented = 12,
-    /// Nobody knows yet (G13); the client keeps what it has.
-    Unavailable = 14,
-}
-
 impl Failure {
     pub(super) fn new(name: ResourceName, code: Code, message: impl Into<String>) -> Self {
         Self { name, constraints: Constraints::NONE, code, message: message.into() }
@@ -36,7 +24,7 @@ impl Failure {
     pub(super) fn of(error: &StreamError) -> Option<Self> {
         match error {
             StreamError::InvalidName { name, .. } | StreamError::InvalidKey { name, .. } => {
-                Some(Self::new(name.clone(), Code::InvalidArgument, error.to_string()))
+                Some(Self::new(name.clone(), Code::INVALID_ARGUMENT, error.to_string()))
             }
             _ => None,
         }

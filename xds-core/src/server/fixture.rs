@@ -20,7 +20,7 @@ use super::{
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::{Asked, Locator};
-use crate::{Cache, Commit, CommitError, Constraints, Parameters, Transaction, Watch};
+use crate::{Answer, Cache, Code, Commit, CommitError, Constraints, Parameters, Transaction, Watch};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -84,7 +84,8 @@ pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
     Version::of_payload(&payload(type_name, name, content)).to_string()
 }
 
-/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`.
+/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`; `!name` and `!name?key=value` say that this
+/// is all there is for a locator, `!name/14` that nobody can say, with this code, and `!name/` that nobody knows any more.
 pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
     try_commit(cache, text).unwrap()
 }
@@ -96,7 +97,17 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
         let Some(type_name) = words.next() else { continue };
         for word in words {
             let type_url = type_url(type_name);
-            if let Some(word) = word.strip_prefix('-') {
+            if let Some(word) = word.strip_prefix('!') {
+                let (word, answer) = match word.split_once('/') {
+                    Some((word, "")) => (word, None),
+                    Some((word, code)) => (word, Some(failed(code))),
+                    None => (word, Some(Answer::Complete)),
+                };
+                let asked = asked(std::iter::once(if word.contains('?') { word } else { "" }));
+                let plain = || Locator { name: word.into(), parameters: Parameters::new() };
+                let locator = asked.locators.iter().find(|_| word.contains('?')).unwrap_or_else(plain);
+                transaction.answer(type_url, locator, answer);
+            } else if let Some(word) = word.strip_prefix('-') {
                 let (name, constraints, _) = variant(word);
                 transaction.remove(VariantId { type_url, name: name.into(), constraints });
             } else {
@@ -111,6 +122,10 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
         }
     }
     cache.commit(transaction)
+}
+
+fn failed(code: &str) -> Answer {
+    Answer::Failed { code: Code(code.parse().unwrap()), message: "upstream says so".into() }
 }
 
 /// What stands in `{ttl=SECONDS|alias=NAME}`.

@@ -152,6 +152,9 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
     if progress.gone.len() > HELD_LIMIT {
         return Release::now();
     }
+    if progress.known.referrers.is_empty() {
+        return Release::now();
+    }
     if referrers.is_empty() {
         return Release::AfterGrace(BTreeSet::new());
     }

@@ -10,6 +10,7 @@ use super::handle::{Handle, asking_for};
 use super::order::Release;
 use super::response::StreamError;
 use super::responses::Responses;
+use super::waiting::Waiting;
 use crate::cache::refs::References;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
@@ -50,6 +51,10 @@ pub(super) struct Progress {
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
     /// Names that wait for the first commit, since when, and whether the client was told so (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
+    /// What the cache does not know yet.
+    pub(super) waiting: BTreeMap<Locator, Waiting>,
+    /// What leaves the cache is held until it is known to be gone.
+    is_on_demand: bool,
     /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
     pub(super) ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
@@ -114,7 +119,13 @@ impl Gone {
 
 impl Progress {
     /// For a stream whose plain names go by these parameters.
-    pub(super) fn new(type_url: TypeUrl, known: KnownType, is_served: bool, derived: Parameters) -> Self {
+    pub(super) fn new(
+        type_url: TypeUrl,
+        known: KnownType,
+        is_served: bool,
+        derived: Parameters,
+        is_on_demand: bool,
+    ) -> Self {
         Self {
             type_url,
             known,
@@ -130,6 +141,8 @@ impl Progress {
             refused: BTreeSet::new(),
             spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            is_on_demand,
             ahead: BTreeMap::new(),
             waiting_since: None,
             settled_at: Revision::ZERO,
@@ -150,6 +163,7 @@ impl Progress {
             self.membership = None;
             self.former = None;
             self.gone.clear();
+            self.waiting.clear();
             self.responses.forget_rejected();
             (self.settled_at, self.is_retelling) = (Revision::ZERO, false);
             return Vec::new();
@@ -163,6 +177,11 @@ impl Progress {
                 self.former = self.membership.replace(watch.join(&self.type_url, asked));
                 self.ledger = Some(watch.ledger(&self.type_url));
             }
+        }
+        if self.is_on_demand
+            && let Some(membership) = &mut self.membership
+        {
+            membership.demand(&self.subscription);
         }
         if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
             self.subscription.share(names);
@@ -358,9 +377,9 @@ impl Progress {
         });
     }
 
-    /// S33: removals of a type that others refer to wait.
+    /// S33: removals of a type that others refer to wait; on demand all do.
     pub(super) fn holds_removals(&self) -> bool {
-        !self.known.referrers.is_empty()
+        self.is_on_demand || !self.known.referrers.is_empty()
     }
 
     /// Whether a removal of something with this name waits.
@@ -378,17 +397,30 @@ impl Progress {
     }
 
     /// When the first of what is held may be let go.
-    pub(super) fn release_at(&self, release: &Release, grace: Duration) -> Option<Duration> {
-        self.gone.iter().filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
+    pub(super) fn release_at(
+        &self,
+        release: &Release,
+        grace: Duration,
+        snapshot: &Snapshot,
+    ) -> Option<Duration> {
+        let known = self.gone.iter().filter(|(handle, _)| self.is_known_gone(handle, snapshot));
+        known.filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
     }
 
     /// Lets go what may be.
     ///
     /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
     /// for them (D29).
-    pub(super) fn release(&mut self, release: &Release, grace: Duration, now: Duration) -> Vec<Handle> {
+    pub(super) fn release(
+        &mut self,
+        release: &Release,
+        grace: Duration,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Vec<Handle> {
         let is_due = |(handle, gone): &(&Handle, &Gone)| {
             gone.release_at(&handle.name, release, grace).is_some_and(|time| time <= now)
+                && self.is_known_gone(handle, snapshot)
         };
         let due = self.gone.iter().filter(is_due);
         let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();
@@ -451,6 +483,11 @@ impl Progress {
         if !own.is_empty() {
             own.iter().for_each(|handle| self.told(handle));
             return Answer::Gone(own);
+        }
+        // Of the others nobody knows yet.
+        let mut asking = self.subscription.covering(name);
+        if !asking.all(|other| self.is_answered_for(name, other, snapshot)) {
+            return Answer::Gone(vec![Handle::of_variant(name, self.only_for(locator, snapshot))]);
         }
         let keys = held.iter().find_map(|handle| handle.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.type_url, name), keys) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::failure::{Code, Failure};
+use super::failure::Failure;
 use super::handle::{Handle, asking_for};
 use super::order::Release;
 use super::progress::{Answer, Others, Progress, Step};
@@ -17,6 +17,7 @@ use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Removed, Snapshot, Update, Watch};
+use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription};
@@ -246,7 +247,7 @@ fn respond(
         owed.refused.extend(progress.missing(released, &owed.locators, &update, snapshot));
     } else if !progress.known.full_state {
         // S26: without resource errors no response can say that such a resource is gone.
-        progress.release(&Release::now(), Duration::ZERO, now);
+        progress.release(&Release::now(), Duration::ZERO, now, snapshot);
     }
     let since = update.from;
     // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent again.
@@ -322,6 +323,22 @@ impl types::Owed for Owed {
     const IS_SOTW: bool = true;
     const ERRORS_FIELD: u32 = SOTW_ERRORS;
 
+    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+        let unknown = self.locators.take(is_unknown);
+        self.due = self.due.filter(|_| !self.is_empty());
+        unknown
+    }
+
+    fn ask(&mut self, locator: Locator, now: Duration) {
+        self.locators.extend(std::iter::once(locator).collect());
+        self.answer_at(now);
+    }
+
+    fn refuse(&mut self, failure: Failure, now: Duration) {
+        self.refused.insert(failure);
+        self.answer_at(now);
+    }
+
     fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.locators.names()
     }
@@ -373,7 +390,7 @@ impl Progress {
         let failure = |Handle { name, constraints }| {
             let message = format!("{} {name:?} does not exist", self.type_url.message_name());
             let constraints = constraints.unwrap_or_default();
-            Failure { constraints, ..Failure::new(name, Code::NotFound, message) }
+            Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
         };
         missing.into_iter().map(failure).collect()
     }

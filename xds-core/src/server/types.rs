@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
-use super::failure::{Code, Failure};
+use super::failure::Failure;
 use super::handle::Handle;
 use super::order::{self, Gate, Release};
 use super::progress::Progress;
@@ -15,9 +15,10 @@ use super::responses::Held;
 use super::responses::Part;
 use super::unsettled::Referrer;
 use crate::cache::{Snapshot, Watch};
+use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, NameSet, can_be};
+use crate::subscription::{Asked, Locator, NameSet, can_be};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
@@ -57,6 +58,15 @@ pub(super) trait Owed: Default {
 
     /// What else is new may go now.
     fn resume(&mut self) {}
+
+    /// Takes out locators that cannot be answered yet.
+    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator>;
+
+    /// Has a locator answered.
+    fn ask(&mut self, locator: Locator, now: Duration);
+
+    /// Has an error told.
+    fn refuse(&mut self, failure: Failure, now: Duration);
 
     /// The names that were asked for.
     fn names(&self) -> impl Iterator<Item = &ResourceName>;
@@ -108,7 +118,8 @@ impl<O: Owed> Types<O> {
         }
         // G5.
         let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
-        let mut progress = Progress::new(type_url, known, is_served, self.parameters.clone());
+        let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
+        let mut progress = Progress::new(type_url, known, is_served, self.parameters.clone(), is_on_demand);
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
@@ -122,6 +133,10 @@ impl<O: Owed> Types<O> {
 
     pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
         &mut self.states[at]
+    }
+
+    pub(super) fn state_of(&self, at: usize) -> &TypeState<O> {
+        &self.states[at]
     }
 
     pub(super) fn states_mut(&mut self) -> &mut [TypeState<O>] {
@@ -233,6 +248,11 @@ impl<O: Owed> Types<O> {
                 let response = Response { type_url: type_url.clone(), nonce, version, bodies };
                 return (Next::Send(response), true);
             }
+            if let Some(gate) = self.sort_out(at, now, snapshot) {
+                until = gate.earlier(until);
+                continue;
+            }
+            let progress = &mut self.states[at].progress;
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
             if self.states[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
@@ -249,7 +269,7 @@ impl<O: Owed> Types<O> {
                     Err(error) => return (Next::Close(error), true),
                 }
             }
-            until = gate.earlier(until);
+            until = gate.earlier(self.waits_until(at).into_iter().chain(until).min());
         }
         (Next::Wait { until }, is_settled)
     }
@@ -262,7 +282,7 @@ impl<O: Owed> Types<O> {
         let mut until = None;
         for at in 0..self.states.len() {
             let TypeState { progress, owed } = &mut self.states[at];
-            if progress.responses.has_parts() || owed.has_deferred() {
+            if progress.responses.has_parts() || owed.has_deferred() || snapshot.is_on_demand() {
                 return None;
             }
             progress.refresh(snapshot);
@@ -297,7 +317,7 @@ impl<O: Owed> Types<O> {
             match Gate::at(*since + wait, now) {
                 Gate::Open => {
                     *is_told = true;
-                    failures.push(Failure::new(name.clone(), Code::Unavailable, message.clone()));
+                    failures.push(Failure::new(name.clone(), Code::UNAVAILABLE, message.clone()));
                 }
                 until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
             }
@@ -318,7 +338,7 @@ impl<O: Owed> Types<O> {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
-        self.states[at].progress.release(&release, self.config.removal_grace, now)
+        self.states[at].progress.release(&release, self.config.removal_grace, now, snapshot)
     }
 
     /// Whether an answer must leave out what else is new, because that waits for other types (S33).
@@ -439,7 +459,8 @@ impl<O: Owed> Types<O> {
         } else if progress.gone.is_empty() {
             Gate::Shut
         } else {
-            let release_at = progress.release_at(&self.removals(at, snapshot), self.config.removal_grace);
+            let release = self.removals(at, snapshot);
+            let release_at = progress.release_at(&release, self.config.removal_grace, snapshot);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
         };
         let progress = &mut self.states[at].progress;

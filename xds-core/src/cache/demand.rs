@@ -1,0 +1,157 @@
+//! What the streams of a cache ask for, for a source that brings only what somebody wants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use atomic_waker::AtomicWaker;
+
+use super::interest::Stream;
+use super::{Cache, lock};
+use crate::code::Code;
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+use crate::subscription::{Locator, Locators};
+
+/// One locator of one type, and how many ask for it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demanded {
+    /// The type.
+    pub type_url: TypeUrl,
+    /// The name with its parameters; `*` for everything. What streams ask for by plain name has the parameters that their
+    /// node gives it (T46).
+    pub locator: Locator,
+    /// How many subscriptions there are to it; 0 when the last was given up.
+    pub asking: usize,
+}
+
+/// What a source says of one locator that no variant in the cache answers, or not alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What the cache holds is all there is: a name without a variant does not exist for these parameters, and beside the
+    /// members that are there a wildcard or glob has none.
+    Complete,
+    /// The source cannot say. Who waits is told so, and keeps what it has.
+    Failed {
+        /// What kind of error it is.
+        code: Code,
+        /// Why, for people.
+        message: Arc<str>,
+    },
+}
+
+/// Reads what is asked for of a cache [on demand](Cache::on_demand). Made by [`Cache::demand`].
+#[derive(Debug)]
+pub struct Demand(Arc<Cache>);
+
+impl Demand {
+    /// What changed since the last call, each locator once, as it stands now: who is slow to look loses nothing and nothing
+    /// queues.
+    #[must_use]
+    pub fn take(&self) -> Vec<Demanded> {
+        let mut interest = lock(&self.0.interest);
+        let Some(book) = &mut interest.book else { return Vec::new() };
+        let changed = std::mem::take(&mut book.changed);
+        let count = |(type_url, locator): (TypeUrl, Locator)| {
+            let asking = book.asking(&type_url, &locator).len();
+            Demanded { type_url, locator, asking }
+        };
+        changed.into_iter().map(count).collect()
+    }
+
+    /// Ready when [`take`](Self::take) has something. One task at a time may wait.
+    pub fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
+        // Before looking: what changes in between wakes.
+        self.0.demand_waker.register(cx.waker());
+        let interest = lock(&self.0.interest);
+        let has_changed = interest.book.as_ref().is_some_and(|book| !book.changed.is_empty());
+        if has_changed { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits until [`take`](Self::take) has something. Needs no runtime; dropping the future loses nothing.
+    pub async fn changed(&self) {
+        std::future::poll_fn(|cx| self.poll_changed(cx)).await;
+    }
+}
+
+impl Cache {
+    /// What is asked for of it; `None` unless it is filled [on demand](Self::on_demand). There may be one reader at a time.
+    #[must_use]
+    pub fn demand(self: &Arc<Self>) -> Option<Demand> {
+        lock(&self.interest).book.as_ref()?;
+        Some(Demand(Arc::clone(self)))
+    }
+}
+
+/// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they choose a variant.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    types: BTreeMap<TypeUrl, BTreeMap<Locator, Vec<Arc<Stream>>>>,
+    changed: BTreeSet<(TypeUrl, Locator)>,
+}
+
+impl Book {
+    /// A stream asks for something else than before.
+    pub(super) fn change(
+        &mut self,
+        type_url: &TypeUrl,
+        stream: &Arc<Stream>,
+        before: &Locators,
+        after: &Locators,
+        waker: &AtomicWaker,
+    ) {
+        let was_empty = self.changed.is_empty();
+        for (parameters, names) in before.without(after).sets() {
+            names.iter().for_each(|name| self.leave(type_url, stream, name, parameters));
+        }
+        for (parameters, names) in after.without(before).sets() {
+            names.iter().for_each(|name| self.join(type_url, stream, name, parameters));
+        }
+        if self.types.get(type_url).is_some_and(BTreeMap::is_empty) {
+            self.types.remove(type_url);
+        }
+        if was_empty && !self.changed.is_empty() {
+            waker.wake();
+        }
+    }
+
+    fn join(
+        &mut self,
+        type_url: &TypeUrl,
+        stream: &Arc<Stream>,
+        name: &ResourceName,
+        parameters: &Parameters,
+    ) {
+        let locator = Locator { name: name.clone(), parameters: parameters.clone() };
+        let of_type = self.types.entry(type_url.clone()).or_default();
+        let asking = of_type.entry(locator.clone()).or_default();
+        asking.push(Arc::clone(stream));
+        if asking.len() == 1 {
+            self.changed.insert((type_url.clone(), locator));
+        }
+    }
+
+    fn leave(
+        &mut self,
+        type_url: &TypeUrl,
+        stream: &Arc<Stream>,
+        name: &ResourceName,
+        parameters: &Parameters,
+    ) {
+        let locator = Locator { name: name.clone(), parameters: parameters.clone() };
+        let of_type = self.types.get_mut(type_url).expect("what is left was asked for");
+        let asking = of_type.get_mut(&locator).expect("what is left was asked for");
+        let at = asking.iter().rposition(|other| Arc::ptr_eq(other, stream));
+        asking.swap_remove(at.expect("who leaves has asked"));
+        if asking.is_empty() {
+            of_type.remove(&locator);
+            self.changed.insert((type_url.clone(), locator));
+        }
+    }
+
+    /// The streams that ask for a locator.
+    pub(super) fn asking(&self, type_url: &TypeUrl, locator: &Locator) -> &[Arc<Stream>] {
+        let asking = self.types.get(type_url).and_then(|of_type| of_type.get(locator));
+        asking.map_or(&[], |asking| asking)
+    }
+}

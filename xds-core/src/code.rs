@@ -1,0 +1,67 @@
+//! The status codes of gRPC, as they stand in resource errors.
+
+use std::fmt;
+
+/// A status code of gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Code(pub i32);
+
+impl Code {
+    /// The resource was received and is not valid.
+    pub const INVALID_ARGUMENT: Self = Self(3);
+    /// There is no such resource.
+    pub const NOT_FOUND: Self = Self(5);
+    /// This client may not have it.
+    pub const PERMISSION_DENIED: Self = Self(7);
+    /// Nothing of the type is served (G4).
+    pub const UNIMPLEMENTED: Self = Self(12);
+    /// Nobody knows at the moment.
+    pub const UNAVAILABLE: Self = Self(14);
+
+    /// Whether it says something about the resource, and not only about who was asked for it (C9, C10).
+    #[must_use]
+    pub fn is_data_error(self) -> bool {
+        self == Self::NOT_FOUND || self == Self::PERMISSION_DENIED
+    }
+
+    /// On the wire: what is no code of an error is an unknown one.
+    pub(crate) fn byte(self) -> u8 {
+        u8::try_from(self.0).ok().filter(|code| (1..=16).contains(code)).unwrap_or(2)
+    }
+
+    /// The name that gRPC has for it.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.get(usize::try_from(self.0).ok()?).copied()
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "code {}", self.0),
+        }
+    }
+}
+
+/// By number.
+const NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];

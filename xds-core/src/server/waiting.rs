@@ -1,0 +1,183 @@
+//! What a stream asked for and its cache does not know yet: a cache on demand first has to ask its own source.
+//!
+//! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the source
+//! [answers](crate::Transaction::answer) exactly this locator; what left the cache meanwhile stays with who has it. That
+//! there is nothing is told for each locator by itself, as another stream with the same projected parameters may have no
+//! answer yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::failure::Failure;
+use super::handle::Handle;
+use super::order::Gate;
+use super::progress::Progress;
+use super::types::{Owed, TypeState, Types};
+use crate::cache::{Answer, Snapshot};
+use crate::code::Code;
+use crate::constraint::Constraints;
+use crate::name::ResourceName;
+use crate::parameters::Parameters;
+use crate::subscription::{Locator, WILDCARD};
+use crate::xdstp;
+
+/// Since when a locator waits, and whether the client was told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    since: Duration,
+    is_told: bool,
+}
+
+/// What the cache knows of a locator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Knowledge {
+    /// A variant is for it.
+    Found,
+    /// There is none.
+    Absent,
+    Failed {
+        code: Code,
+        message: Arc<str>,
+    },
+    Unknown,
+}
+
+impl<O: Owed> Types<O> {
+    /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type has to wait as a whole, and until
+    /// when; `None` when it can be answered.
+    pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {
+        let wait = self.config.sync_wait;
+        let TypeState { progress, owed } = self.state(at);
+        if !snapshot.is_on_demand() || progress.membership.is_none() {
+            return None;
+        }
+        let cannot_be_answered = |locator: &Locator| {
+            matches!(progress.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
+        };
+        for locator in owed.set_aside(cannot_be_answered) {
+            progress.waiting.entry(locator).or_insert(Waiting { since: now, is_told: false });
+        }
+        // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
+        let is_state = O::IS_SOTW && progress.known.full_state;
+        let mut gate = Gate::Shut;
+        let mut waiting = std::mem::take(&mut progress.waiting);
+        waiting.retain(|locator, waiting| {
+            if !progress.subscription.lists(locator) {
+                return false;
+            }
+            match progress.knows(locator, snapshot) {
+                Knowledge::Found => return false,
+                Knowledge::Absent => {
+                    owed.ask(locator.clone(), now);
+                    return false;
+                }
+                Knowledge::Failed { .. } if is_state => return false,
+                Knowledge::Failed { code, message } => {
+                    owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                    return false;
+                }
+                Knowledge::Unknown => {}
+            }
+            match Gate::at(waiting.since + wait, now) {
+                _ if waiting.is_told || is_state => {}
+                Gate::Open => {
+                    waiting.is_told = true;
+                    let text = format!("{} is not known yet: its source did not answer", locator.name);
+                    owed.refuse(progress.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
+                }
+                until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
+            }
+            true
+        });
+        progress.waiting = waiting;
+        let is_partial = (is_state && !progress.waiting.is_empty()) || !progress.knows_sets(snapshot);
+        is_partial.then_some(gate)
+    }
+
+    /// The earliest time at which a client is told that it waits in vain.
+    pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
+        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
+        untold.map(|waiting| waiting.since + self.config.sync_wait).min()
+    }
+}
+
+impl Progress {
+    fn knows(&self, locator: &Locator, snapshot: &Snapshot) -> Knowledge {
+        if !self.find(locator, snapshot).is_empty() {
+            return Knowledge::Found;
+        }
+        match snapshot.answer(&self.type_url, &locator.name, &locator.parameters) {
+            None => Knowledge::Unknown,
+            Some(Answer::Complete) => Knowledge::Absent,
+            Some(Answer::Failed { code, message }) => {
+                Knowledge::Failed { code: *code, message: Arc::clone(message) }
+            }
+        }
+    }
+
+    /// Whether all wildcards are answered: the first response tells a client that it has everything (D15, S27).
+    fn knows_sets(&self, snapshot: &Snapshot) -> bool {
+        let wildcard = ResourceName::from(WILDCARD);
+        let is_answered = |parameters| snapshot.answer(&self.type_url, &wildcard, parameters).is_some();
+        self.subscription.wildcards().all(is_answered)
+    }
+
+    /// Whether nothing of a name is left to be known for these parameters.
+    pub(super) fn is_answered_for(
+        &self,
+        name: &ResourceName,
+        parameters: &Parameters,
+        snapshot: &Snapshot,
+    ) -> bool {
+        if !snapshot.is_on_demand() {
+            return true;
+        }
+        let is_answered = |name: &ResourceName| {
+            matches!(snapshot.answer(&self.type_url, name, parameters), Some(Answer::Complete))
+        };
+        let listed = |name: &ResourceName| {
+            self.subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })
+        };
+        if listed(name) {
+            return is_answered(name);
+        }
+        match xdstp::glob_of(name).filter(listed) {
+            Some(glob) => is_answered(&glob),
+            None => {
+                !self.subscription.is_wildcard_under(parameters) || is_answered(&ResourceName::from(WILDCARD))
+            }
+        }
+    }
+
+    /// Whether who asks for what a client has is known to get nothing in its place. Where the cache is not filled on demand
+    /// what it does not hold does not exist.
+    pub(super) fn is_known_gone(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+        let holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+        holders.into_iter().all(|params| self.is_answered_for(&handle.name, params, snapshot))
+    }
+
+    /// T36: where others may get something of the name, an error says for whom it is.
+    fn failure_of(&self, locator: &Locator, code: Code, message: &str, snapshot: &Snapshot) -> Failure {
+        let Locator { name, parameters } = locator;
+        let others = self.subscription.covering(name).any(|other| other != parameters);
+        let constraints = if others { self.only_for(locator, snapshot) } else { Constraints::NONE };
+        Failure { constraints, ..Failure::new(name.clone(), code, message) }
+    }
+
+    /// T35: constraints that these parameters match, and those of the stream's other locators of the name do not.
+    pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
+        let Locator { name, parameters } = locator;
+        let variants = snapshot.get(&self.type_url, name);
+        if let Some(constraints) = variants.and_then(|variants| variants.unmatched(parameters)) {
+            return constraints;
+        }
+        let others = self.subscription.covering(name).flat_map(Parameters::iter);
+        let mut keys: Vec<_> = others.map(|(key, _)| Arc::clone(key)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Constraints::agreeing_with(parameters, &keys).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

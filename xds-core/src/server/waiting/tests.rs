@@ -1,0 +1,257 @@
+//! Streams of a cache on demand, in both protocols: what is unknown is waited for, and what is absent is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::Demanded;
+use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, type_url, version};
+use crate::subscription::Locator;
+use crate::{Cache, Demand};
+
+fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
+    let mut client = Delta::new(cache);
+    client.ask(type_name, list);
+    client
+}
+
+fn sotw(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
+    let mut client = Sotw::new(cache);
+    client.ask(type_name, list, "");
+    client
+}
+
+/// What changed, as `name{parameters}:count`.
+fn taken(demand: &Demand) -> String {
+    let show = |Demanded { locator: Locator { name, parameters }, asking, .. }| {
+        format!(
+            "{}{{{}}}:{asking}",
+            name.as_str(),
+            parameters.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
+        )
+    };
+    demand.take().into_iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_source_hears_of_each_locator_that_comes_or_goes_once() {
+    let cache = Cache::on_demand();
+    let demand = cache.demand().unwrap();
+    let mut one = delta(&cache, "X", "a a?env=prod");
+    let two = delta(&cache, "X", "a?env=prod *");
+    assert_eq!(taken(&demand), "*{}:1 a{}:1 a{env=prod}:2");
+    assert_eq!(taken(&demand), "");
+    one.ask("X", "-a -a?env=prod b");
+    assert_eq!(taken(&demand), "a{}:0 b{}:1", "somebody else still asks for a in prod");
+    drop(two);
+    assert_eq!(taken(&demand), "*{}:0 a{env=prod}:0");
+    one.ask("X", "-b");
+    one.ask("X", "b");
+    assert_eq!(taken(&demand), "b{}:1", "as it stands now");
+    assert!(Cache::new().demand().is_none(), "what a cache does not hold does not exist");
+}
+
+#[test]
+fn t46_what_is_asked_for_by_name_is_wanted_with_the_parameters_of_the_node() {
+    let cache = Cache::on_demand();
+    let demand = cache.demand().unwrap();
+    let mut client = Sotw::new(&cache);
+    client.stream.on_node(parameters("env=prod"));
+    client.ask("CDS", "", "");
+    assert_eq!(taken(&demand), "*{env=prod}:1", "S19: nothing in particular is everything");
+}
+
+#[test]
+fn an_unknown_name_is_waited_for_and_an_absent_one_is_told() {
+    let cache = Cache::on_demand();
+    let (mut one, mut other) = (delta(&cache, "X", "a b"), sotw(&cache, "X", "a b"));
+    assert_eq!((one.sent(), other.sent()), (String::new(), String::new()));
+    commit(&cache, "X a=1");
+    assert!(is_woken(&one.watch));
+    assert_eq!((one.sent(), other.sent()), ("n1 X a[]=1".replace("[]", ""), "n1 X a=1".into()));
+    assert_eq!(one.waits_until(), Some(10_000), "then it is told that nobody knows (G13)");
+    is_woken(&one.watch);
+    commit(&cache, "X !b");
+    assert!(is_woken(&one.watch), "who waits for the answer is woken");
+    assert_eq!((one.sent(), other.sent()), ("n2 X -b".into(), String::new()));
+    commit(&cache, "X b=1");
+    one.ack("X", "2");
+    other.ack("X", "1");
+    assert_eq!((one.sent(), other.sent()), ("n3 X b=1".into(), "n2 X b=1".into()));
+}
+
+/// Streams whose parameters are the same as far as constraints tell them apart have answers of their own.
+#[test]
+fn t35_what_is_absent_for_one_locator_stays_unknown_for_another() {
+    let cache = Cache::on_demand();
+    commit(&cache, "X r[env=prod]=A");
+    let mut one = delta(&cache, "X", "r?env=qa&pod=1");
+    let mut other = delta(&cache, "X", "r?env=qa&pod=2");
+    commit(&cache, "X !r?env=qa&pod=1");
+    assert_eq!((one.sent(), other.sent()), ("n1 X -r".into(), String::new()));
+    commit(&cache, "X !r?env=qa&pod=2");
+    assert_eq!(other.sent(), "n1 X -r");
+}
+
+#[test]
+fn t35_of_two_locators_of_one_stream_one_is_told_by_its_parameters_while_the_other_is_unknown() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "X", "r?env=prod r?env=qa");
+    commit(&cache, "X !r?env=qa");
+    assert_eq!(client.sent(), "n1 X -r[env=qa]");
+    commit(&cache, "X r[env=prod]=A");
+    client.ack("X", "1");
+    assert_eq!(client.sent(), "n2 X r[env=prod]=A");
+}
+
+#[test]
+fn t43_what_leaves_the_cache_stays_with_who_has_it_until_its_own_locator_is_answered() {
+    let cache = Cache::on_demand();
+    commit(&cache, "X r[env=prod]=A");
+    let mut one = delta(&cache, "X", "r?env=prod&pod=1");
+    let mut other = delta(&cache, "X", "r?env=prod&pod=2");
+    let mut state = sotw(&cache, "CDS", "c");
+    commit(&cache, "CDS c=1");
+    assert_eq!((one.sent(), other.sent()), ("n1 X r[env=prod]=A".into(), "n1 X r[env=prod]=A".into()));
+    assert_eq!(state.sent(), "n1 CDS c=1");
+    one.ack("X", "1");
+    other.ack("X", "1");
+    state.ack("CDS", "1");
+    commit(&cache, "X -r[env=prod] !r?env=prod&pod=1; CDS -c");
+    assert_eq!((one.sent(), other.sent()), ("n2 X -r[env=prod]".into(), String::new()));
+    assert_eq!(state.sent(), "", "nobody said that it is gone");
+    // C9b: who asks from now on does not get it.
+    assert_eq!(delta(&cache, "X", "r?env=prod&pod=3").sent(), "");
+    commit(&cache, "X r[env=prod,pod=2]=B");
+    assert_eq!(other.sent(), "n2 X r[env=prod,pod=2]=B -r[env=prod]", "T31: in one response");
+    commit(&cache, "CDS !c");
+    state.pass(Duration::from_secs(5));
+    assert_eq!(state.sent(), "n2 CDS");
+}
+
+#[test]
+fn t32_by_name_a_variant_that_takes_the_place_of_one_that_left_is_an_update() {
+    let cache = Cache::on_demand();
+    commit(&cache, "CDS c[env=prod]=1");
+    let (mut one, mut other) = (Delta::new(&cache), Sotw::new(&cache));
+    one.stream.on_node(parameters("env=prod ver=2"));
+    other.stream.on_node(parameters("env=prod ver=2"));
+    one.ask("CDS", "c");
+    other.ask("CDS", "c", "");
+    assert_eq!((one.sent(), other.sent()), ("n1 CDS c=1".into(), "n1 CDS c=1".into()));
+    one.ack("CDS", "1");
+    other.ack("CDS", "1");
+    commit(&cache, "CDS -c[env=prod] c[env=prod,ver=1]=1");
+    assert_eq!((one.sent(), other.sent()), (String::new(), String::new()));
+    commit(&cache, "CDS c[env=prod,ver=2]=2");
+    assert_eq!((one.sent(), other.sent()), ("n2 CDS c=2".into(), "n2 CDS c=2".into()));
+}
+
+#[test]
+fn s27_d15_a_wildcard_is_answered_when_all_that_there_is_has_come() {
+    let cache = Cache::on_demand();
+    let (mut one, mut other) = (delta(&cache, "CDS", ""), sotw(&cache, "CDS", ""));
+    commit(&cache, "CDS a=1 b=1");
+    assert_eq!((one.sent(), other.sent()), (String::new(), String::new()), "there may be more");
+    commit(&cache, "CDS c=1 !*");
+    assert_eq!((one.sent(), other.sent()), ("n1 CDS a=1 b=1 c=1".into(), "n1 CDS a=1 b=1 c=1".into()));
+    one.ack("CDS", "1");
+    other.ack("CDS", "1");
+    commit(&cache, "CDS -a");
+    assert_eq!((one.sent(), other.sent()), (String::new(), String::new()), "S33: the grace time");
+    one.pass(Duration::from_secs(5));
+    other.pass(Duration::from_secs(5));
+    assert_eq!((one.sent(), other.sent()), ("n2 CDS -a".into(), "n2 CDS b=1 c=1".into()));
+    let empty = Cache::on_demand();
+    let (mut one, mut other) = (delta(&empty, "CDS", ""), sotw(&empty, "CDS", ""));
+    commit(&empty, "CDS !*");
+    assert_eq!((one.sent(), other.sent()), ("n1 CDS".into(), "n1 CDS".into()));
+}
+
+#[test]
+fn s25_a_full_state_waits_for_all_that_is_asked_for() {
+    let cache = Cache::on_demand();
+    commit(&cache, "LDS a=1");
+    let mut client = sotw(&cache, "LDS", "a b");
+    assert_eq!(client.sent(), "", "without b it would say that there is none");
+    client.pass(Duration::from_secs(60));
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS !b");
+    assert_eq!(client.sent(), "n1 LDS a=1");
+}
+
+#[test]
+fn g13_who_waits_long_is_told_that_nobody_knows_and_answered_when_somebody_does() {
+    let cache = Cache::on_demand();
+    let (mut one, mut other) = (delta(&cache, "X", "a?env=prod a?env=qa"), sotw(&cache, "X", "a"));
+    for client in [&mut one.now, &mut other.now] {
+        *client += Duration::from_secs(10);
+    }
+    assert_eq!(one.sent(), "", "it waits since it was asked first");
+    one.pass(Duration::from_secs(10));
+    assert_eq!(one.sent(), "n1 X !a[env=qa](14) !a[env=prod](14)");
+    assert_eq!(other.sent(), "");
+    other.pass(Duration::from_secs(10));
+    assert_eq!(other.sent(), "n1 X !\"a\"(14)");
+    one.ack("X", "1");
+    one.pass(Duration::from_secs(100));
+    assert_eq!(one.sent(), "", "once");
+    commit(&cache, "X a=1 !a?env=qa");
+    assert_eq!(one.sent(), "n2 X a[]=1");
+}
+
+#[test]
+fn s37_what_a_source_cannot_say_is_told_with_its_code_and_keeps_what_a_client_has() {
+    let cache = Cache::on_demand();
+    commit(&cache, "X b=1");
+    let (mut one, mut other) = (delta(&cache, "X", "a b"), sotw(&cache, "X", "a b"));
+    commit(&cache, "X !a/12 -b !b/7");
+    assert_eq!(
+        (one.sent(), other.sent()),
+        ("n1 X !\"a\"(12) !\"b\"(7)".into(), "n1 X !\"a\"(12) !\"b\"(7)".into())
+    );
+    let mut late = delta(&cache, "X", "a");
+    assert_eq!(late.sent(), "n1 X !\"a\"(12)", "who asks later hears it at once");
+    one.ack("X", "1");
+    commit(&cache, "X b=2");
+    assert_eq!(one.sent(), "n2 X b=2");
+    commit(&cache, "X -b");
+    one.ack("X", "2");
+    assert_eq!(one.sent(), "");
+}
+
+#[test]
+fn d1_what_a_client_brings_is_kept_while_nobody_knows() {
+    let cache = Cache::on_demand();
+    let mut client = Delta::new(&cache);
+    let version = version("X", "a", "1");
+    client.ask_with("X", "a b", "", &[("a", &version), ("b", "old")]);
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !b");
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n1 X -b");
+    commit(&cache, "X !a");
+    assert_eq!(client.sent(), "n2 X -a");
+}
+
+#[test]
+fn what_was_answered_and_asked_for_anew_is_answered_at_once() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "X", "a");
+    commit(&cache, "X !a");
+    assert_eq!(client.sent(), "n1 X -a");
+    client.ask("X", "a");
+    assert_eq!(client.sent(), "n2 X -a", "D10");
+    client.ask("X", "-a");
+    commit(&cache, "X !a/");
+    client.ask("X", "a");
+    assert_eq!(client.sent(), "", "nobody knows any more");
+}
+
+#[test]
+fn a_type_that_was_never_heard_of_is_waited_for() {
+    let cache = Cache::on_demand();
+    let cluster = type_url("CDS");
+    let mut client = sotw(&cache, "CDS", "");
+    assert_eq!((client.sent(), client.waits_until()), (String::new(), None));
+    assert!(cache.snapshot().of_type(&cluster).is_none());
+}
