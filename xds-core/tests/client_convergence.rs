@@ -572,3 +572,22 @@ fn d8_what_came_after_a_rejected_removal_is_not_removed() {
     ];
     assert!(converges(&[Protocol::Delta], false, &steps));
 }
+
+/// S25, P1.7: what was rejected and is not kept has no copy that a full state could miss.
+#[test]
+fn s25_what_was_rejected_without_a_copy_and_then_goes_is_no_member_any_more() {
+    use Step::{Commit, Connect, Send, Serve, Watch};
+    let bad = u8::try_from(BAD).unwrap();
+    for name in [0, 3] {
+        let steps = [
+            Watch(1, name, 4),
+            Commit(vec![(1, 3, 1, 0)]),
+            Connect(0),
+            Send(0),
+            Serve(0),
+            Commit(vec![(1, 3, 1, bad)]),
+            Commit(vec![(1, 0, 5, 0), (1, 3, 0, 0)]),
+        ];
+        assert!(converges(&[Protocol::Sotw], true, &steps));
+    }
+}

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::overlap::{Changes, Key, Why};
 use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
-use super::state::{ErrorPolicy, ResourceStatus};
+use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
 use super::watched::{Entry, Held, WatchedType, end_of, is_set};
 use super::{Client, Judged, Outcome, bits};
@@ -524,6 +524,22 @@ impl Judge<'_> {
             }
             self.absent.push(Gone { name: name.clone(), constraints: None });
         }
+        // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more.
+        let is_lost = |state: &State| state.copy.is_none() && state.status == ResourceStatus::Nacked;
+        let is_present = |name: &ResourceName| {
+            rejected.contains(name)
+                || is_in_error(name)
+                || self.changes.put.keys().any(|(put, _)| put == name)
+        };
+        let told = self.watched.entries.iter().map(|(_, entry)| entry);
+        let told = told.filter(|entry| entry.told & bit != 0 && self.serves(entry));
+        let states = told.flat_map(|entry| {
+            let members = entry.members.iter().flat_map(|members| members.iter());
+            members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
+        });
+        let lost: BTreeSet<_> = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name).collect();
+        let gone = lost.into_iter().filter(|name| !is_present(name)).cloned();
+        self.absent.extend(gone.map(|name| Gone { name, constraints: None }).collect::<Vec<_>>());
     }
 
     /// C15, T20: the variants of a name come from one server; those of another may not fit to them.

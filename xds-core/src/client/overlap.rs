@@ -60,7 +60,7 @@ impl Put {
         self.resources[place].1.take()
     }
 
-    fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.iter().map(|(key, _)| key)
     }
 
