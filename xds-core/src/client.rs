@@ -73,7 +73,7 @@ use watched::{Entry, WatchedType, is_set};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
-pub use config::{AuthorityConfig, ClientConfig, Protocol, ServerConfig};
+pub use config::{AuthorityConfig, ClientConfig, Protocol, Relay, ServerConfig};
 pub use failure::Failure;
 pub use outcome::{Judged, Outcome, Touched};
 pub use rejection::{Reason, Rejection};
@@ -136,6 +136,7 @@ pub struct Client {
     authority_numbers: Arc<BTreeMap<String, usize>>,
     types: Vec<WatchedType>,
     type_numbers: BTreeMap<TypeUrl, usize>,
+    relay: Option<Relay>,
     /// How many responses were judged.
     responses: u64,
     /// C5, C6: when entries count as absent, by how long they may take; those that do not any more are passed over.
@@ -210,7 +211,11 @@ impl Client {
             resource_timeout: config.resource_timeout,
             transient_resource_timeout: config.transient_resource_timeout,
             // T34: variants of one name may come from before and after a change of their keys.
-            cache: Cache::with_key_sets(KeySetRule::Free),
+            cache: match &config.relay {
+                Some(relay) => Arc::clone(&relay.cache),
+                None => Cache::with_key_sets(KeySetRule::Free),
+            },
+            relay: config.relay,
             upstreams: config.servers.into_iter().map(Upstream::new).collect(),
             authorities,
             authority_numbers: Arc::new(authority_numbers),
@@ -269,10 +274,14 @@ impl Client {
         let config = &self.authorities[authority].config;
         let parameters = match parameters {
             None => config.parameters.clone(),
-            Some(parameters) if parameters.is_empty() || config.speaks_locators => parameters,
+            Some(parameters) if parameters.is_empty() || config.speaks_locators || self.relay.is_some() => {
+                parameters
+            }
             Some(parameters) => return Err(WatchError::NoLocators { name, parameters }),
         };
-        if let Some((key, _)) = parameters.iter().find(|(key, _)| key.bytes().any(|b| b.is_ascii_control())) {
+        if let Some((key, _)) =
+            parameters.unbound().iter().find(|(key, _)| key.bytes().any(|b| b.is_ascii_control()))
+        {
             return Err(WatchError::InvalidKey { key: Arc::clone(key) });
         }
         let is_collection = is_set(name.as_str());

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use prost::Message;
 use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
 
-use crate::parameters::Parameters;
+use crate::parameters::{Parameters, WHOLE};
 use draft::{Draft, DraftError};
 use when::WhenError;
 
@@ -127,7 +127,7 @@ impl Constraints {
     /// # Errors
     /// [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`], by the keys.
     pub fn agreeing_with(parameters: &Parameters, keys: &[Arc<str>]) -> Result<Self, ConstraintError> {
-        let mut sorted: Vec<_> = keys.to_vec();
+        let mut sorted: Vec<_> = keys.iter().filter(|key| ***key != *WHOLE).cloned().collect();
         sorted.sort_unstable();
         sorted.dedup();
         let literal = |key: Arc<str>| match parameters.get(&key) {
@@ -135,6 +135,18 @@ impl Constraints {
             None => Formula::Not(Box::new(Formula::Exists { key })),
         };
         Self::from_formula(Formula::All(sorted.into_iter().map(literal).collect()))
+    }
+
+    /// Matches exactly these parameters, where all are [bound](Parameters::bound). Stays here: no peer could read it.
+    pub(crate) fn exactly(parameters: &Parameters) -> Self {
+        let bound = parameters.bound();
+        let value = bound.get(WHOLE).expect("it was bound").clone();
+        Self::authored(Formula::Equals { key: WHOLE.into(), value })
+    }
+
+    /// Whether they are for [exactly](Self::exactly) one parameter set.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.keys().first().is_some_and(|key| **key == *WHOLE)
     }
 
     /// Whether the parameters satisfy them (T3).

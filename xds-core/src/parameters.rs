@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::name::digest;
+
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
 /// Clones are shared. A list: there are few keys, and one piece of memory holds them all.
@@ -54,6 +56,22 @@ impl Parameters {
         kept.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
     }
 
+    /// The same with one more key that stands for all of them together: what is bound to it is for exactly these parameters.
+    pub(crate) fn bound(&self) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        for text in self.iter().flat_map(|(key, value)| [key, value]) {
+            hasher.update(&(text.len() as u64).to_be_bytes()).update(text.as_bytes());
+        }
+        let whole = (Arc::from(WHOLE), Arc::from(format!("{:032x}", digest(&hasher))));
+        let own = self.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
+        std::iter::once(whole).chain(own).collect()
+    }
+
+    /// The same without that key.
+    pub(crate) fn unbound(&self) -> Self {
+        self.project(|key| key != WHOLE)
+    }
+
     /// How many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -97,6 +115,9 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
         Self(pairs.into())
     }
 }
+
+/// No key on the wire: constraints must not have control characters (T9).
+pub(crate) const WHOLE: &str = "\u{0}";
 
 /// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is at hand.
 const LINEAR_KEYS: usize = 32;

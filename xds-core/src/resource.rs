@@ -106,7 +106,10 @@ impl Resource {
         payload: Bytes,
         extras: Option<Box<Extras>>,
     ) -> Self {
-        let references = References::read(&type_url, &name, &payload);
+        let references = match &extras {
+            Some(extras) if extras.is_redirect => References::None,
+            _ => References::read(&type_url, &name, &payload),
+        };
         let of_payload = Version::of_payload(&payload);
         let version = extras.as_ref().map_or(of_payload, |extras| extras.version(of_payload));
         Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras }

@@ -210,6 +210,11 @@ impl Locators {
         self.extend(std::mem::take(other));
     }
 
+    /// The same with bound parameters.
+    pub(crate) fn bound(&self) -> Self {
+        Self(self.0.iter().map(|(parameters, names)| (parameters.bound(), names.clone())).collect())
+    }
+
     /// Takes out those that pass.
     pub(crate) fn take(&mut self, is_taken: impl Fn(&Locator) -> bool) -> Vec<Locator> {
         let taken: Vec<_> = self.iter().filter(is_taken).collect();

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::state::ErrorPolicy;
+use crate::cache::Cache;
+use crate::constraint::Constraints;
 use crate::parameters::Parameters;
 
 /// Which form of the protocol a server is spoken to in. Both go over one aggregated stream.
@@ -43,6 +45,17 @@ pub struct AuthorityConfig {
     pub fallback_on_reachability_only: bool,
 }
 
+/// What a client does for a proxy, which serves from the cache what clients of its own ask for.
+#[derive(Debug, Clone)]
+pub struct Relay {
+    /// Where everything goes. Several clients may fill it, as long as no two bring variants for the same parameters.
+    pub cache: Arc<Cache>,
+    /// Whom that is for which comes without constraints. T43c: a server that speaks TP2 says with `resource_name` that a
+    /// resource without constraints is for everyone; what comes under a plain name is only for the locator that was asked for.
+    /// Without a stamp such a resource is left out, and [told](super::Judged::plain).
+    pub stamp: Option<Constraints>,
+}
+
 /// What a client is told at its start.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
@@ -58,6 +71,9 @@ pub struct ClientConfig {
     pub resource_timeout: Duration,
     /// The same with servers whose silence says nothing (C6). Default 30 s.
     pub transient_resource_timeout: Duration,
+    /// For a proxy. T44: then names go to servers that speak TP2 in locators always, those without parameters too, and to
+    /// others by name whatever their parameters, which these have from the node. Redirects are taken like resources (X14).
+    pub relay: Option<Relay>,
 }
 
 impl AuthorityConfig {
@@ -78,6 +94,7 @@ impl ClientConfig {
             authorities: BTreeMap::new(),
             resource_timeout: Duration::from_secs(15),
             transient_resource_timeout: Duration::from_secs(30),
+            relay: None,
         }
     }
 }

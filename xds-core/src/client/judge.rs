@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::accepted::{Accepted, Decoded};
-use super::config::Protocol;
+use super::config::{Protocol, Relay};
 use super::failure::Failure;
 use super::overlap::{Changes, Key, Why};
 use super::rejection::{Reason, Rejection};
@@ -55,6 +55,8 @@ impl Client {
             server,
             of_type,
             protocol,
+            relay: self.relay.as_ref(),
+            speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
             policy: self.upstreams[server].config.errors,
             generation: self.upstreams[server].generation,
             number: self.responses,
@@ -70,7 +72,7 @@ impl Client {
             absent: Vec::new(),
             outdated: Vec::new(),
             orphans: Vec::new(),
-            judged: Judged { type_url, valid: 0, unasked: 0, replaced: 0, rejections: Vec::new() },
+            judged: Judged::new(type_url),
         };
         let timed = judge.all(response, &self.cache, &mut outcome);
         let (judged, outdated, orphans) = (judge.judged, judge.outdated, judge.orphans);
@@ -152,6 +154,9 @@ struct Judge<'c> {
     server: usize,
     of_type: usize,
     protocol: Protocol,
+    relay: Option<&'c Relay>,
+    /// Which authorities are asked by locators.
+    speaks_locators: Vec<bool>,
     policy: ErrorPolicy,
     generation: u64,
     /// Of the response, among all.
@@ -276,7 +281,27 @@ impl Judge<'_> {
         entries.any(|entry| entry.authority == authority && self.serves(entry) && !entry.is_collection())
     }
 
-    fn take(&mut self, received: Received<'_>, timed: &mut Vec<Timed>) {
+    /// T43c; whether it can be taken.
+    fn bind(&mut self, received: &mut Received<'_>) -> bool {
+        let Some(relay) = self.relay.filter(|_| received.constraints.is_unconstrained()) else { return true };
+        let is_bound = received.is_plain || !self.speaks_locators[self.watched.authority_of(&received.name)];
+        match &relay.stamp {
+            _ if !is_bound => true,
+            Some(stamp) => {
+                received.constraints = stamp.clone();
+                true
+            }
+            None => {
+                self.judged.plain.push(ResourceName::new(&*received.name));
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, mut received: Received<'_>, timed: &mut Vec<Timed>) {
+        if !self.bind(&mut received) {
+            return;
+        }
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -299,6 +324,9 @@ impl Judge<'_> {
             Payload::Message(payload) => {
                 self.take_payload(&received, payload, aliases, timed);
             }
+            Payload::Redirect(locator) if self.relay.is_some() => {
+                self.take_payload(&received, locator, aliases, timed);
+            }
             Payload::Absent => self.take_without_payload(&received, aliases, timed),
             Payload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
@@ -315,7 +343,10 @@ impl Judge<'_> {
         timed: &mut Vec<Timed>,
     ) {
         let aliases_of = received.aliases.clone();
-        let extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
+        let mut extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
+        if matches!(received.payload, Payload::Redirect(_)) {
+            extras.get_or_insert_default().is_redirect = true;
+        }
         if let Some(named) = self.watched.names.get_mut(&*received.name)
             && let Ok(at) = named.position(&received.constraints)
         {

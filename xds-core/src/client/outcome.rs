@@ -41,8 +41,17 @@ pub struct Judged {
     pub unasked: usize,
     /// Variants that gave way to others (T34).
     pub replaced: usize,
+    /// T43c: names that a proxy cannot tell whom they are for, as they came without constraints and not as a locator's.
+    pub plain: Vec<ResourceName>,
     /// What was wrong; if anything was, the response is rejected (C2).
     pub rejections: Vec<Rejection>,
+}
+
+impl Judged {
+    pub(super) fn new(type_url: TypeUrl) -> Self {
+        let (valid, unasked, replaced) = (0, 0, 0);
+        Self { type_url, valid, unasked, replaced, plain: Vec::new(), rejections: Vec::new() }
+    }
 }
 
 impl Client {

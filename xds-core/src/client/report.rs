@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::Client;
 use super::accepted::Accepted;
 use super::failure::Failure;
 use super::state::{ResourceStatus, State};
 use super::watched::{Entry, WatchedType};
+use super::{Client, WatchId};
+use crate::cache::Answer;
+use crate::code::Code;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 
@@ -30,6 +32,35 @@ pub struct Report {
 }
 
 impl Client {
+    /// What its servers say of something that is watched: `None` as long as they said nothing, or brought a resource.
+    #[must_use]
+    pub fn answer(&self, watch: WatchId) -> Option<Answer> {
+        let (of_type, at) = watch.place();
+        let entry = self.types[of_type].entry(at);
+        let State { status, error, .. } = &entry.state;
+        let failed = |code| {
+            let text = error.as_ref().map(|error| Arc::clone(&error.message));
+            Some(Answer::Failed { code, message: text.unwrap_or_default() })
+        };
+        match status {
+            ResourceStatus::Requested => None,
+            ResourceStatus::Acked => entry.is_collection().then_some(Answer::Complete),
+            ResourceStatus::DoesNotExist => Some(Answer::Complete),
+            ResourceStatus::Nacked | ResourceStatus::Timeout => failed(Code::UNAVAILABLE),
+            ResourceStatus::ReceivedError => match error.as_ref().map(|error| error.code) {
+                Some(Code::NOT_FOUND) => Some(Answer::Complete),
+                code => failed(code.unwrap_or(Code::UNAVAILABLE)),
+            },
+        }
+    }
+
+    /// Whether its servers said anything of something that is watched.
+    #[must_use]
+    pub fn is_answered(&self, watch: WatchId) -> bool {
+        let (of_type, at) = watch.place();
+        self.types[of_type].entry(at).state.status != ResourceStatus::Requested
+    }
+
     /// Everything that is watched, in the order of types, names and parameters (C19).
     #[must_use]
     pub fn report(&self) -> Vec<Report> {

@@ -10,6 +10,7 @@ use prost::encoding::{encode_varint, encoded_len_varint};
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
 
+use super::authority::Authority;
 use super::state::{ResourceStatus, State};
 use super::upstream::{Answer, List};
 use super::watched::{Entry, WILDCARD, WatchedType};
@@ -99,12 +100,14 @@ impl Client {
     /// Makes the list of what the server was told of (S14).
     fn list(&mut self, server: usize, of_type: usize) {
         let watched = &self.types[of_type];
+        let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
         let stream = self.upstreams[server].of_type(of_type);
         let told =
             watched.entries.iter().map(|(_, entry)| entry).filter(|entry| entry.told & 1 << server != 0);
         let mut told: Vec<_> = told.collect();
         told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
-        let is_everything = |entry: &Entry| entry.name.as_str() == WILDCARD && entry.parameters.is_empty();
+        let is_everything =
+            |entry: &Entry| entry.name.as_str() == WILDCARD && !locates(entry, is_relay, authorities);
         let was_everything = matches!(stream.list, List::Everything);
         stream.list = match &told[..] {
             [] if was_everything => List::GivingUp,
@@ -115,7 +118,8 @@ impl Client {
             all => {
                 let mut list = BytesMut::new();
                 for entry in all {
-                    put_locator(&mut list, entry.locator(), SOTW_NAMES, SOTW_LOCATORS);
+                    let by_locator = locates(entry, is_relay, authorities);
+                    put_locator(&mut list, entry.locator(), by_locator, SOTW_NAMES, SOTW_LOCATORS);
                 }
                 List::Named(list.freeze())
             }
@@ -137,13 +141,23 @@ impl Client {
             return None;
         }
         let mut lists = BytesMut::new();
+        let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
         let watched = &self.types[of_type];
         for at in &changes.added {
-            put_locator(&mut lists, watched.entry(*at).locator(), DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
+            let entry = watched.entry(*at);
+            let by_locator = locates(entry, is_relay, authorities);
+            put_locator(&mut lists, entry.locator(), by_locator, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
         }
         for at in &changes.removed {
             let entry = watched.entry(*at);
-            put_locator(&mut lists, entry.locator(), DELTA_UNSUBSCRIBE, DELTA_UNSUBSCRIBE_LOCATORS);
+            let by_locator = locates(entry, is_relay, authorities);
+            put_locator(
+                &mut lists,
+                entry.locator(),
+                by_locator,
+                DELTA_UNSUBSCRIBE,
+                DELTA_UNSUBSCRIBE_LOCATORS,
+            );
         }
         // D1: only the first request of a type says what is there from another stream.
         let brought = if is_first { brought(watched, &changes.added, server) } else { BTreeMap::new() };
@@ -314,17 +328,27 @@ fn said(answer: Option<Answer>, otherwise: &str) -> (String, Option<Status>) {
     (nonce.as_ref().to_owned(), error.map(status))
 }
 
-/// T40: what has no parameters goes by name.
+/// Whether something goes to servers as a locator.
+fn locates(entry: &Entry, is_relay: bool, authorities: &[Authority]) -> bool {
+    match is_relay {
+        true => authorities[entry.authority].config.speaks_locators,
+        false => !entry.parameters.is_empty(),
+    }
+}
+
+/// T40: what has no parameters goes by name, but for proxies (T44).
 fn put_locator(
     buffer: &mut BytesMut,
     (name, parameters): (&ResourceName, &Parameters),
+    by_locator: bool,
     names: u32,
     locators: u32,
 ) {
-    if parameters.is_empty() {
+    if !by_locator {
         return put_field(buffer, names, name.as_str().as_bytes());
     }
     let text = |text: &Arc<str>| text.as_ref().to_owned();
+    let parameters = parameters.unbound();
     let dynamic_parameters = parameters.iter().map(|(key, value)| (text(key), text(value))).collect();
     let locator = ResourceLocator { name: name.as_str().to_owned(), dynamic_parameters };
     put_field(buffer, locators, &locator.encode_to_vec());

@@ -37,6 +37,8 @@ pub(super) struct Received<'f> {
     /// In canonical text (X4).
     pub(super) name: Cow<'f, str>,
     pub(super) constraints: Constraints,
+    /// It came under a plain name, so nothing says whom it is for (T43c).
+    pub(super) is_plain: bool,
     pub(super) payload: Payload<'f>,
     /// Empty in SotW without a wrapper.
     pub(super) version: &'f str,
@@ -174,6 +176,7 @@ impl<'f> Response<'f> {
             }
         };
         if let Some((_, raw)) = wrapped {
+            received.is_plain = false;
             match Constraints::from_wire(&raw) {
                 Ok(constraints) => received.constraints = constraints,
                 Err(error) => {
@@ -249,6 +252,7 @@ impl<'f> Received<'f> {
         Self {
             name,
             constraints: Constraints::NONE,
+            is_plain: true,
             payload: Payload::Message(payload),
             version: "",
             ttl: None,

@@ -53,6 +53,11 @@ impl<'a> Shape<'a> {
         if self.spelled.is_empty() { name } else { self.spelled.get(name).unwrap_or(name) }
     }
 
+    /// How a variant goes out: one that is for a locator alone as it came, by name (T43c).
+    fn form_of(&self, variant: &Variant) -> Form {
+        if variant.constraints().is_exact() { Form::Name } else { self.form }
+    }
+
     /// Whether what is made of it is the same for all streams of a class.
     pub(super) fn is_shared(&self) -> bool {
         self.spelled.is_empty()
@@ -117,7 +122,7 @@ impl Body {
             for variant in of_name {
                 // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
                 let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
-                if shape.form == Form::Located || needs_wrapper {
+                if shape.form_of(variant) == Form::Located || needs_wrapper {
                     body.wrapped_resource(shape, variant);
                 } else {
                     body.any(shape.type_url, variant);
@@ -252,11 +257,11 @@ impl Builder {
     /// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
     /// constraints go with it.
     fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
-        put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form).digits());
+        put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
         for fields in variant.extra_fields(shape.ttl) {
             self.buffer.put_slice(fields);
         }
-        match shape.form {
+        match shape.form_of(variant) {
             Form::Name => self.text(RESOURCE_NAME, shape.spell(variant.name()).as_str()),
             Form::Located => {
                 let name = shape.spell(variant.name());
@@ -372,7 +377,7 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
         Content::None => 0,
     };
     let extras: usize = variant.extra_fields(shape.ttl).map(<[u8]>::len).sum();
-    let name = match shape.form {
+    let name = match shape.form_of(variant) {
         Form::Name => shape.spell(variant.name()).as_str().len(),
         Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),
     };

@@ -106,6 +106,7 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
                 let asked = asked(std::iter::once(if word.contains('?') { word } else { "" }));
                 let plain = || Locator { name: word.into(), parameters: Parameters::new() };
                 let locator = asked.locators.iter().find(|_| word.contains('?')).unwrap_or_else(plain);
+                let locator = Locator { parameters: locator.parameters.bound(), ..locator };
                 transaction.answer(type_url, locator, answer);
             } else if let Some(word) = word.strip_prefix('-') {
                 let (name, constraints, _) = variant(word);

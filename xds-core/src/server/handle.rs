@@ -19,7 +19,11 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(super) fn of(variant: &Variant, form: Form) -> Self {
-        let constraints = (form == Form::Located).then(|| variant.constraints().clone());
+        // T43c: what is for one locator alone goes out as it came.
+        let constraints = (form == Form::Located).then(|| match variant.constraints() {
+            exact if exact.is_exact() => Constraints::NONE,
+            constraints => constraints.clone(),
+        });
         Self { name: variant.name().clone(), constraints }
     }
 

@@ -54,7 +54,7 @@ pub(super) struct Progress {
     /// What the cache does not know yet.
     pub(super) waiting: BTreeMap<Locator, Waiting>,
     /// What leaves the cache is held until it is known to be gone.
-    is_on_demand: bool,
+    pub(super) is_on_demand: bool,
     /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
     pub(super) ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).

@@ -119,7 +119,8 @@ impl<O: Owed> Types<O> {
         // G5.
         let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
-        let mut progress = Progress::new(type_url, known, is_served, self.parameters.clone(), is_on_demand);
+        let derived = if is_on_demand { self.parameters.bound() } else { self.parameters.clone() };
+        let mut progress = Progress::new(type_url, known, is_served, derived, is_on_demand);
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
@@ -425,6 +426,9 @@ impl<O: Owed> Types<O> {
             errors.extend(names.map(|name| StreamError::InvalidKey { type_url: type_url(), name }));
             NameSet::default()
         });
+        if self.states[at].progress.is_on_demand {
+            asked.locators = asked.locators.bound();
+        }
         let ends = matches!(self.service, Service::Single(_)) || errors.len() > REFUSED_LIMIT;
         if ends && !errors.is_empty() {
             return Err(errors.remove(0));
