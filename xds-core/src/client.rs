@@ -69,7 +69,8 @@ use crate::xdstp::XdstpName;
 use authority::Authority;
 use state::State;
 use upstream::{Phase, Upstream};
-use watched::{Entry, WatchedType, is_set};
+pub(crate) use watched::is_set;
+use watched::{Entry, WatchedType};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};

@@ -13,6 +13,8 @@ impl Code {
     pub const NOT_FOUND: Self = Self(5);
     /// This client may not have it.
     pub const PERMISSION_DENIED: Self = Self(7);
+    /// A limit is reached.
+    pub const RESOURCE_EXHAUSTED: Self = Self(8);
     /// Nothing of the type is served (G4).
     pub const UNIMPLEMENTED: Self = Self(12);
     /// Nobody knows at the moment.

@@ -1,3 +1,223 @@
 //! The caching proxy: many clients in front of few subscriptions upstream, every variant shared by those it is for.
+//!
+//! Clients are streams of a cache [on demand](Cache::on_demand). What they ask for, a [`Proxy`] asks of its upstreams: each
+//! is a [`Client`] that fills the same cache. Nothing is copied from one to the other. What the proxy decides is who is
+//! asked for what, and which locators are answered:
+//!
+//! - a *want* is a locator that streams ask for, to the letter;
+//! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their own, or on that of another
+//!   want that brought a variant which is for them, too (T43). Only what constraints say decides that.
+//!
+//! It holds no socket, task or clock, and does not own the clients: it is told what became of them
+//! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked ([`settle`](Proxy::settle)).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `config` | how it shares, whom it asks |
+//! | `route` | on which stream upstream a question goes |
+//! | `name` | what is wanted and asked of one name |
+//! | `review` | which want relies on which question |
+//! | `settle` | orders, and what becomes of them |
+//! | `linger` | questions that nobody relies on any more |
+//! | [`health`] | how each type stands with its upstream |
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::{Cache, Demand, Demanded};
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, TypeUrl};
+
+use linger::Idle;
+use name::{Name, Want};
+use settle::Upstream;
+
+pub use config::{ProxyConfig, Sharing, UpstreamKind};
+pub use route::Route;
+
+mod config;
+#[cfg(test)]
+mod fixture;
 pub mod health;
+mod linger;
+mod name;
+mod review;
+mod route;
+mod settle;
+#[cfg(test)]
+mod tests;
+
+/// Decides what is asked of upstreams, and which of its clients that answers.
+#[derive(Debug)]
+pub struct Proxy {
+    config: ProxyConfig,
+    cache: Arc<Cache>,
+    demand: Demand,
+    names: BTreeMap<Key, Name>,
+    upstreams: BTreeMap<Route, Upstream>,
+    /// When a name has to be looked at again.
+    timers: BTreeSet<(Duration, Key)>,
+    /// Questions that nobody relies on, and how many bytes of payload they keep.
+    idle: BTreeMap<Idle, usize>,
+    idle_bytes: usize,
+    /// Wildcards and globs that were complete in an earlier life.
+    restored: BTreeSet<(TypeUrl, ResourceName, Constraints)>,
+    notices: Vec<Notice>,
+    counts: ProxyCounts,
+    /// Orders the wants and questions by age.
+    last_number: u64,
+}
+
+/// A name of one type.
+type Key = (TypeUrl, ResourceName);
+
+/// What a proxy did since its start.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ProxyCounts {
+    /// Wants that a variant was at hand for.
+    pub hits: u64,
+    /// Questions that were asked upstream.
+    pub misses: u64,
+    /// Wants that waited for the question of another.
+    pub joined: u64,
+    /// Wants that lost a shared variant and were looked at again (T43).
+    pub requalified: u64,
+    /// Variants that gave way to others that overlap them (T34): an upstream broke a rule, or changed keys.
+    pub replaced: u64,
+    /// Names that came without saying whom they are for (T43c), or must not be kept, and are asked for by each locator alone.
+    pub unshared: u64,
+    /// Hits that were asked for all the same, to see whether the upstream agrees.
+    pub audited: u64,
+    /// Of these, where it did not: its variants overlap. The name is no longer shared.
+    pub disagreed: u64,
+    /// Wants that were refused, as their name has too many questions already.
+    pub refused: u64,
+}
+
+impl Proxy {
+    /// A proxy that nobody asks anything yet.
+    #[must_use]
+    pub fn new(config: ProxyConfig) -> Self {
+        let cache = Cache::on_demand();
+        let demand = cache.demand().expect("it is on demand");
+        Self {
+            config,
+            cache,
+            demand,
+            names: BTreeMap::new(),
+            upstreams: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            idle: BTreeMap::new(),
+            idle_bytes: 0,
+            restored: BTreeSet::new(),
+            notices: Vec::new(),
+            counts: ProxyCounts::default(),
+            last_number: 0,
+        }
+    }
+
+    /// Where its clients are served from, and its upstreams bring everything to.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// What its streams ask for changed, as [`Demand::changed`] says of the cache.
+    pub fn on_demand(&mut self, now: Duration) {
+        let mut touched = BTreeSet::new();
+        for Demanded { type_url, locator, asking } in self.demand.take() {
+            let key = (type_url, locator.name);
+            let number = self.next_number();
+            let name = self.names.entry(key.clone()).or_default();
+            let want = name.wants.entry(locator.parameters.clone());
+            let want = want.or_insert_with(|| Want::new(&locator.parameters, number));
+            let is_new = want.asking == 0;
+            want.asking = asking;
+            let is_done = match (is_new, asking) {
+                (_, 0) => self.let_go(&key, &locator.parameters),
+                (true, _) => self.share(now, &key, &locator.parameters),
+                (false, _) => true,
+            };
+            if !is_done {
+                touched.insert(key);
+            }
+        }
+        self.review_all(now, touched);
+    }
+
+    /// When to call [`on_timeout`](Self::on_timeout).
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Duration) {
+        let mut due = BTreeSet::new();
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now
+        {
+            due.extend(self.timers.pop_first().map(|(_, key)| key));
+        }
+        self.review_all(now, due);
+    }
+
+    /// What happened since the last call that somebody should know.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counts(&self) -> ProxyCounts {
+        self.counts
+    }
+
+    /// How many locators its streams ask for, and how many its upstreams are asked for.
+    #[must_use]
+    pub fn load(&self) -> ProxyLoad {
+        let mut load = ProxyLoad::default();
+        for name in self.names.values() {
+            load.wants += name.wants.len();
+            load.questions += name.questions.len();
+        }
+        load
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+}
+
+/// Something that operators should know, or the file for the next start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// T43c: the upstream did not say whom a resource is for, or that nobody may keep it; each locator is asked for alone.
+    Unshared {
+        /// The type.
+        type_url: TypeUrl,
+        /// The name.
+        name: ResourceName,
+    },
+    /// The upstream has another variant than one at hand that matches as well; the name is not shared any more.
+    Overlapping {
+        /// The type.
+        type_url: TypeUrl,
+        /// The name.
+        name: ResourceName,
+    },
+    /// All members of a wildcard or glob are there. The constraints match its parameters.
+    SetComplete((TypeUrl, ResourceName, Constraints)),
+}
+
+/// What a proxy has to do at the moment.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ProxyLoad {
+    /// Locators that streams ask for, each once.
+    pub wants: usize,
+    /// Locators that upstreams are asked for.
+    pub questions: usize,
+}

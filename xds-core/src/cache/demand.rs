@@ -1,6 +1,6 @@
 //! What the streams of a cache ask for, for a source that brings only what somebody wants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -51,8 +51,9 @@ impl Demand {
     pub fn take(&self) -> Vec<Demanded> {
         let mut interest = lock(&self.0.interest);
         let Some(book) = &mut interest.book else { return Vec::new() };
-        let changed = std::mem::take(&mut book.changed);
-        let count = |(type_url, locator): (TypeUrl, Locator)| {
+        let mut changed: Vec<_> = std::mem::take(&mut book.changed).into_iter().collect();
+        changed.sort_unstable_by_key(|(_, number)| *number);
+        let count = |((type_url, locator), _): ((TypeUrl, Locator), u64)| {
             let asking = book.asking(&type_url, &locator).len();
             Demanded { type_url, locator, asking }
         };
@@ -87,7 +88,9 @@ impl Cache {
 #[derive(Debug, Default)]
 pub(super) struct Book {
     types: BTreeMap<TypeUrl, BTreeMap<Locator, Vec<Arc<Stream>>>>,
-    changed: BTreeSet<(TypeUrl, Locator)>,
+    /// In the order of their first change.
+    changed: BTreeMap<(TypeUrl, Locator), u64>,
+    last_change: u64,
 }
 
 impl Book {
@@ -127,7 +130,7 @@ impl Book {
         let asking = of_type.entry(locator.clone()).or_default();
         asking.push(Arc::clone(stream));
         if asking.len() == 1 {
-            self.changed.insert((type_url.clone(), locator));
+            self.note(type_url, locator);
         }
     }
 
@@ -145,8 +148,13 @@ impl Book {
         asking.swap_remove(at.expect("who leaves has asked"));
         if asking.is_empty() {
             of_type.remove(&locator);
-            self.changed.insert((type_url.clone(), locator));
+            self.note(type_url, locator);
         }
+    }
+
+    fn note(&mut self, type_url: &TypeUrl, locator: Locator) {
+        self.last_change += 1;
+        self.changed.entry((type_url.clone(), locator)).or_insert(self.last_change);
     }
 
     /// The streams that ask for a locator.

@@ -283,8 +283,11 @@ impl Judge<'_> {
 
     /// T43c; whether it can be taken.
     fn bind(&mut self, received: &mut Received<'_>) -> bool {
-        let Some(relay) = self.relay.filter(|_| received.constraints.is_unconstrained()) else { return true };
-        let is_bound = received.is_plain || !self.speaks_locators[self.watched.authority_of(&received.name)];
+        let can_be_bound = received.constraints.is_unconstrained() || received.do_not_cache;
+        let Some(relay) = self.relay.filter(|_| can_be_bound) else { return true };
+        let is_bound = received.is_plain
+            || received.do_not_cache
+            || !self.speaks_locators[self.watched.authority_of(&received.name)];
         match &relay.stamp {
             _ if !is_bound => true,
             Some(stamp) => {

@@ -1,0 +1,297 @@
+//! A proxy between our own machines: an origin, the clients of its routes, and streams in front, without a socket.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+
+use super::{Proxy, ProxyConfig, Route, UpstreamKind};
+use crate::client::{Client, ClientConfig, Outcome, Protocol, ServerConfig};
+use crate::server::fixture::{Delta, Sotw, commit};
+use crate::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
+use crate::subscription::{Asked, Locator};
+use crate::{Cache, Nonce, Parameters};
+
+/// A stream of the origin.
+enum Stream {
+    Sotw(SotwStream),
+    Delta(DeltaStream),
+}
+
+/// The client of one route.
+struct Upstream {
+    client: Client,
+    stream: Option<Stream>,
+}
+
+/// An origin and a proxy.
+pub(super) struct World {
+    pub(super) origin: Arc<Cache>,
+    pub(super) proxy: Proxy,
+    config: ProxyConfig,
+    protocol: Protocol,
+    upstreams: BTreeMap<Route, Upstream>,
+    /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
+    told: Vec<String>,
+    pub(super) is_up: bool,
+    /// Responses that the proxy has not read yet, while it is told not to.
+    pub(super) is_slow: bool,
+    held: VecDeque<(Route, Bytes)>,
+    pub(super) now: Duration,
+}
+
+impl World {
+    /// Of an origin with this content.
+    pub(super) fn new(protocol: Protocol, content: &str, config: ProxyConfig) -> Self {
+        let origin = Cache::new();
+        commit(&origin, content);
+        Self {
+            origin,
+            proxy: Proxy::new(config.clone()),
+            config,
+            protocol,
+            upstreams: BTreeMap::new(),
+            told: Vec::new(),
+            is_up: true,
+            is_slow: false,
+            held: VecDeque::new(),
+            now: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn delta(content: &str) -> Self {
+        Self::new(Protocol::Delta, content, ProxyConfig::default())
+    }
+
+    /// A client of the proxy that asks for this by delta.
+    pub(super) fn leaf(&self, type_name: &str, list: &str) -> Delta {
+        let mut leaf = Delta::new(self.proxy.cache());
+        leaf.now = self.now;
+        leaf.ask(type_name, list);
+        leaf
+    }
+
+    pub(super) fn sotw_leaf(&self, type_name: &str, list: &str) -> Sotw {
+        let mut leaf = Sotw::new(self.proxy.cache());
+        leaf.now = self.now;
+        leaf.ask(type_name, list, "");
+        leaf
+    }
+
+    pub(super) fn commit(&mut self, text: &str) {
+        commit(&self.origin, text);
+        self.run();
+    }
+
+    /// What upstreams were told since this was asked last.
+    pub(super) fn told(&mut self) -> String {
+        std::mem::take(&mut self.told).join(" ")
+    }
+
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.proxy.on_timeout(self.now);
+        for (route, upstream) in &mut self.upstreams {
+            let outcome = upstream.client.on_timeout(self.now);
+            self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+        }
+        self.run();
+    }
+
+    /// The origin goes away.
+    pub(super) fn lose(&mut self) {
+        self.is_up = false;
+        self.held.clear();
+        for (route, upstream) in &mut self.upstreams {
+            if upstream.stream.take().is_some() {
+                let outcome = upstream.client.on_end(self.now, 0, "lost", u32::MAX / 2);
+                self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+            }
+        }
+    }
+
+    /// Everything goes where it has to.
+    pub(super) fn run(&mut self) {
+        loop {
+            self.proxy.on_demand(self.now);
+            let routes = self.proxy.to_settle();
+            let mut is_busy = !routes.is_empty();
+            for route in routes {
+                let client = || self.config_of(&route);
+                let new = (!self.upstreams.contains_key(&route)).then(client);
+                if let Some(config) = new {
+                    let upstream = Upstream { client: Client::new(config), stream: None };
+                    self.upstreams.insert(route.clone(), upstream);
+                }
+                let upstream = self.upstreams.get_mut(&route).unwrap();
+                self.proxy.settle(self.now, &route, &mut upstream.client);
+            }
+            for route in self.proxy.take_unneeded() {
+                self.upstreams.remove(&route);
+            }
+            for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
+                is_busy |= self.pump(&route);
+            }
+            if !is_busy {
+                return;
+            }
+        }
+    }
+
+    fn config_of(&self, route: &Route) -> ClientConfig {
+        let server =
+            ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
+        let mut config = ClientConfig::new(Bytes::new(), server);
+        config.default_authority.speaks_locators = !matches!(route, Route::Node(_));
+        config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
+        config
+    }
+
+    fn pump(&mut self, route: &Route) -> bool {
+        let mut is_busy = false;
+        let upstream = self.upstreams.get_mut(route).unwrap();
+        let Upstream { client, stream } = upstream;
+        if stream.is_some() && !client.is_wanted(0) {
+            *stream = None;
+            client.on_left(self.now, 0);
+        }
+        if stream.is_none() && self.is_up && client.connect_at(0).is_some_and(|at| at <= self.now) {
+            client.on_connecting(0);
+            client.on_open(self.now, 0);
+            self.proxy.on_outcome(self.now, route, client, &Outcome::default());
+            *stream = Some(Stream::new(&self.origin, self.protocol, route));
+            is_busy = true;
+        }
+        let Some(stream) = stream else { return is_busy };
+        while let Some(request) = client.next_request(self.now, 0) {
+            self.told.extend(stream.on_request(self.now, &request));
+            is_busy = true;
+        }
+        while let Some(response) = stream.next(self.now, &self.origin) {
+            self.held.push_back((route.clone(), response));
+        }
+        while let Some((route, response)) = if self.is_slow { None } else { self.held.pop_front() } {
+            let upstream = self.upstreams.get_mut(&route).unwrap();
+            let outcome = upstream.client.on_response(self.now, 0, &response).unwrap();
+            self.proxy.on_outcome(self.now, &route, &upstream.client, &outcome);
+            is_busy = true;
+        }
+        is_busy
+    }
+}
+
+impl Stream {
+    fn new(origin: &Arc<Cache>, protocol: Protocol, route: &Route) -> Self {
+        let (watch, config) = (origin.watch(), StreamConfig::default());
+        // The node of a stream to a server without TP2 says the parameters.
+        let derived = match route {
+            Route::Node(parameters) => parameters.clone(),
+            Route::Shared | Route::Alone(_) => Parameters::new(),
+        };
+        match protocol {
+            Protocol::Sotw => {
+                let mut stream = SotwStream::new(watch, Service::Aggregated, config);
+                stream.on_node(derived);
+                Self::Sotw(stream)
+            }
+            Protocol::Delta => {
+                let mut stream = DeltaStream::new(watch, Service::Aggregated, config);
+                stream.on_node(derived);
+                Self::Delta(stream)
+            }
+        }
+    }
+
+    /// What it says of subscriptions.
+    fn on_request(&mut self, now: Duration, frame: &Bytes) -> Option<String> {
+        match self {
+            Self::Sotw(stream) => {
+                let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
+                let asked = asked(request.resource_names, request.resource_locators);
+                let told = format!("[{}]", shown("", &asked));
+                let error_detail = request.error_detail.map(|status| status.message);
+                assert_eq!(error_detail, None, "the origin keeps to the rules");
+                let is_answer = !request.response_nonce.is_empty();
+                let request = SotwRequest {
+                    type_url: request.type_url,
+                    version_info: request.version_info,
+                    response_nonce: Nonce::parse(&request.response_nonce),
+                    error_detail,
+                    asked: Some(asked),
+                };
+                stream.on_request(now, request).unwrap();
+                (!is_answer || told != "[]").then_some(told)
+            }
+            Self::Delta(stream) => {
+                let request = DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap();
+                let error_detail = request.error_detail.map(|status| status.message);
+                assert_eq!(error_detail, None, "the origin keeps to the rules");
+                let subscribe = asked(request.resource_names_subscribe, request.resource_locators_subscribe);
+                let unsubscribe =
+                    asked(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
+                let told = [shown("+", &subscribe), shown("-", &unsubscribe)];
+                let told: Vec<_> = told.into_iter().filter(|told| !told.is_empty()).collect();
+                let brought = request.initial_resource_versions.into_iter();
+                let request = DeltaRequest {
+                    type_url: request.type_url,
+                    subscribe,
+                    unsubscribe,
+                    initial_resource_versions: brought.map(|(name, is)| (name.as_str().into(), is)).collect(),
+                    response_nonce: Nonce::parse(&request.response_nonce),
+                    error_detail,
+                };
+                stream.on_request(request).unwrap();
+                (!told.is_empty()).then(|| told.join(" "))
+            }
+        }
+    }
+
+    fn next(&mut self, now: Duration, origin: &Cache) -> Option<Bytes> {
+        let next = match self {
+            Self::Sotw(stream) => stream.next(now, &origin.snapshot()),
+            Self::Delta(stream) => stream.next(now, &origin.snapshot()),
+        };
+        match next {
+            Next::Send(response) => {
+                let chunks = response.bodies.iter().flat_map(|body| body.chunks());
+                Some(
+                    chunks
+                        .fold(response.head().to_vec(), |all, chunk| [&all, chunk.as_ref()].concat())
+                        .into(),
+                )
+            }
+            Next::Wait { .. } => None,
+            Next::Close(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Asked {
+    let locators = locators.into_iter().map(|locator| Locator {
+        name: locator.name.as_str().into(),
+        parameters: locator.dynamic_parameters.into_iter().collect(),
+    });
+    let names: Vec<_> = names.iter().map(|name| name.as_str().into()).collect();
+    Asked { locators: locators.collect(), ..names.into() }
+}
+
+/// Names as they are, locators as `name{key=value,..}`.
+fn shown(sign: &str, asked: &Asked) -> String {
+    let names = asked.names.iter().map(|name| format!("{sign}{}", name.as_str()));
+    let locators = asked.locators.iter().map(|Locator { name, parameters }| {
+        let pairs = parameters.iter().map(|(key, value)| format!("{key}={value}"));
+        format!("{sign}{}{{{}}}", name.as_str(), pairs.collect::<Vec<_>>().join(","))
+    });
+    let mut all: Vec<_> = names.chain(locators).collect();
+    all.sort();
+    all.join(" ")
+}
+
+/// To servers without TP2, by these keys.
+pub(super) fn by_node(keys: &[&str]) -> ProxyConfig {
+    let keys = keys.iter().map(|key| (*key).into()).collect();
+    ProxyConfig { upstream: UpstreamKind::Node { keys }, ..ProxyConfig::default() }
+}

@@ -1,0 +1,209 @@
+//! Orders to the clients of upstreams, and what becomes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::name::Question;
+use super::route::Route;
+use super::{Key, Notice, Proxy};
+use crate::cache::Answer;
+use crate::client::{Client, Outcome, WatchId};
+use crate::code::Code;
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+
+/// One client, as far as it is known here.
+#[derive(Debug, Default)]
+pub(super) struct Upstream {
+    orders: Vec<Order>,
+    watches: BTreeMap<WatchId, (Key, Parameters)>,
+    /// One of its servers can be asked.
+    is_connected: bool,
+}
+
+/// What a client is to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    Watch {
+        key: Key,
+        parameters: Parameters,
+    },
+    /// `None`: the order to watch it was not carried out yet.
+    Unwatch {
+        watch: Option<WatchId>,
+    },
+}
+
+impl Proxy {
+    pub(super) fn order(&mut self, route: &Route, order: Order) {
+        match self.upstreams.get_mut(route) {
+            Some(upstream) => upstream.orders.push(order),
+            None => {
+                let upstream = Upstream { orders: vec![order], ..Upstream::default() };
+                self.upstreams.insert(route.clone(), upstream);
+            }
+        }
+    }
+
+    /// The clients that there are orders for. One that is not there yet is to be made, for the
+    /// [relay](Route::relay) of its route.
+    #[must_use]
+    pub fn to_settle(&self) -> Vec<Route> {
+        let ordered = self.upstreams.iter().filter(|(_, upstream)| !upstream.orders.is_empty());
+        ordered.map(|(route, _)| route.clone()).collect()
+    }
+
+    /// Clients that are not needed any more, each told once.
+    pub fn take_unneeded(&mut self) -> Vec<Route> {
+        let is_unneeded = |(route, upstream): &(&Route, &Upstream)| {
+            **route != Route::Shared && upstream.orders.is_empty() && upstream.watches.is_empty()
+        };
+        let unneeded: Vec<_> =
+            self.upstreams.iter().filter(is_unneeded).map(|(route, _)| route.clone()).collect();
+        for route in &unneeded {
+            self.upstreams.remove(route);
+        }
+        unneeded
+    }
+
+    /// Has a client do what it was ordered. T43b: what is to be watched comes first, so nothing that is shared goes in between,
+    /// and its server is told of both at once.
+    pub fn settle(&mut self, now: Duration, route: &Route, client: &mut Client) {
+        while let Some(upstream) =
+            self.upstreams.get_mut(route).filter(|upstream| !upstream.orders.is_empty())
+        {
+            let orders = std::mem::take(&mut upstream.orders);
+            let mut touched = BTreeSet::new();
+            let mut unwatched = Vec::new();
+            for order in orders {
+                match order {
+                    Order::Watch { key, parameters } => {
+                        if self.watch(now, route, &key, &parameters, client) {
+                            touched.insert(key);
+                        }
+                    }
+                    Order::Unwatch { watch } => unwatched.extend(watch),
+                }
+            }
+            for watch in unwatched {
+                if let Some(upstream) = self.upstreams.get_mut(route) {
+                    upstream.watches.remove(&watch);
+                }
+                client.on_unwatch(watch);
+            }
+            self.review_all(now, touched);
+        }
+    }
+
+    /// Asks a question, unless nobody wants to know any more; whether something is known of it at once.
+    fn watch(
+        &mut self,
+        now: Duration,
+        route: &Route,
+        key: &Key,
+        parameters: &Parameters,
+        client: &mut Client,
+    ) -> bool {
+        let Some(name) = self.names.get_mut(key) else { return false };
+        let Some(question) = name.questions.get_mut(&(route.clone(), parameters.clone())) else {
+            return false;
+        };
+        let Some(upstream) = self.upstreams.get_mut(route) else { return false };
+        if question.watch.is_some() {
+            return false;
+        }
+        match client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone())) {
+            Ok(watch) => {
+                upstream.watches.insert(watch, (key.clone(), parameters.clone()));
+                question.watch = Some(watch);
+                question.asked_at = upstream.is_connected.then_some(now);
+                question.hear(watch, client);
+                if !question.is_answered && self.restored.contains(&set_id(key, parameters)) {
+                    question.answer = Some(Answer::Complete);
+                }
+            }
+            Err(error) => {
+                question.is_answered = true;
+                let (code, message) = (Code::INVALID_ARGUMENT, error.to_string().into());
+                question.answer = Some(Answer::Failed { code, message });
+            }
+        }
+        question.is_answered || question.answer.is_some()
+    }
+
+    /// What became of the watches of a client. To be told after each event of it, also after those that have no outcome.
+    pub fn on_outcome(&mut self, now: Duration, route: &Route, client: &Client, outcome: &Outcome) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let mut touched = BTreeSet::new();
+        let is_connected = (0..client.servers()).any(|server| client.is_connected(server));
+        if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
+            for (key, parameters) in upstream.watches.values() {
+                let id = (route.clone(), parameters.clone());
+                let question = self.names.get_mut(key).and_then(|name| name.questions.get_mut(&id));
+                if let Some(question) = question.filter(|question| !question.is_answered) {
+                    question.asked_at = is_connected.then_some(now);
+                    touched.insert(key.clone());
+                }
+            }
+        }
+        for of_watch in &outcome.touched {
+            let Some((key, parameters)) = upstream.watches.get(&of_watch.watch) else { continue };
+            let id = (route.clone(), parameters.clone());
+            let Some(name) = self.names.get_mut(key) else { continue };
+            let Some(question) = name.questions.get_mut(&id) else { continue };
+            if of_watch.member.is_none() {
+                question.hear(of_watch.watch, client);
+                if question.answer == Some(Answer::Complete) && crate::client::is_set(key.1.as_str()) {
+                    self.notices.push(Notice::SetComplete(set_id(key, parameters)));
+                }
+                touched.insert(key.clone());
+            }
+        }
+        let accepted =
+            outcome.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
+        let removed = outcome.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
+        touched.extend(accepted.chain(removed).filter(|key| self.names.contains_key(key)));
+        if let Some(judged) = &outcome.response {
+            self.counts.replaced += judged.replaced as u64;
+            for plain in &judged.plain {
+                let key = (judged.type_url.clone(), plain.clone());
+                self.stop_sharing(&key, &mut touched);
+            }
+        }
+        self.review_all(now, touched);
+    }
+
+    /// T43c: what came without saying whom it is for is asked for again, by each locator alone.
+    fn stop_sharing(&mut self, key: &Key, touched: &mut BTreeSet<Key>) {
+        if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
+            name.is_unshared = true;
+            self.counts.unshared += 1;
+            self.notices.push(Notice::Unshared { type_url: key.0.clone(), name: key.1.clone() });
+            touched.insert(key.clone());
+        }
+    }
+
+    /// Takes wildcards and globs that were complete in an earlier life, as [noticed](Notice::SetComplete): what was restored of
+    /// them is all there is until an upstream says something else.
+    pub fn restore_sets(&mut self, sets: impl IntoIterator<Item = (TypeUrl, ResourceName, Constraints)>) {
+        self.restored.extend(sets);
+    }
+}
+
+impl Question {
+    /// Takes what a client knows.
+    fn hear(&mut self, watch: WatchId, client: &Client) {
+        self.is_answered = client.is_answered(watch);
+        if self.is_answered {
+            self.answer = client.answer(watch);
+        }
+    }
+}
+
+/// A wildcard or glob with its parameters, written like a variant.
+fn set_id(key: &Key, parameters: &Parameters) -> (TypeUrl, ResourceName, Constraints) {
+    let keys: Vec<_> = parameters.iter().map(|(key, _)| key.clone()).collect();
+    let constraints = Constraints::agreeing_with(parameters, &keys).unwrap_or_default();
+    (key.0.clone(), key.1.clone(), constraints)
+}

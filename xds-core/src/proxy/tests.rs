@@ -1,0 +1,337 @@
+//! Who is asked for what, in front of our own server.
+
+use std::time::Duration;
+
+use super::fixture::{World, by_node};
+use super::{ProxyConfig, ProxyLoad, Sharing, UpstreamKind};
+use crate::client::Protocol;
+use crate::server::fixture::{Sotw, parameters};
+
+#[test]
+fn t43_who_asks_for_what_is_at_hand_is_answered_without_a_word_upstream() {
+    let mut world = World::delta("X r[env=prod]=A r[env=test]=B");
+    let mut one = world.leaf("X", "r?env=prod&pod=1");
+    world.run();
+    assert_eq!(one.sent(), "n1 X r[env=prod]=A");
+    assert_eq!(world.told(), "+r{env=prod,pod=1}", "T44: as it was asked for");
+    let mut other = world.leaf("X", "r?env=prod&pod=2");
+    assert_eq!(other.sent(), "n1 X r[env=prod]=A", "at once");
+    world.run();
+    assert_eq!(world.told(), "");
+    let mut third = world.leaf("X", "r?env=test&pod=3");
+    world.run();
+    assert_eq!((third.sent(), world.told()), ("n1 X r[env=test]=B".into(), "+r{env=test,pod=3}".into()));
+    let counts = world.proxy.counts();
+    assert_eq!((counts.hits, counts.misses), (1, 2));
+}
+
+#[test]
+fn v18_v19_two_locators_on_one_stream_have_a_life_of_their_own() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let config = ProxyConfig::default();
+        let mut world = World::new(protocol, "X r[env=prod]=A r[env=test]=B", config);
+        let mut leaf = world.leaf("X", "r?env=prod r?env=test");
+        world.run();
+        world.pass(Duration::from_millis(50));
+        assert_eq!(leaf.sent(), "n1 X r[env=prod]=A r[env=test]=B", "{protocol:?}");
+        leaf.ack("X", "1");
+        leaf.ask("X", "-r?env=test");
+        world.commit("X r[env=test]=C");
+        assert_eq!(leaf.sent(), "");
+        leaf.ask("X", "r?env=test");
+        world.run();
+        assert_eq!(leaf.sent(), "n2 X r[env=test]=C");
+    }
+}
+
+#[test]
+fn t35_an_absence_is_answered_for_its_own_locator_only() {
+    let mut world = World::delta("X r[env=prod]=A");
+    let mut one = world.leaf("X", "r?env=prod r?env=qa&pod=1");
+    world.run();
+    assert_eq!(world.told(), "+r{env=qa,pod=1} +r{env=prod}");
+    assert_eq!(one.sent(), "n1 X r[env=prod]=A -r[env=qa]");
+    let mut other = world.leaf("X", "r?env=qa&pod=2");
+    world.run();
+    assert_eq!((other.sent(), world.told()), ("n1 X -r".into(), "+r{env=qa,pod=2}".into()));
+    world.commit("X r[env=qa]=B");
+    one.ack("X", "1");
+    other.ack("X", "1");
+    assert_eq!((one.sent(), other.sent()), ("n2 X r[env=qa]=B".into(), "n2 X r[env=qa]=B".into()));
+}
+
+/// The case of a fleet that starts: all come at once, and nobody knows which keys count.
+#[test]
+fn misses_wait_for_the_first_answer_and_then_one_of_each_kind_is_asked_for() {
+    let mut world = World::delta("X r[env=a]=A r[env=b]=B r[env=c]=C");
+    world.is_slow = true;
+    let mut leaves: Vec<_> = (0..300)
+        .map(|pod| world.leaf("X", &format!("r?env={}&pod={pod}", ["a", "b", "c"][pod % 3])))
+        .collect();
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    assert_eq!(world.proxy.counts().joined, 299);
+    world.is_slow = false;
+    world.run();
+    assert_eq!(world.told(), "+r{env=b,pod=1} +r{env=c,pod=2}", "one for each set of the keys that count");
+    for (pod, leaf) in leaves.iter_mut().enumerate() {
+        let (env, content) = [("a", "A"), ("b", "B"), ("c", "C")][pod % 3];
+        assert_eq!(leaf.sent(), format!("n1 X r[env={env}]={content}"));
+    }
+    assert_eq!(world.proxy.load(), ProxyLoad { wants: 300, questions: 3 });
+}
+
+#[test]
+fn a_slow_first_answer_is_waited_for_50_ms_and_what_turns_out_needless_is_given_up() {
+    let mut world = World::delta("X r[env=a]=A");
+    world.is_slow = true;
+    let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    world.pass(Duration::from_millis(49));
+    assert_eq!(world.told(), "");
+    world.pass(Duration::from_millis(1));
+    assert_eq!(world.told(), "+r{env=a,pod=1} +r{env=a,pod=2}");
+    world.is_slow = false;
+    world.run();
+    assert_eq!(world.told(), "-r{env=a,pod=1} -r{env=a,pod=2}", "T43b: one that stays covers it");
+    leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 X r[env=a]=A"));
+    world.commit("X r[env=a]=B");
+    for leaf in &mut leaves {
+        leaf.ack("X", "1");
+        assert_eq!(leaf.sent(), "n2 X r[env=a]=B");
+    }
+}
+
+/// T43, T31: keys move. Who shared what is gone is asked for, and sees one change.
+#[test]
+fn t43_who_loses_a_shared_variant_keeps_it_until_its_own_answer() {
+    let mut world = World::delta("X r[env=a]=A");
+    let mut leaves: Vec<_> =
+        (0..4).map(|at| world.leaf("X", &format!("r?env=a&ver={}&pod={at}", at % 2))).collect();
+    world.run();
+    world.told();
+    for leaf in &mut leaves {
+        assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
+        leaf.ack("X", "1");
+    }
+    world.is_slow = true;
+    world.commit("X -r[env=a] r[env=a,ver=0]=B r[env=a,ver=1]=C");
+    world.is_slow = false;
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=1,ver=1}", "one of those that it is not for");
+    for (at, leaf) in leaves.iter_mut().enumerate() {
+        let (ver, content) = [(0, "B"), (1, "C")][at % 2];
+        assert_eq!(leaf.sent(), format!("n2 X r[env=a,ver={ver}]={content} -r[env=a]"));
+    }
+    assert_eq!(world.proxy.counts().requalified, 2);
+}
+
+#[test]
+fn c9b_a_removed_variant_is_for_nobody_new_and_no_removal_for_who_was_not_asked_about() {
+    let mut world = World::delta("X r[env=a]=A");
+    let (mut one, mut other) = (world.leaf("X", "r?env=a&pod=1"), world.leaf("X", "r?env=a&pod=2"));
+    world.run();
+    for leaf in [&mut one, &mut other] {
+        assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
+        leaf.ack("X", "1");
+    }
+    // The answer for the other is on its way.
+    crate::server::fixture::commit(&world.origin, "X -r[env=a]");
+    world.is_slow = true;
+    world.run();
+    world.is_slow = false;
+    world.run();
+    assert_eq!((one.sent(), other.sent()), ("n2 X -r[env=a]".into(), "n2 X -r[env=a]".into()));
+    assert_eq!(world.told(), "+r{env=a,pod=1} +r{env=a,pod=2}");
+    let mut late = world.leaf("X", "r?env=a&pod=3");
+    assert_eq!(late.sent(), "");
+    world.run();
+    assert_eq!(late.sent(), "n1 X -r");
+}
+
+#[test]
+fn t43b_what_others_share_stays_when_who_asked_for_it_leaves_and_goes_30_s_after_the_last() {
+    let mut world = World::delta("X r[env=a]=A");
+    let one = world.leaf("X", "r?env=a&pod=1");
+    let _keeps_the_stream = world.leaf("X", "s");
+    world.run();
+    let mut other = world.leaf("X", "r?env=a&pod=2");
+    world.run();
+    drop(one);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.told(), "+r{env=a,pod=1} +s{}");
+    world.commit("X r[env=a]=B");
+    assert_eq!(other.sent(), "n1 X r[env=a]=B");
+    drop(other);
+    world.run();
+    world.pass(Duration::from_secs(26));
+    assert_eq!(world.told(), "");
+    // Who comes back in time finds it.
+    let mut back = world.leaf("X", "r?env=a&pod=3");
+    assert_eq!(back.sent(), "n1 X r[env=a]=B");
+    world.run();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.told(), "");
+    drop(back);
+    world.run();
+    world.pass(Duration::from_secs(34));
+    assert_eq!(world.told(), "-r{env=a,pod=1}");
+    assert_eq!(world.proxy.load(), ProxyLoad { wants: 1, questions: 1 });
+    assert!(world.proxy.cache().snapshot().get(&"type.googleapis.com/X".into(), &"r".into()).is_none());
+}
+
+#[test]
+fn what_nobody_asks_for_is_kept_up_to_a_sum_of_bytes() {
+    let config = ProxyConfig { linger_bytes: 10, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X a=12345678 b=12345678", config);
+    let (one, other) = (world.leaf("X", "a"), world.leaf("X", "b"));
+    let _keeps_the_stream = world.leaf("X", "s");
+    world.run();
+    assert_eq!(world.told(), "+a{} +b{} +s{}");
+    drop((one, other));
+    world.run();
+    assert_eq!(world.told(), "-a{} -b{}");
+    let config =
+        ProxyConfig { linger_bytes: 20, linger: Duration::from_secs(1000), ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X a=12345678 b=12345678", config);
+    let (one, mut other) = (world.leaf("X", "a"), world.leaf("X", "b"));
+    world.run();
+    drop(one);
+    world.run();
+    assert_eq!((other.sent(), world.told()), ("n1 X b[]=12345678".replace("[]", ""), "+a{} +b{}".into()));
+}
+
+#[test]
+fn a_wildcard_is_asked_for_by_each_set_of_parameters_and_shares_what_it_brings() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS c[env=a]=1 c[env=b]=2 d=3", ProxyConfig::default());
+        let mut one = world.sotw_leaf("CDS", "*?env=a&pod=1");
+        world.run();
+        assert_eq!(one.sent(), "n1 CDS c[env=a]=1 d[]=3");
+        let mut other = world.leaf("CDS", "*?env=a&pod=2");
+        assert_eq!(other.sent(), "", "there may be what is only for pod 2");
+        world.run();
+        assert_eq!(other.sent(), "n1 CDS c[env=a]=1 d[]=3");
+        one.ack("CDS", "1");
+        other.ack("CDS", "1");
+        world.commit("CDS -d e=4");
+        one.pass(Duration::from_secs(5));
+        other.pass(Duration::from_secs(5));
+        world.pass(Duration::from_secs(5));
+        assert_eq!(
+            (one.sent(), other.sent()),
+            ("n2 CDS c[env=a]=1 e[]=4 d[]=3".into(), "n2 CDS e[]=4".into())
+        );
+        one.ack("CDS", "2");
+        other.ack("CDS", "2");
+        one.pass(Duration::from_secs(5));
+        other.pass(Duration::from_secs(5));
+        assert_eq!((one.sent(), other.sent()), ("n3 CDS c[env=a]=1 e[]=4".into(), "n3 CDS -d[]".into()));
+    }
+}
+
+#[test]
+fn with_declared_keys_a_wildcard_is_asked_for_once_for_all_that_agree_on_them() {
+    let upstream = UpstreamKind::Locators { set_keys: Some(["env".into()].into()) };
+    let config = ProxyConfig { upstream, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "CDS c[env=a]=1", config);
+    let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("CDS", &format!("*?env=a&pod={pod}"))).collect();
+    world.run();
+    assert_eq!(world.told(), "+*{env=a}");
+    leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 CDS c[env=a]=1"));
+}
+
+#[test]
+fn with_sharing_off_each_locator_is_asked_for() {
+    let config = ProxyConfig { sharing: Sharing::Off, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
+    let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=0} +r{env=a,pod=1} +r{env=a,pod=2}");
+    leaves.iter_mut().for_each(|leaf| assert_eq!(leaf.sent(), "n1 X r[env=a]=A"));
+}
+
+#[test]
+fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees() {
+    let config = ProxyConfig { sharing: Sharing::Audit { one_in: 2 }, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
+    let mut leaves = vec![world.leaf("X", "r?env=a&pod=0")];
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    for pod in 1..=4 {
+        leaves.push(world.leaf("X", &format!("r?env=a&pod={pod}")));
+        world.run();
+    }
+    assert_eq!(world.told(), "+r{env=a,pod=2} +r{env=a,pod=4}");
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.told(), "-r{env=a,pod=2} -r{env=a,pod=4}");
+    let counts = world.proxy.counts();
+    assert_eq!((counts.audited, counts.disagreed), (2, 0));
+}
+
+/// A server without TP2 that knows its clients by their node: ours, asked by name.
+#[test]
+fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS c[env=a]=1 c[env=b]=2 c[!env]=3", by_node(&["env"]));
+        let leaf = |world: &World, node: &str| {
+            let mut leaf = Sotw::new(world.proxy.cache());
+            leaf.stream.on_node(parameters(node));
+            leaf.ask("CDS", "", "");
+            leaf
+        };
+        let (mut one, mut other) = (leaf(&world, "env=a pod=1"), leaf(&world, "env=a pod=2"));
+        let (mut third, mut fourth) = (leaf(&world, "env=b pod=3"), leaf(&world, "pod=4"));
+        world.run();
+        assert_eq!((one.sent(), other.sent()), ("n1 CDS c=1".into(), "n1 CDS c=1".into()), "{protocol:?}");
+        assert_eq!((third.sent(), fourth.sent()), ("n1 CDS c=2".into(), "n1 CDS c=3".into()));
+        assert_eq!(world.proxy.load().questions, 3, "one for each value of env, and one without");
+        // Who speaks TP2 is told whom each is for, and the same cache serves it.
+        let mut located = world.leaf("CDS", "c?env=a&pod=9");
+        world.run();
+        assert_eq!(located.sent(), "n1 CDS c[env=a]=1");
+        world.commit("CDS -c[env=b]");
+        third.ack("CDS", "1");
+        third.pass(Duration::from_secs(5));
+        world.pass(Duration::from_secs(5));
+        assert_eq!(third.sent(), "");
+        third.pass(Duration::from_secs(5));
+        assert_eq!(third.sent(), "n2 CDS");
+        one.ack("CDS", "1");
+        assert_eq!(one.sent(), "");
+    }
+}
+
+#[test]
+fn an_outage_takes_nothing_away_and_a_miss_waits_for_its_end() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS c=1; X r[env=a]=A", ProxyConfig::default());
+        let (mut state, mut leaf) = (world.sotw_leaf("CDS", ""), world.leaf("X", "r?env=a"));
+        world.run();
+        assert_eq!((state.sent(), leaf.sent()), ("n1 CDS c=1".into(), "n1 X r[env=a]=A".into()));
+        state.ack("CDS", "1");
+        leaf.ack("X", "1");
+        world.lose();
+        world.pass(Duration::from_secs(100));
+        let mut hit = world.leaf("X", "r?env=a&pod=2");
+        let mut miss = world.leaf("X", "r?env=b s");
+        world.run();
+        assert_eq!((hit.sent(), miss.sent()), ("n1 X r[env=a]=A".into(), String::new()));
+        miss.pass(Duration::from_secs(10));
+        assert_eq!(miss.sent(), "n1 X !\"r\"(14) !\"s\"(14)", "never that there is none");
+        for leaf in [&mut hit, &mut leaf] {
+            leaf.pass(Duration::from_secs(1000));
+            assert_eq!(leaf.sent(), "");
+        }
+        state.pass(Duration::from_secs(1000));
+        assert_eq!(state.sent(), "");
+        world.is_up = true;
+        world.commit("X r[env=b]=B");
+        world.pass(Duration::from_secs(100));
+        miss.ack("X", "1");
+        world.pass(Duration::from_secs(15));
+        assert_eq!(miss.sent(), "n2 X r[env=b]=B -s");
+    }
+}
