@@ -1,1 +1,406 @@
-//! How each type stands with each upstream, generation by generation.
+//! How each type stands with one upstream, generation by generation.
+//!
+//! Every stream to the upstream begins a [`Generation`]. It is told once, by an [`Init`], when each requested type has its
+//! first response, is rejected, or was silent for the resource timeout; from then on each change is told by itself. A
+//! type that the upstream does not serve never keeps the others from that.
+//!
+//! ```text
+//!                  on_response                    on_open
+//!   Requested -----------------> Synced(g) -----------------> Stale(g)
+//!    |     ^                      |     ^                      |    |
+//!    |     | on_open (answered)   |     | on_response          |    +-- on_response --> Synced(g+1)
+//!    |     | on_probe (isolated)  |     | (answered)           |
+//!    v     |                      v     |                      v
+//!   Rejected(g, status) <---------+-----+----------------------+
+//! ```
+//!
+//! xDS has no message for a type that is not served. There are two ways to learn of it:
+//!
+//! - *Answered*: the upstream says UNIMPLEMENTED for the type alone, by an error in a response or as the end of the RPC
+//!   that only this type has ([`Health::on_rejected`]). Nothing else suffers, so the next stream asks again.
+//! - *Isolated*: the main stream ends whenever the type is asked. The next streams ask what answered and a part of what did
+//!   not, until one type alone brings the end: with n types and one culprit after at most log2(n) + 1 reconnects. It stays
+//!   away from the main stream until a [probe](Health::probe_at) on a stream of its own succeeds, and comes back then at
+//!   once: who waits for an outage to try again may wait for months.
+//!
+//! Silence is never a rejection: a silent type is *pending*, and what is known of it from before stays in use.
+//!
+//! Deliberately not here: streams, requests, resources, and who wants a type; a type is requested or it is not.
+//!
+//! ```
+//! use std::time::Duration;
+//! use xds_core::client::Code;
+//! use xds_core::proxy::health::{Event, Health, Status};
+//!
+//! let now = Duration::ZERO;
+//! let (clusters, things) = ("type.googleapis.com/C".into(), "type.googleapis.com/T".into());
+//! let mut health = Health::default();
+//! health.request(now, &clusters);
+//! health.request(now, &things);
+//! health.on_open(now);
+//! for type_url in [&clusters, &things] {
+//!     health.on_asked(now, type_url);
+//! }
+//! assert!(health.on_response(&clusters).is_empty(), "nothing is known of the other");
+//! let status = Status { code: Code(12), message: "no such type".into() };
+//! let events = health.on_rejected(&things, status.clone());
+//! let [Event::Init(init)] = &events[..] else { panic!("all is known") };
+//! assert!(init.confirmed.contains(&clusters));
+//! assert_eq!(init.rejected[&things], status);
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `state` | the words: generation, status, the state of a type, [`Init`] |
+//! | `search` | which of the types that did not answer ends the stream |
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::name::TypeUrl;
+
+use search::Search;
+
+pub use state::{Event, Generation, Init, State, Status};
+
+#[cfg(test)]
+mod isolation_tests;
+mod search;
+mod state;
+#[cfg(test)]
+mod tests;
+
+/// The types that are asked of one upstream, and how each stands.
+///
+/// The caller tells what becomes of the main stream, hands what comes back to those it concerns, and asks for
+/// [`unasked`](Self::unasked) types what [`may_ask`](Self::may_ask) allows. Each call costs O(types).
+#[derive(Debug)]
+pub struct Health {
+    resource_timeout: Duration,
+    /// Of the newest stream.
+    generation: Generation,
+    /// The newest generation whose [`Init`] was given.
+    told: Generation,
+    phase: Phase,
+    types: BTreeMap<TypeUrl, Requested>,
+    search: Search,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The next stream may be to another server than the one before, or a newer one.
+    Away,
+    /// A type ended the stream; the next one leads to the same server.
+    Searching,
+    /// The main stream stands.
+    Open,
+}
+
+/// What is known of one requested type.
+#[derive(Debug)]
+struct Requested {
+    state: State,
+    /// Whether the present stream was asked for it.
+    is_asked: bool,
+    /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or nothing any more.
+    deadline: Option<Duration>,
+    /// When to probe it; `None` unless it is isolated.
+    probe_at: Option<Duration>,
+    /// How often in a row it was isolated, or a probe failed.
+    failures: u32,
+}
+
+impl Health {
+    /// Of an upstream of which nothing is requested yet. A type that is silent for `resource_timeout` is pending.
+    #[must_use]
+    pub fn new(resource_timeout: Duration) -> Self {
+        Self {
+            resource_timeout,
+            generation: Generation::ZERO,
+            told: Generation::ZERO,
+            phase: Phase::Away,
+            types: BTreeMap::new(),
+            search: Search::default(),
+        }
+    }
+
+    /// Somebody wants a type; saying so again changes nothing. While a search goes on it waits for the result, so that no
+    /// end of the stream is laid to another type.
+    pub fn request(&mut self, now: Duration, type_url: &TypeUrl) {
+        if self.types.contains_key(type_url) {
+            return;
+        }
+        if self.search.is_active() {
+            self.search.hold(type_url.clone());
+        }
+        let deadline = self.is_open().then(|| now + self.resource_timeout);
+        let requested =
+            Requested { state: State::Requested, is_asked: false, deadline, probe_at: None, failures: 0 };
+        self.types.insert(type_url.clone(), requested);
+    }
+
+    /// Nobody wants a type any more. It is forgotten, its rejection too.
+    pub fn release(&mut self, type_url: &TypeUrl) -> Vec<Event> {
+        self.types.remove(type_url);
+        self.search.clear(type_url);
+        self.tell(None)
+    }
+
+    /// The main stream stands, so that requests can go out: a new generation begins. What the one before learnt is probed
+    /// again, isolated types by themselves.
+    pub fn on_open(&mut self, now: Duration) -> Vec<Event> {
+        let is_new_server = self.phase != Phase::Searching;
+        self.phase = Phase::Open;
+        self.generation = self.generation.next();
+        for requested in self.types.values_mut() {
+            requested.deadline = requested.probe_at.is_none().then(|| now + self.resource_timeout);
+            requested.state = match (requested.state.clone(), &mut requested.probe_at) {
+                (State::Rejected(_, status), Some(probe_at)) => {
+                    if is_new_server {
+                        *probe_at = now;
+                        requested.failures = 0;
+                    }
+                    State::Rejected(self.generation, status)
+                }
+                (State::Rejected(..), None) => State::Requested,
+                (State::Synced(before), _) => State::Stale(before),
+                (state @ (State::Requested | State::Stale(_)), _) => state,
+            };
+        }
+        self.tell(None)
+    }
+
+    /// The main stream was asked for a type that it [may](Self::may_ask) be asked for: the time of its silence begins.
+    pub fn on_asked(&mut self, now: Duration, type_url: &TypeUrl) {
+        debug_assert!(self.is_open() && self.may_ask(type_url), "{type_url} was asked though it may not be");
+        let timeout = self.resource_timeout;
+        let Some(requested) = self.types.get_mut(type_url).filter(|requested| !requested.is_asked) else {
+            return;
+        };
+        requested.is_asked = true;
+        if !matches!(requested.state, State::Synced(_)) {
+            requested.deadline = Some(now + timeout);
+        }
+    }
+
+    /// A response of a type was processed. The first one of a generation confirms the type.
+    pub fn on_response(&mut self, type_url: &TypeUrl) -> Vec<Event> {
+        self.on_answer(type_url, State::Synced(self.generation))
+    }
+
+    /// The upstream answered that it does not serve a type: UNIMPLEMENTED in a `resource_errors`, or as the end of the RPC
+    /// of this type alone. Of several such answers on one stream the first one stays.
+    pub fn on_rejected(&mut self, type_url: &TypeUrl, status: Status) -> Vec<Event> {
+        self.on_answer(type_url, State::Rejected(self.generation, status))
+    }
+
+    fn on_answer(&mut self, type_url: &TypeUrl, state: State) -> Vec<Event> {
+        let is_open = self.is_open();
+        let requested = self.types.get_mut(type_url);
+        // An isolated type was not asked on this stream; what is said of it is on its way from elsewhere.
+        let Some(requested) = requested.filter(|requested| is_open && requested.probe_at.is_none()) else {
+            return Vec::new();
+        };
+        requested.deadline = None;
+        if matches!(state, State::Synced(_)) {
+            requested.failures = 0;
+        }
+        if std::mem::discriminant(&requested.state) == std::mem::discriminant(&state) {
+            return Vec::new();
+        }
+        requested.state = state;
+        self.search.clear(type_url);
+        self.tell(Some(type_url))
+    }
+
+    /// The main stream ended, with the status if the server gave one, or could not be opened. After a status by which
+    /// servers refuse a type, those that were asked and did not answer are suspects; after any other one nobody is.
+    pub fn on_end(&mut self, now: Duration, status: Option<Status>) -> Vec<Event> {
+        self.phase = Phase::Away;
+        let unanswered = self.unanswered();
+        for requested in self.types.values_mut() {
+            requested.is_asked = false;
+            requested.deadline = None;
+        }
+        let status = status.filter(Status::may_mean_a_type);
+        let Some(status) = status.filter(|_| self.search.concerns(&unanswered)) else { return Vec::new() };
+        self.phase = Phase::Searching;
+        let culprit = self.search.on_end(unanswered);
+        let Some(type_url) = culprit else { return Vec::new() };
+        let requested = self.types.get_mut(&type_url).expect("only what is requested is searched");
+        requested.state = State::Rejected(self.generation, status);
+        requested.back_off(now);
+        self.tell(Some(&type_url))
+    }
+
+    /// The types that may have ended the stream: those that were asked and did not answer. Those that were silent for long
+    /// only if there is no other.
+    fn unanswered(&self) -> BTreeSet<TypeUrl> {
+        let is_open = |requested: &Requested| {
+            requested.is_asked && matches!(requested.state, State::Requested | State::Stale(_))
+        };
+        let all = self.types.iter().filter(|(_, requested)| is_open(requested));
+        let (fresh, silent): (BTreeMap<_, _>, _) =
+            all.partition(|(_, requested)| requested.deadline.is_some());
+        let suspects = if fresh.is_empty() { silent } else { fresh };
+        suspects.into_keys().cloned().collect()
+    }
+
+    /// When to call [`on_timeout`](Self::on_timeout). Probes have their own time.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.types.values().filter_map(|requested| requested.deadline).min()
+    }
+
+    /// Does what is due: types that were silent for too long are pending. The stream outlived their being asked, so they
+    /// are no suspects either.
+    pub fn on_timeout(&mut self, now: Duration) -> Vec<Event> {
+        for (type_url, requested) in &mut self.types {
+            if requested.deadline.is_some_and(|deadline| deadline <= now) {
+                requested.deadline = None;
+                if requested.is_asked {
+                    self.search.clear(type_url);
+                }
+            }
+        }
+        self.tell(None)
+    }
+
+    /// Whether the main stream may be asked for a type, now or when it opens. Not a rejected type, and not one that has
+    /// to wait until it is known which other type ends the stream.
+    #[must_use]
+    pub fn may_ask(&self, type_url: &TypeUrl) -> bool {
+        let may = |requested: &Requested| match requested.state {
+            State::Rejected(..) => requested.probe_at.is_none() && !self.is_open(),
+            State::Requested | State::Synced(_) | State::Stale(_) => !self.search.holds_back(type_url),
+        };
+        self.types.get(type_url).is_some_and(may)
+    }
+
+    /// The types that may be asked and were not yet asked on this stream, in order. There may be more after each event.
+    pub fn unasked(&self) -> impl Iterator<Item = &TypeUrl> {
+        let unasked = self.types.iter().filter(|(_, requested)| self.is_open() && !requested.is_asked);
+        unasked.map(|(type_url, _)| type_url).filter(|type_url| self.may_ask(type_url))
+    }
+
+    /// When to ask for an isolated type alone, on a stream of its own; `None` for every other type.
+    ///
+    /// After 30 s, then twice as long each time up to 10 min; at once when the main stream comes back after a loss that
+    /// had another cause, as the server may be a newer one.
+    #[must_use]
+    pub fn probe_at(&self, type_url: &TypeUrl) -> Option<Duration> {
+        self.types.get(type_url)?.probe_at
+    }
+
+    /// What became of a probe: `Ok` when its stream was answered or stood for the resource timeout. The type may then be
+    /// asked on the main stream again, at once. An error leaves it isolated, with its original status.
+    pub fn on_probe(&mut self, now: Duration, type_url: &TypeUrl, outcome: Result<(), Status>) -> Vec<Event> {
+        let deadline = self.is_open().then(|| now + self.resource_timeout);
+        let requested = self.types.get_mut(type_url).filter(|requested| requested.probe_at.is_some());
+        let Some(requested) = requested else { return Vec::new() };
+        if outcome.is_err() {
+            requested.back_off(now);
+            return Vec::new();
+        }
+        requested.probe_at = None;
+        requested.state = State::Requested;
+        requested.deadline = deadline;
+        if self.search.is_active() {
+            self.search.hold(type_url.clone());
+        }
+        self.tell(Some(type_url))
+    }
+
+    /// The generation of the newest stream.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Whether the [`Init`] of the newest generation was given. Until then it is built, aside of the one before.
+    #[must_use]
+    pub fn is_init(&self) -> bool {
+        self.generation > Generation::ZERO && self.told == self.generation
+    }
+
+    /// How a type stands; `None` unless it is requested.
+    #[must_use]
+    pub fn state(&self, type_url: &TypeUrl) -> Option<&State> {
+        self.types.get(type_url).map(|requested| &requested.state)
+    }
+
+    /// Every requested type in order, with how it stands.
+    pub fn states(&self) -> impl Iterator<Item = (&TypeUrl, &State)> {
+        self.types.iter().map(|(type_url, requested)| (type_url, &requested.state))
+    }
+
+    fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Ends a transition: what there is to tell when a type changed, or none.
+    fn tell(&mut self, changed: Option<&TypeUrl>) -> Vec<Event> {
+        self.assert_invariants();
+        if self.is_init() {
+            let changed =
+                changed.and_then(|type_url| Some((type_url.clone(), self.state(type_url)?.clone())));
+            return changed
+                .map(|(type_url, state)| Event::Reclassified { type_url, state })
+                .into_iter()
+                .collect();
+        }
+        if !self.is_settled() {
+            return Vec::new();
+        }
+        self.told = self.generation;
+        vec![Event::Init(Init::new(self.generation, self.states()))]
+    }
+
+    /// Whether each type answered, is rejected or was silent for long. Without any there is nothing to tell.
+    fn is_settled(&self) -> bool {
+        let is_settled = |requested: &Requested| match requested.state {
+            // With nothing left to ask there may never be a stream again.
+            State::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
+            State::Synced(_) => self.is_open(),
+            State::Requested | State::Stale(_) => self.is_open() && requested.deadline.is_none(),
+        };
+        !self.types.is_empty() && self.types.values().all(is_settled)
+    }
+
+    fn assert_invariants(&self) {
+        debug_assert!(self.told <= self.generation);
+        for (type_url, requested) in &self.types {
+            let is_of_now = match requested.state {
+                // A type is never both confirmed and rejected: it has one state, which is of this generation.
+                State::Synced(generation) | State::Rejected(generation, _) => generation == self.generation,
+                State::Stale(generation) => generation < self.generation,
+                State::Requested => true,
+            };
+            debug_assert!(is_of_now, "{type_url} is {:?} in {}", requested.state, self.generation);
+            let is_rejected = matches!(requested.state, State::Rejected(..));
+            debug_assert!(is_rejected || requested.probe_at.is_none(), "only what is rejected is isolated");
+            debug_assert!(!is_rejected || !self.search.has(type_url), "what is rejected is no suspect");
+            debug_assert!(self.is_open() || !requested.is_asked, "only a stream is asked");
+            debug_assert!(self.is_open() || requested.deadline.is_none(), "timers run only on a stream");
+        }
+        debug_assert!(self.search.types().all(|type_url| self.types.contains_key(type_url)));
+    }
+}
+
+/// With the timeout of gRFC A57: 15 s (C5).
+impl Default for Health {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(15))
+    }
+}
+
+impl Requested {
+    fn back_off(&mut self, now: Duration) {
+        let after = FIRST_PROBE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PROBE);
+        self.probe_at = Some(now + after);
+        self.failures = self.failures.saturating_add(1);
+    }
+}
+
+const FIRST_PROBE: Duration = Duration::from_secs(30);
+const LONGEST_PROBE: Duration = Duration::from_secs(600);

@@ -1,0 +1,347 @@
+//! Generations, Init and rejections that are answered. Types go by one letter.
+
+use super::*;
+use crate::client::Code;
+
+pub(super) const UNIMPLEMENTED: Code = Code(12);
+
+/// One upstream, driven like a driver does.
+#[derive(Default)]
+pub(super) struct Fixture {
+    pub(super) health: Health,
+    pub(super) now: Duration,
+}
+
+pub(super) fn url(letter: &str) -> TypeUrl {
+    format!("type.googleapis.com/{letter}").as_str().into()
+}
+
+pub(super) fn status(code: Code) -> Status {
+    Status { code, message: "in the words of the server".into() }
+}
+
+/// `1: a b !c ?d`: in generation 1 a and b are confirmed, c is rejected, d is pending; `!c` and so on alone for a type that
+/// is reclassified.
+pub(super) fn shown(events: &[Event]) -> String {
+    let one = |event: &Event| match event {
+        Event::Init(init) => shown_init(init),
+        Event::Reclassified { type_url, state } => shown_state(type_url, state),
+    };
+    events.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn shown_init(init: &Init) -> String {
+    let mut text = format!("{}:", init.generation);
+    let types = [
+        init.confirmed.iter().map(|of| (of, "")).collect::<Vec<_>>(),
+        init.rejected.keys().map(|of| (of, "!")).collect(),
+        init.pending.iter().map(|of| (of, "?")).collect(),
+    ];
+    for (type_url, mark) in types.concat() {
+        text += &format!(" {mark}{}", type_url.message_name());
+    }
+    text
+}
+
+pub(crate) fn shown_state(type_url: &TypeUrl, state: &State) -> String {
+    let mark = match state {
+        State::Synced(_) => "",
+        State::Rejected(..) => "!",
+        State::Requested | State::Stale(_) => "?",
+    };
+    format!("{mark}{}", type_url.message_name())
+}
+
+impl Fixture {
+    /// With these types requested.
+    pub(super) fn of(types: &str) -> Self {
+        let mut fixture = Self::default();
+        types.split_whitespace().for_each(|of| fixture.health.request(Duration::ZERO, &url(of)));
+        fixture
+    }
+
+    pub(super) fn request(&mut self, of: &str) {
+        self.health.request(self.now, &url(of));
+        self.ask();
+    }
+
+    /// Opens a stream and asks what may be asked.
+    pub(super) fn open(&mut self) -> String {
+        let events = self.health.on_open(self.now);
+        self.ask();
+        shown(&events)
+    }
+
+    /// Asks what may be asked and was not.
+    pub(super) fn ask(&mut self) {
+        let unasked: Vec<_> = self.health.unasked().cloned().collect();
+        unasked.iter().for_each(|of| self.health.on_asked(self.now, of));
+    }
+
+    pub(super) fn respond(&mut self, types: &str) -> String {
+        let respond = |of| self.health.on_response(&url(of));
+        let events: Vec<_> = types.split_whitespace().flat_map(respond).collect();
+        self.ask();
+        shown(&events)
+    }
+
+    pub(super) fn reject(&mut self, of: &str) -> String {
+        let events = self.health.on_rejected(&url(of), status(UNIMPLEMENTED));
+        self.ask();
+        shown(&events)
+    }
+
+    pub(super) fn end(&mut self, code: Code) -> String {
+        shown(&self.health.on_end(self.now, Some(status(code))))
+    }
+
+    /// Lets seconds pass.
+    pub(super) fn pass(&mut self, seconds: u64) -> String {
+        let until = self.now + Duration::from_secs(seconds);
+        let mut events = Vec::new();
+        while let Some(deadline) = self.health.next_deadline().filter(|deadline| *deadline <= until) {
+            self.now = deadline;
+            events.extend(self.health.on_timeout(deadline));
+            self.ask();
+        }
+        self.now = until;
+        shown(&events)
+    }
+
+    /// What the stream is asked for, or will be.
+    pub(super) fn askable(&self) -> String {
+        let may = |of: &&TypeUrl| self.health.may_ask(of);
+        let types = self.health.states().map(|(of, _)| of).filter(may);
+        types.map(|of| of.message_name()).collect::<Vec<_>>().join(" ")
+    }
+
+    pub(super) fn state(&self, of: &str) -> String {
+        match self.health.state(&url(of)) {
+            None => "-".into(),
+            Some(State::Requested) => "requested".into(),
+            Some(State::Synced(generation)) => format!("synced {generation}"),
+            Some(State::Rejected(generation, status)) => format!("rejected {generation} {}", status.code),
+            Some(State::Stale(generation)) => format!("stale {generation}"),
+        }
+    }
+}
+
+#[test]
+fn init_is_told_once_when_each_type_has_its_first_response() {
+    let mut f = Fixture::of("a b");
+    assert_eq!(f.open(), "");
+    assert_eq!(f.respond("a a"), "");
+    assert!(!f.health.is_init());
+    assert_eq!(f.respond("b"), "1: a b");
+    assert!(f.health.is_init());
+    assert_eq!(f.respond("a b"), "");
+    assert_eq!(f.pass(60), "");
+}
+
+#[test]
+fn g4_init_lists_a_rejected_type_with_its_original_status_and_the_others_are_healthy() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    assert_eq!(f.respond("a"), "");
+    let original = Status { code: UNIMPLEMENTED, message: "what is a b?".into() };
+    let events = f.health.on_rejected(&url("b"), original.clone());
+    let [Event::Init(init)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(init.rejected, BTreeMap::from([(url("b"), original.clone())]));
+    assert_eq!(init.confirmed, BTreeSet::from([url("a")]));
+    assert!(init.pending.is_empty());
+    // What it says later of the same does not replace the first words.
+    assert_eq!(f.reject("b"), "");
+    let State::Rejected(_, status) = f.health.state(&url("b")).unwrap() else { panic!("rejected") };
+    assert_eq!(*status, original);
+}
+
+#[test]
+fn a_silent_type_is_pending_when_its_timer_ends_and_never_rejected() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.respond("a");
+    assert_eq!(f.pass(14), "");
+    assert_eq!(f.pass(1), "1: a ?b");
+    assert_eq!(f.pass(3600), "");
+    assert_eq!(f.state("b"), "requested");
+    assert_eq!(f.askable(), "a b");
+}
+
+#[test]
+fn a_pending_type_is_reclassified_by_a_response_or_a_rejection() {
+    let mut f = Fixture::of("a b c");
+    f.open();
+    assert_eq!(f.pass(15), "1: ?a ?b ?c");
+    assert_eq!(f.respond("a"), "a");
+    assert_eq!(f.reject("b"), "!b");
+    assert_eq!([f.state("a"), f.state("b")], ["synced 1", "rejected 1 UNIMPLEMENTED"]);
+}
+
+#[test]
+fn the_newest_word_of_the_upstream_counts() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.respond("a");
+    assert_eq!(f.reject("b"), "1: a !b");
+    assert_eq!(f.respond("b"), "b");
+    assert_eq!(f.reject("a"), "!a");
+}
+
+#[test]
+fn a_type_requested_after_init_is_pending_and_told_when_it_is_known() {
+    let mut f = Fixture::of("a");
+    f.open();
+    assert_eq!(f.respond("a"), "1: a");
+    f.request("b");
+    f.request("c");
+    assert_eq!(f.state("b"), "requested");
+    assert_eq!(f.respond("b"), "b");
+    assert_eq!(f.pass(15), "", "it is pending as it was");
+    assert_eq!(f.reject("c"), "!c");
+}
+
+#[test]
+fn the_time_of_silence_begins_when_the_type_is_asked() {
+    let mut health = Health::new(Duration::from_secs(10));
+    health.request(Duration::ZERO, &url("a"));
+    assert_eq!(health.next_deadline(), None, "timers run only on a stream");
+    health.on_open(Duration::from_secs(1));
+    health.on_asked(Duration::from_secs(4), &url("a"));
+    assert_eq!(health.next_deadline(), Some(Duration::from_secs(14)));
+    health.on_end(Duration::from_secs(5), None);
+    assert_eq!(health.next_deadline(), None);
+}
+
+#[test]
+fn without_a_requested_type_there_is_no_init_and_nothing_to_ask() {
+    let mut f = Fixture::default();
+    assert_eq!((f.open().as_str(), f.pass(60).as_str(), f.askable().as_str()), ("", "", ""));
+    assert!(!f.health.is_init());
+    f.request("a");
+    assert_eq!(f.respond("a"), "1: a");
+}
+
+#[test]
+#[should_panic(expected = "was asked though it may not be")]
+fn asking_for_what_is_not_requested_breaks_an_invariant() {
+    let mut f = Fixture::of("a");
+    f.open();
+    f.health.on_asked(f.now, &url("b"));
+}
+
+#[test]
+fn the_release_of_the_last_type_that_kept_silent_ends_the_wait() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.respond("a");
+    assert_eq!(shown(&f.health.release(&url("b"))), "1: a");
+    assert_eq!((f.state("b").as_str(), f.respond("b").as_str()), ("-", ""));
+    assert_eq!(shown(&f.health.release(&url("a"))), "");
+}
+
+#[test]
+fn a_new_stream_is_a_new_generation_that_is_built_aside_of_the_one_before() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    assert_eq!(f.respond("a b"), "1: a b");
+    f.end(Code::UNAVAILABLE);
+    assert!(f.health.is_init(), "until there is a stream nothing is built");
+    assert_eq!(f.open(), "");
+    assert!(!f.health.is_init());
+    assert_eq!([f.state("a"), f.state("b")], ["stale 1", "stale 1"]);
+    assert_eq!(f.respond("a"), "");
+    assert_eq!([f.state("a"), f.state("b")], ["synced 2", "stale 1"]);
+    assert_eq!(f.pass(15), "2: a ?b");
+    f.end(Code::UNAVAILABLE);
+    f.open();
+    assert_eq!([f.state("a"), f.state("b")], ["stale 2", "stale 1"]);
+}
+
+#[test]
+fn the_rejected_list_is_of_one_generation_and_learnt_anew() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.respond("a");
+    assert_eq!(f.reject("b"), "1: a !b");
+    assert_eq!(f.askable(), "a");
+    f.end(Code::UNAVAILABLE);
+    assert_eq!(f.askable(), "a b", "the next stream may be to an upgraded server");
+    f.open();
+    assert_eq!(f.state("b"), "requested");
+    assert_eq!(f.respond("a b"), "2: a b");
+}
+
+#[test]
+fn with_every_type_rejected_the_next_stream_is_still_wanted() {
+    let mut f = Fixture::of("a");
+    f.open();
+    assert_eq!(f.reject("a"), "1: !a");
+    f.end(Code::UNAVAILABLE);
+    assert_eq!(f.askable(), "a");
+}
+
+#[test]
+fn a_stream_that_ends_before_init_leaves_the_generation_untold() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.respond("a");
+    assert_eq!(f.end(Code::UNAVAILABLE), "");
+    assert_eq!(shown(&f.health.release(&url("b"))), "", "there is no stream of which to tell");
+    f.open();
+    assert_eq!(f.respond("a"), "2: a");
+}
+
+#[test]
+fn what_comes_for_a_stream_that_ended_changes_nothing() {
+    let mut f = Fixture::of("a b");
+    f.open();
+    f.end(Code::UNAVAILABLE);
+    assert_eq!((f.respond("a").as_str(), f.reject("b").as_str()), ("", ""));
+    assert_eq!([f.state("a"), f.state("b")], ["requested", "requested"]);
+}
+
+/// Whatever happens, each requested type is in exactly one list of each Init, generations only grow, and an Init comes in
+/// bounded time. The machine itself asserts its invariants in each step.
+#[test]
+fn whatever_happens_a_type_is_in_one_list_of_an_init() {
+    fn prop(steps: Vec<(u8, u8)>) {
+        let mut f = Fixture::default();
+        let mut last = Generation::ZERO;
+        for (step, of) in steps {
+            let of = url(["a", "b", "c", "d", "e"][usize::from(of % 5)]);
+            let events = match step % 10 {
+                0 | 1 => {
+                    f.health.request(f.now, &of);
+                    Vec::new()
+                }
+                2 => f.health.release(&of),
+                3 | 4 => f.health.on_open(f.now),
+                5 | 6 => f.health.on_response(&of),
+                7 => f.health.on_rejected(&of, status(UNIMPLEMENTED)),
+                8 => f.health.on_end(f.now, Some(status(Code::INVALID_ARGUMENT))),
+                _ => f.health.on_probe(
+                    f.now,
+                    &of,
+                    if step < 128 { Ok(()) } else { Err(status(UNIMPLEMENTED)) },
+                ),
+            };
+            f.ask();
+            f.now += Duration::from_secs(1);
+            for event in events {
+                let Event::Init(init) = event else { continue };
+                assert!(init.generation > last);
+                last = init.generation;
+                let listed = init.confirmed.iter().chain(init.rejected.keys()).chain(&init.pending);
+                let mut listed: Vec<_> = listed.cloned().collect();
+                listed.sort();
+                let requested: Vec<_> = f.health.states().map(|(of, _)| of.clone()).collect();
+                assert!(!requested.is_empty());
+                assert_eq!(listed, requested);
+            }
+        }
+        let is_open = f.health.unasked().next().is_some() || f.health.next_deadline().is_some();
+        f.pass(60);
+        assert!(!is_open || f.health.is_init());
+    }
+    quickcheck::QuickCheck::new().tests(2000).quickcheck(prop as fn(Vec<(u8, u8)>));
+}
