@@ -20,6 +20,7 @@
 //! | `settle` | orders, and what becomes of them |
 //! | `linger` | questions that nobody relies on any more |
 //! | [`health`] | how each type stands with its upstream |
+//! | [`view`] | the same for readers in this process: a generation at a time, types that are rejected not at all |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ mod route;
 mod settle;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
 /// Decides what is asked of upstreams, and which of its clients that answers.
 #[derive(Debug)]

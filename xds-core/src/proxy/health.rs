@@ -5,13 +5,14 @@
 //! type that the upstream does not serve never keeps the others from that.
 //!
 //! ```text
-//!                  on_response                    on_open
-//!   Requested -----------------> Synced(g) -----------------> Stale(g)
-//!    |     ^                      |     ^                      |    |
-//!    |     | on_open (answered)   |     | on_response          |    +-- on_response --> Synced(g+1)
-//!    |     | on_probe (isolated)  |     | (answered)           |
-//!    v     |                      v     |                      v
-//!   Rejected(g, status) <---------+-----+----------------------+
+//!                on_response                     on_open
+//!   Requested -----------------> Synced(g) <----------------> Stale(g-1)
+//!    ^     |                      ^     |       on_response     |
+//!    |     | rejected             |     | rejected              | rejected
+//!    |     v                      |     v                       |
+//!    +--- Rejected(g, status) ----+  <--+-----------------------+
+//!  on_open (answered)     on_response (answered)
+//!  on_probe (isolated)
 //! ```
 //!
 //! xDS has no message for a type that is not served. There are two ways to learn of it:
@@ -63,6 +64,8 @@ use search::Search;
 
 pub use state::{Event, Generation, Init, State, Status};
 
+#[cfg(test)]
+pub(super) mod fixture;
 #[cfg(test)]
 mod isolation_tests;
 mod search;
@@ -384,6 +387,7 @@ impl Health {
             debug_assert!(self.is_open() || requested.deadline.is_none(), "timers run only on a stream");
         }
         debug_assert!(self.search.types().all(|type_url| self.types.contains_key(type_url)));
+        debug_assert!(self.search.is_active() || self.search.types().next().is_none(), "a search goes on");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Types that end the main stream whenever they are asked.
 
-use super::tests::{Fixture, UNIMPLEMENTED, shown, status, url};
+use super::fixture::{Fixture, UNIMPLEMENTED, shown, status, url};
 use super::*;
 use crate::client::Code;
 
@@ -55,7 +55,7 @@ fn one_culprit_of_n_types_is_isolated_within_log2_n_plus_1_reconnects() {
                 let reconnects = settle(&mut f, std::slice::from_ref(culprit), manner);
                 let limit = n.ilog2() as usize + 1;
                 assert!(reconnects <= limit, "{culprit} of {n}: {reconnects} > {limit}, {manner:?}");
-                assert_eq!(rejected(&f), [culprit.clone()]);
+                assert_eq!(rejected(&f), std::slice::from_ref(culprit));
                 assert!(f.health.is_init());
                 let confirmed = |of: &String| matches!(f.health.state(&url(of)), Some(State::Synced(_)));
                 assert!(names.iter().filter(|of| *of != culprit).all(confirmed));
@@ -102,7 +102,7 @@ fn the_next_streams_ask_what_answered_and_half_of_the_suspects() {
 }
 
 #[test]
-fn g5_the_codes_by_which_servers_refuse_a_type_make_suspects_and_others_do_not() {
+fn the_codes_by_which_servers_refuse_a_type_make_suspects_and_others_do_not() {
     for code in (0..=16).map(Code) {
         let mut f = Fixture::of("a b");
         f.open();
