@@ -22,7 +22,7 @@
 //! - *Isolated*: the main stream ends whenever the type is asked. The next streams ask what answered and a part of what did
 //!   not, until one type alone brings the end: with n types and one culprit after at most log2(n) + 1 reconnects. It stays
 //!   away from the main stream until a [probe](Health::probe_at) on a stream of its own succeeds, and comes back then at
-//!   once: who waits for an outage to try again may wait for months.
+//!   once: the next outage, which would bring a new generation, may be months away.
 //!
 //! Silence is never a rejection: a silent type is *pending*, and what is known of it from before stays in use.
 //!

@@ -154,15 +154,16 @@ fn a_type_that_was_silent_for_long_is_a_suspect_only_if_there_is_no_other() {
 
 #[test]
 fn a_suspect_that_is_silent_is_pending_and_no_suspect_any_more() {
-    let mut f = Fixture::of("a b");
+    let mut f = Fixture::of("a b c d");
     f.open();
     f.end(UNIMPLEMENTED);
     f.open();
-    assert_eq!(f.askable(), "a");
-    assert_eq!(f.pass(15), "2: ?a ?b", "a search does not keep a generation from its Init");
     assert_eq!(f.askable(), "a b");
-    assert_eq!(f.respond("b"), "b");
-    assert_eq!(f.state("a"), "requested");
+    assert_eq!(f.pass(15), "2: ?a ?b ?c ?d", "a search does not keep a generation from its Init");
+    assert_eq!(f.askable(), "a b c", "who was not asked could not answer");
+    assert_eq!(f.respond("a c"), "a, c");
+    assert_eq!(f.end(UNIMPLEMENTED), "!d");
+    assert_eq!(f.state("b"), "requested");
 }
 
 #[test]
@@ -262,6 +263,20 @@ fn a_type_that_ends_the_main_stream_though_its_probe_succeeded_backs_off_further
     f.ask();
     assert_eq!(f.end(UNIMPLEMENTED), "!b");
     assert_eq!(f.health.probe_at(&url("b")), Some(f.now + Duration::from_secs(60)));
+}
+
+#[test]
+fn a_type_that_comes_back_during_a_search_waits_for_its_end() {
+    let mut f = isolated();
+    f.request("c");
+    f.request("d");
+    f.end(UNIMPLEMENTED);
+    assert_eq!(f.askable(), "a c");
+    assert_eq!(shown(&f.health.on_probe(f.now, &url("b"), Ok(()))), "?b");
+    assert_eq!(f.askable(), "a c");
+    f.open();
+    f.respond("a c d");
+    assert_eq!(f.respond("b"), "3: a b c d");
 }
 
 #[test]
