@@ -14,9 +14,13 @@ mod check;
 mod completions;
 mod get;
 mod load;
+mod mapping;
+mod proxy;
 mod query;
 mod resolve;
+mod running;
 mod serve;
+mod tls;
 mod type_name;
 mod watch;
 
@@ -24,6 +28,7 @@ mod watch;
 pub(crate) fn run() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
+        Command::Proxy(proxy) => proxy.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
         Command::Resolve(resolve) => resolve.run(),
         Command::Get(get) => get.run(),
@@ -58,6 +63,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Box<serve::Serve>),
+    Proxy(Box<proxy::ProxyCommand>),
     Check(check::Check),
     Resolve(resolve::Resolve),
     Get(Box<get::Get>),
@@ -114,6 +120,8 @@ enum Failure {
     #[error("error: {0}")]
     Query(query::QueryError),
     #[error("error: {0}")]
+    Proxy(proxy::ProxyError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[error("error: the system refuses what a server needs: {0}")]
     System(io::Error),
@@ -127,6 +135,7 @@ impl Failure {
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
             Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
             Self::Query(error) => ExitCode::from(error.exit_code()),
+            Self::Proxy(error) => ExitCode::from(error.exit_code()),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }
@@ -163,6 +172,7 @@ const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
   xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once
@@ -205,6 +215,7 @@ What a folder may hold:
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
   xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once

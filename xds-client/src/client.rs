@@ -18,6 +18,7 @@ use crate::hub::{Handle, Hub, NamedWatch, keep_time};
 use crate::last_good::{LastGood, OpenError, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
 use crate::persist::Persist;
+use crate::proxy::Relay;
 use crate::transport::{Connector, Credentials, Transport};
 use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
 
@@ -45,6 +46,15 @@ pub struct ClientBuilder {
     recorder: Arc<dyn Recorder>,
     last_good: Option<(PathBuf, Secrets)>,
     resource_timeout: Option<Duration>,
+    relay: Option<RelaySettings>,
+}
+
+/// What a client of a proxy is told besides.
+pub(crate) struct RelaySettings {
+    pub(crate) relay: machine::Relay,
+    pub(crate) proxy: Relay,
+    pub(crate) persist: Option<Arc<Persist>>,
+    pub(crate) restored: Vec<machine::Restored>,
 }
 
 /// Why a client cannot start. Nothing runs then.
@@ -115,6 +125,7 @@ impl Client {
             recorder: Arc::new(NoRecorder),
             last_good: None,
             resource_timeout: None,
+            relay: None,
         }
     }
 
@@ -226,6 +237,15 @@ impl Client {
         &self.node
     }
 
+    /// Its servers, in the order of their numbers, and whether each is connected.
+    #[must_use]
+    pub fn servers(&self) -> Vec<(Arc<str>, bool)> {
+        self.handle.hub().read(|machine| {
+            let of_server = |server| (Arc::clone(machine.server_name(server)), machine.is_connected(server));
+            (0..machine.servers()).map(of_server).collect()
+        })
+    }
+
     pub(crate) fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }
@@ -325,6 +345,12 @@ impl ClientBuilder {
         self
     }
 
+    /// For a proxy.
+    pub(crate) fn relay(mut self, settings: RelaySettings) -> Self {
+        self.relay = Some(settings);
+        self
+    }
+
     /// Starts it on the tokio runtime that this is called in. Connections are made when something is watched.
     ///
     /// Reads the last-known-good file, if there is one, and blocks for that.
@@ -362,22 +388,21 @@ impl ClientBuilder {
         for server in list {
             transports.push(Transport::new(server, self.connector.clone(), self.credentials.clone())?);
         }
+        let (mut relay, mut restored, mut shared_persist) = (None, Vec::new(), None);
+        if let Some(RelaySettings { relay: settings, proxy, persist, restored: own }) = self.relay {
+            config.relay = Some(settings);
+            (relay, restored, shared_persist) = (Some(proxy), own, persist);
+        }
         let mut machine = machine::Client::new(config);
+        machine.restore(Duration::ZERO, restored);
         let mut persist = None;
         if let Some((path, secrets)) = self.last_good {
             let (file, restored) = LastGood::open(path, secrets)?;
-            let records = restored.records.into_iter().map(|record| machine::Restored {
-                id: record.id,
-                payload: record.payload,
-                version: record.version.into(),
-                ttl: record.ttl,
-                aliases: record.aliases,
-            });
-            machine.restore(Duration::ZERO, records.collect());
+            machine.restore(Duration::ZERO, restored.records.into_iter().map(Into::into).collect());
             persist = Some((Arc::new(Persist::default()), file));
         }
-        let (hub, handle) =
-            Hub::new(machine, self.recorder, persist.as_ref().map(|(persist, _)| Arc::clone(persist)));
+        let own = persist.as_ref().map(|(persist, _)| Arc::clone(persist));
+        let (hub, handle) = Hub::with(machine, self.recorder, own.or(shared_persist), relay);
         if let Some((persist, file)) = persist {
             runtime.spawn(persist.run(file));
         }

@@ -16,6 +16,7 @@ use xds_core::{Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;
 use crate::persist::Persist;
+use crate::proxy::Relay;
 use crate::slot::Slot;
 
 /// The machine and those around it.
@@ -31,6 +32,8 @@ pub(crate) struct Hub {
     random: RandomState,
     pub(crate) recorder: Arc<dyn Recorder>,
     persist: Option<Arc<Persist>>,
+    /// The proxy that it asks for.
+    relay: Option<Relay>,
 }
 
 /// How a connection is told that there is something to do.
@@ -71,10 +74,21 @@ pub(crate) struct NamedWatch<'n> {
 pub(crate) struct Handle(Arc<Hub>);
 
 impl Hub {
+    #[cfg(test)]
     pub(crate) fn new(
         machine: Machine,
         recorder: Arc<dyn Recorder>,
         persist: Option<Arc<Persist>>,
+    ) -> (Arc<Self>, Arc<Handle>) {
+        Self::with(machine, recorder, persist, None)
+    }
+
+    /// The same for a proxy, whose time it keeps.
+    pub(crate) fn with(
+        machine: Machine,
+        recorder: Arc<dyn Recorder>,
+        persist: Option<Arc<Persist>>,
+        relay: Option<Relay>,
     ) -> (Arc<Self>, Arc<Handle>) {
         let servers = machine.servers();
         let state = State {
@@ -87,7 +101,7 @@ impl Hub {
         };
         let hub = Arc::new(Self {
             state: Mutex::new(state),
-            start: Instant::now(),
+            start: relay.as_ref().map_or_else(Instant::now, Relay::start),
             started_at: SystemTime::now(),
             lines: (0..servers).map(|_| Line::default()).collect(),
             timer: Notify::new(),
@@ -95,6 +109,7 @@ impl Hub {
             random: RandomState::new(),
             recorder,
             persist,
+            relay,
         });
         let handle = Arc::new(Handle(Arc::clone(&hub)));
         (hub, handle)
@@ -153,6 +168,9 @@ impl Hub {
         if let Some(persist) = &self.persist {
             persist.note(&outcome);
         }
+        if let Some(relay) = &self.relay {
+            relay.on_outcome(now, &state.machine, &outcome);
+        }
         let news = state.news();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -196,6 +214,15 @@ impl Hub {
         }
         self.tell_of_watches(state);
         Ok(watched)
+    }
+
+    /// Changes what is watched.
+    pub(crate) fn edit<R>(&self, edit: impl FnOnce(&mut Machine, Duration) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.now();
+        let result = edit(&mut state.machine, now);
+        self.tell_of_watches(state);
+        result
     }
 
     /// Has a type decoded, if it is not yet.
@@ -249,7 +276,8 @@ impl Hub {
             line.need.notify_one();
             line.requests.wake();
         }
-        if let Some(persist) = &self.persist {
+        // That of a proxy is shared by all its clients.
+        if let Some(persist) = self.persist.as_ref().filter(|_| self.relay.is_none()) {
             persist.close();
         }
     }

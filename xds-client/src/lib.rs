@@ -38,6 +38,7 @@
 //! | `watcher` | [`Watcher`], [`SetWatcher`] and what they tell |
 //! | [`bootstrap`] | the bootstrap document: servers, node, authorities |
 //! | [`last_good`] | the file that outlives the program |
+//! | [`proxy`] | the upstream side of a caching proxy |
 //! | `csds` | [`ClientStatus`]: what a client has, told to whoever asks by CSDS |
 //! | `metrics` | [`Recorder`]: what is counted, after gRFC A78 |
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
@@ -55,6 +56,7 @@ mod hub;
 pub mod last_good;
 mod metrics;
 mod persist;
+pub mod proxy;
 mod slot;
 mod transport;
 mod watcher;

@@ -21,6 +21,7 @@ pub(crate) struct Persist {
 #[derive(Default)]
 struct Pending {
     changes: BTreeMap<VariantId, Option<Arc<Accepted>>>,
+    records: BTreeMap<VariantId, Record>,
     is_closed: bool,
 }
 
@@ -41,6 +42,14 @@ impl Persist {
         self.changed.notify_one();
     }
 
+    /// Takes something that is no resource of its own.
+    pub(crate) fn note_record(&self, record: Record) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.records.insert(record.id.clone(), record);
+        drop(pending);
+        self.changed.notify_one();
+    }
+
     /// Has the rest written, and no more.
     pub(crate) fn close(&self) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
@@ -51,9 +60,10 @@ impl Persist {
     pub(crate) async fn run(self: Arc<Self>, mut file: LastGood) {
         loop {
             self.changed.notified().await;
-            let (changes, is_closed) = {
+            let (changes, records, is_closed) = {
                 let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-                (std::mem::take(&mut pending.changes), pending.is_closed)
+                let records = std::mem::take(&mut pending.records);
+                (std::mem::take(&mut pending.changes), records, pending.is_closed)
             };
             let written = spawn_blocking(move || {
                 for (id, accepted) in changes {
@@ -62,6 +72,7 @@ impl Persist {
                         None => file.remove(id),
                     }
                 }
+                records.into_values().for_each(|record| file.put(record));
                 let flushed = if file.has_pending() { file.flush() } else { Ok(()) };
                 if let Err(error) = flushed {
                     let cause =

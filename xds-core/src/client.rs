@@ -389,6 +389,12 @@ impl Client {
         self.upstreams.len()
     }
 
+    /// What a server is called.
+    #[must_use]
+    pub fn server_name(&self, server: usize) -> &Arc<str> {
+        &self.upstreams[server].config.name
+    }
+
     /// Whether a server is connected, and did not fail since (A78).
     #[must_use]
     pub fn is_connected(&self, server: usize) -> bool {

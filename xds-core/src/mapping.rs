@@ -85,6 +85,31 @@ impl ParameterMapping {
         self
     }
 
+    /// Writes parameters into a node, where [`derive`](Self::derive) finds them again: at the path of their name, else as metadata
+    /// of their key. For servers that know their clients by nothing but the node.
+    pub fn write(&self, parameters: &Parameters, node: &mut xds_proto::envoy::config::core::v3::Node) {
+        for (key, value) in parameters.iter() {
+            let named = self.named.iter().rev().find(|named| named.name == *key);
+            match named.map(|named| &named.path) {
+                None => write_metadata(node, &[key.as_ref()], value),
+                Some(NodePath::Metadata(keys)) => {
+                    write_metadata(node, &keys.iter().map(String::as_str).collect::<Vec<_>>(), value);
+                }
+                Some(NodePath::Id) => value.as_ref().clone_into(&mut node.id),
+                Some(NodePath::Cluster) => value.as_ref().clone_into(&mut node.cluster),
+                Some(path @ (NodePath::Region | NodePath::Zone | NodePath::SubZone)) => {
+                    let locality = node.locality.get_or_insert_default();
+                    let field = match path {
+                        NodePath::Region => &mut locality.region,
+                        NodePath::Zone => &mut locality.zone,
+                        _ => &mut locality.sub_zone,
+                    };
+                    value.as_ref().clone_into(field);
+                }
+            }
+        }
+    }
+
     /// The parameters of an encoded `envoy.config.core.v3.Node`.
     ///
     /// # Errors
@@ -175,6 +200,20 @@ impl Node {
         }
         text(fields.get(last)?)
     }
+}
+
+fn write_metadata(node: &mut xds_proto::envoy::config::core::v3::Node, keys: &[&str], value: &str) {
+    let Some((last, parents)) = keys.split_last() else { return };
+    let mut fields = &mut node.metadata.get_or_insert_default().fields;
+    for key in parents {
+        let inner = fields.entry((*key).to_owned()).or_default();
+        if !matches!(inner.kind, Some(Kind::StructValue(_))) {
+            inner.kind = Some(Kind::StructValue(Struct::default()));
+        }
+        let Some(Kind::StructValue(inner)) = &mut inner.kind else { return };
+        fields = &mut inner.fields;
+    }
+    fields.insert((*last).to_owned(), Value { kind: Some(Kind::StringValue(value.to_owned())) });
 }
 
 fn text(value: &Value) -> Option<Arc<str>> {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use xds::client::bootstrap::{Authority, Bootstrap, ChannelCredentials, IdentityFiles, TlsFiles};
+use xds::client::bootstrap::{Authority, Bootstrap};
 use xds::client::{Client, ClientBuilder, Protocol};
 use xds_core::XdstpName;
 
 use super::QueryError;
 use crate::cli::resolve::pair;
+use crate::cli::tls::Tls;
 
 #[derive(Debug, Args)]
 pub(super) struct Upstream {
@@ -27,18 +28,8 @@ pub(super) struct Upstream {
     /// fail_on_data_errors.
     #[arg(long, value_name = "FILE", help_heading = SERVER)]
     bootstrap: Option<PathBuf>,
-    /// Connect with TLS; the server's certificate is one that the system trusts, or --ca
-    #[arg(long, requires = "server", help_heading = SERVER)]
-    tls: bool,
-    /// Connect with TLS, and trust these certificates (PEM)
-    #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
-    ca: Option<PathBuf>,
-    /// Connect with TLS, and show this certificate (PEM); needs --key
-    #[arg(long, value_name = "FILE", requires_all = ["server", "key"], help_heading = SERVER)]
-    cert: Option<PathBuf>,
-    /// The key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert", help_heading = SERVER)]
-    key: Option<PathBuf>,
+    #[command(flatten)]
+    tls: Tls,
     /// Ask in state of the world
     ///
     /// Every server speaks it. What does not exist is known only when --timeout is over, unless the server says so.
@@ -71,7 +62,7 @@ impl Upstream {
             (Some(uri), _) => {
                 let mut bootstrap = Bootstrap::to_server(uri);
                 let server = &mut bootstrap.servers[0];
-                server.credentials = self.credentials(uri);
+                server.credentials = self.tls.credentials(uri);
                 // C9: what the server says is gone is to be shown as gone. A document says it for its own client.
                 server.features.fail_on_data_errors = true;
                 let new_style = names.iter().filter_map(|name| XdstpName::of(name).ok().flatten());
@@ -106,29 +97,9 @@ impl Upstream {
     pub(super) fn client(&self, bootstrap: Bootstrap, timeout: Duration) -> ClientBuilder {
         Client::builder(bootstrap).protocol(self.protocol()).resource_timeout(timeout)
     }
-
-    fn credentials(&self, uri: &str) -> ChannelCredentials {
-        let Self { tls, ca, cert, key, .. } = self;
-        let is_https = uri.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
-        if !(*tls || is_https || ca.is_some() || cert.is_some()) {
-            return ChannelCredentials::Insecure;
-        }
-        let identity = cert.clone().zip(key.clone());
-        ChannelCredentials::Tls(TlsFiles {
-            ca_certificate_file: ca.clone(),
-            identity: identity.map(|(certificate_file, private_key_file)| IdentityFiles {
-                certificate_file,
-                private_key_file,
-            }),
-            refresh_interval: REFRESH_INTERVAL,
-        })
-    }
 }
 
 const NODE_ID: &str = "xds-cli";
-
-/// As in bootstrap documents that say nothing of it.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
 const SERVER: &str = "Server";
 const NODE: &str = "Node";

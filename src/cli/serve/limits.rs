@@ -7,7 +7,7 @@ use xds::ServerConfig;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and waits")]
-pub(super) struct Limits {
+pub(in crate::cli) struct Limits {
     /// Streams at the same time, of all clients; another one is ended with RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
     streams_limit: usize,
@@ -36,7 +36,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn apply(&self, config: &mut ServerConfig) {
+    pub(in crate::cli) fn apply(&self, config: &mut ServerConfig) {
         config.streams_limit = self.streams_limit;
         config.request_limit_bytes = self.request_limit;
         config.stream_age = self.stream_age;
@@ -47,7 +47,7 @@ impl Limits {
     }
 }
 
-fn count(text: &str) -> Result<usize, &'static str> {
+pub(in crate::cli) fn count(text: &str) -> Result<usize, &'static str> {
     // What is above is no limit, and too much for a semaphore.
     let count = text.parse::<u32>().ok().filter(|count| *count > 0);
     count
@@ -55,7 +55,7 @@ fn count(text: &str) -> Result<usize, &'static str> {
         .ok_or("write a whole number from 1 to 4294967295, such as 10000")
 }
 
-fn wait(text: &str) -> Result<Duration, &'static str> {
+pub(in crate::cli) fn wait(text: &str) -> Result<Duration, &'static str> {
     duration(text)
         .ok_or("write a whole number and its unit, ms, s, m or h, such as 500ms, 10s or 30m; at most 87600h")
 }

@@ -11,7 +11,7 @@ use crate::cli::type_name::{self, TypeError};
 #[command(
     next_help_heading = "Types (TYPE is a service such as RDS, a message such as Secret, or a whole type URL)"
 )]
-pub(super) struct Types {
+pub(in crate::cli) struct Types {
     /// Tell clients that ask for this type that nobody serves it here; they keep what they have. May be repeated
     ///
     /// Each name is answered by a resource error UNIMPLEMENTED, and the stream goes on.
@@ -65,7 +65,11 @@ impl Types {
     ///
     /// # Errors
     /// With the option that is to blame.
-    pub(super) fn apply(&self, in_folder: &[TypeUrl], config: &mut ServerConfig) -> Result<(), OptionError> {
+    pub(in crate::cli) fn apply(
+        &self,
+        in_folder: &[TypeUrl],
+        config: &mut ServerConfig,
+    ) -> Result<(), OptionError> {
         let mut change = |option, word: &str, change: &dyn Fn(&mut TypeConfig)| {
             let type_url = named(option, word, in_folder)?;
             let default = || TypeConfig::of(type_url.as_str());

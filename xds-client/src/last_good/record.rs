@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use xds_core::client::Restored;
 use xds_core::{Constraints, ResourceName, TypeUrl, VariantId, XdstpName};
 
 /// One variant as it was last received.
@@ -30,6 +31,18 @@ impl Record {
     #[must_use]
     pub fn new(id: VariantId, payload: Bytes, version: String, origin: String) -> Self {
         Self { id, payload, version, origin, ttl: None, aliases: Vec::new() }
+    }
+}
+
+impl From<Record> for Restored {
+    fn from(record: Record) -> Self {
+        Self {
+            id: record.id,
+            payload: record.payload,
+            version: record.version.into(),
+            ttl: record.ttl,
+            aliases: record.aliases,
+        }
     }
 }
 

@@ -81,7 +81,8 @@ impl Default for ProxyConfig {
 
 impl ProxyConfig {
     /// Whom a name is asked of.
-    pub(super) fn kind_of(&self, name: &ResourceName) -> &UpstreamKind {
+    #[must_use]
+    pub fn kind_of(&self, name: &ResourceName) -> &UpstreamKind {
         if self.authorities.is_empty() {
             return &self.upstream;
         }

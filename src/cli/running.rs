@@ -1,0 +1,73 @@
+//! What commands that run until they are stopped share: the log, and how they end.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl LogFormat {
+    pub(super) fn start(self) {
+        // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
+        let default = || EnvFilter::new("info,notify=warn");
+        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal());
+        match self {
+            Self::Text => log.with_target(false).init(),
+            Self::Json => log.json().flatten_event(true).init(),
+        }
+    }
+
+    /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.
+    pub(super) fn announce(self, line: &str) {
+        match self {
+            Self::Text => println!("{line}"),
+            Self::Json => tracing::info!("{}", line.trim_start()),
+        }
+    }
+}
+
+/// Ends with the first signal to stop; the second one ends the process.
+#[cfg(unix)]
+pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping; once more to stop at once");
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            std::process::exit(1);
+        });
+    })
+}
+
+/// Ends with the first Ctrl-C; the second one ends the process.
+#[cfg(not(unix))]
+pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        _ = tokio::signal::ctrl_c().await;
+        tracing::info!("stopping; once more to stop at once");
+        tokio::spawn(async {
+            _ = tokio::signal::ctrl_c().await;
+            std::process::exit(1);
+        });
+    })
+}

@@ -1,0 +1,447 @@
+//! The upstream side of a caching proxy: fills a cache with what the streams in front of it ask for.
+//!
+//! A [`Proxy`] has a [cache](Proxy::cache) that anything may serve from, as a server of `xds-server` does; it knows nothing
+//! of that but what its streams ask for. All decisions are in the machine of [`xds_core::proxy`]: here are the clients of its
+//! upstreams, one for each [`Route`], the file for the next start, and the task that keeps them together.
+//!
+//! ```no_run
+//! use xds_client::Protocol;
+//! use xds_client::bootstrap::Bootstrap;
+//! use xds_client::proxy::Proxy;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let origin = Bootstrap::to_server("http://127.0.0.1:18000");
+//! let proxy = Proxy::builder(origin).protocol(Protocol::Delta).start()?;
+//! // Serve this cache: xds_server::Server::new(cache).serve(..)
+//! let cache = proxy.cache();
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tracing::{error, info, warn};
+use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
+use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
+use xds_core::{Cache, ParameterMapping, VariantId};
+
+use crate::bootstrap::Bootstrap;
+use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
+use crate::last_good::{LastGood, Record, Secrets};
+use crate::metrics::{NoRecorder, Recorder};
+use crate::persist::Persist;
+use crate::transport::{Connector, Credentials};
+
+pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind};
+
+/// A cache that is filled from upstreams with what is asked for. When the last clone is gone, its connections end.
+#[derive(Clone)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    _guard: Arc<Guard>,
+}
+
+/// Settings of a proxy.
+#[must_use]
+pub struct ProxyBuilder {
+    config: ProxyConfig,
+    settings: Settings,
+    last_good: Option<(PathBuf, Secrets)>,
+}
+
+/// What the clients of all routes are made with.
+struct Settings {
+    bootstrap: Bootstrap,
+    protocol: machine::Protocol,
+    connector: Option<Connector>,
+    credentials: Option<Credentials>,
+    recorder: Arc<dyn Recorder>,
+    resource_timeout: Option<Duration>,
+    mapping: Arc<ParameterMapping>,
+}
+
+/// The machine and those around it.
+struct Shared {
+    state: Mutex<State>,
+    start: Instant,
+    cache: Arc<Cache>,
+    config: ProxyConfig,
+    settings: Settings,
+    persist: Option<Arc<Persist>>,
+    /// There are orders, or an earlier deadline.
+    wake: Notify,
+}
+
+struct State {
+    machine: Machine,
+    clients: BTreeMap<Route, Client>,
+    /// What was known in an earlier life, until the client that it is for starts.
+    restored: Vec<Restored>,
+    is_closed: bool,
+}
+
+/// Ends the task with the last [`Proxy`].
+struct Guard(Arc<Shared>);
+
+/// How the client of one route tells the proxy what became of what it asked.
+pub(crate) struct Relay {
+    route: Route,
+    shared: Arc<Shared>,
+}
+
+/// How one upstream stands.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// What is asked there.
+    pub route: Route,
+    /// Its servers, in the order of the configuration, and whether each is connected.
+    pub servers: Vec<(Arc<str>, bool)>,
+}
+
+impl Proxy {
+    /// A proxy to be, in front of the servers of a bootstrap document. Its node is how the proxy shows itself; it should have
+    /// no metadata, as a server may choose variants by that (T44, T46).
+    pub fn builder(bootstrap: Bootstrap) -> ProxyBuilder {
+        ProxyBuilder {
+            config: ProxyConfig::default(),
+            settings: Settings {
+                bootstrap,
+                protocol: machine::Protocol::Delta,
+                connector: None,
+                credentials: None,
+                recorder: Arc::new(NoRecorder),
+                resource_timeout: None,
+                mapping: Arc::default(),
+            },
+            last_good: None,
+        }
+    }
+
+    /// What it fills, and its streams read.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.shared.cache
+    }
+
+    /// What it did since its start.
+    #[must_use]
+    pub fn counts(&self) -> ProxyCounts {
+        self.shared.lock().machine.counts()
+    }
+
+    /// How much is asked for, and how much it asks for.
+    #[must_use]
+    pub fn load(&self) -> ProxyLoad {
+        self.shared.lock().machine.load()
+    }
+
+    /// The clients that it has, by route.
+    #[must_use]
+    pub fn clients(&self) -> Vec<(Route, Client)> {
+        let state = self.shared.lock();
+        state.clients.iter().map(|(route, client)| (route.clone(), client.clone())).collect()
+    }
+
+    /// How its upstreams stand.
+    #[must_use]
+    pub fn upstreams(&self) -> Vec<Upstream> {
+        let of_client = |(route, client): (Route, Client)| Upstream { route, servers: client.servers() };
+        self.clients().into_iter().map(of_client).collect()
+    }
+}
+
+impl ProxyBuilder {
+    /// How it shares, and what its upstreams understand.
+    pub fn config(mut self, config: ProxyConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// The protocol with all servers. Default: delta, in which absence is told.
+    pub fn protocol(mut self, protocol: machine::Protocol) -> Self {
+        self.settings.protocol = protocol;
+        self
+    }
+
+    /// Where parameters stand in a node, for [upstreams that know nothing else](UpstreamKind::Node): the same as that of the
+    /// server in front. Default: metadata.
+    pub fn mapping(mut self, mapping: Arc<ParameterMapping>) -> Self {
+        self.settings.mapping = mapping;
+        self
+    }
+
+    /// As [`ClientBuilder::connector`].
+    pub fn connector(mut self, connector: Connector) -> Self {
+        self.settings.connector = Some(connector);
+        self
+    }
+
+    /// As [`ClientBuilder::call_credentials`].
+    pub fn call_credentials(mut self, credentials: Credentials) -> Self {
+        self.settings.credentials = Some(credentials);
+        self
+    }
+
+    /// As [`ClientBuilder::recorder`], for all of its clients.
+    pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
+        self.settings.recorder = recorder;
+        self
+    }
+
+    /// As [`ClientBuilder::resource_timeout`].
+    pub fn resource_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.resource_timeout = Some(timeout);
+        self
+    }
+
+    /// Keeps what was accepted in this file, and starts from what is there: streams are served that at once, and wildcards
+    /// that were complete are.
+    pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
+        self.last_good = Some((path.as_ref().to_owned(), secrets));
+        self
+    }
+
+    /// Starts it on the tokio runtime that this is called in. Connections are made when something is asked for. Reads the
+    /// file, if there is one, and blocks for that.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(self) -> Result<Proxy, StartError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        let Self { config, settings, last_good } = self;
+        let mut machine = Machine::new(config.clone());
+        let (mut persist, mut restored, mut file) = (None, Vec::new(), None);
+        if let Some((path, secrets)) = last_good {
+            let (opened, found) = LastGood::open(path, secrets)?;
+            let (sets, records): (Vec<_>, Vec<_>) =
+                found.records.into_iter().partition(|record| is_set_record(&record.id));
+            info!(
+                resources = records.len(),
+                sets = sets.len(),
+                "restored from the cache file, stale until confirmed"
+            );
+            machine.restore_sets(
+                sets.into_iter().map(|Record { id, .. }| (id.type_url, id.name, id.constraints)),
+            );
+            restored = records.into_iter().map(Into::into).collect();
+            persist = Some(Arc::<Persist>::default());
+            file = Some(opened);
+        }
+        let cache = Arc::clone(machine.cache());
+        let state = State { machine, clients: BTreeMap::new(), restored, is_closed: false };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            start: Instant::now(),
+            cache,
+            config,
+            settings,
+            persist,
+            wake: Notify::new(),
+        });
+        // What is wrong with the configuration is told now, not when the first client comes.
+        shared.client(&Route::Shared)?;
+        if let (Some(persist), Some(file)) = (&shared.persist, file) {
+            runtime.spawn(Arc::clone(persist).run(file));
+        }
+        runtime.spawn(run(Arc::clone(&shared)));
+        Ok(Proxy { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of the machine would be a defect; what it left is still the newest there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client of a route, which is started if it is not there yet.
+    fn client(self: &Arc<Self>, route: &Route) -> Result<Client, StartError> {
+        if let Some(client) = self.lock().clients.get(route) {
+            return Ok(client.clone());
+        }
+        let restored = self.take_restored(route);
+        let settings = &self.settings;
+        let mut bootstrap = settings.bootstrap.clone();
+        let is_by_node = matches!(route, Route::Node(_));
+        if let Route::Node(parameters) = route {
+            settings.mapping.write(parameters, &mut bootstrap.node);
+        }
+        let mut builder: ClientBuilder = Client::builder(bootstrap)
+            .protocol(settings.protocol)
+            .recorder(Arc::clone(&settings.recorder))
+            .relay(RelaySettings {
+                relay: route.relay(&self.cache, &self.config.upstream),
+                proxy: Relay { route: route.clone(), shared: Arc::clone(self) },
+                persist: self.persist.clone().filter(|_| !matches!(route, Route::Alone(_))),
+                restored,
+            });
+        if !is_by_node {
+            builder = builder.speaks_locators();
+        }
+        if let Some(connector) = &settings.connector {
+            builder = builder.connector(Arc::clone(connector));
+        }
+        if let Some(credentials) = &settings.credentials {
+            builder = builder.call_credentials(Arc::clone(credentials));
+        }
+        if let Some(timeout) = settings.resource_timeout {
+            builder = builder.resource_timeout(timeout);
+        }
+        let client = builder.start()?;
+        self.lock().clients.insert(route.clone(), client.clone());
+        Ok(client)
+    }
+
+    /// What was known in an earlier life and came by this route.
+    fn take_restored(&self, route: &Route) -> Vec<Restored> {
+        let mut state = self.lock();
+        let stamp = route.relay(&self.cache, &self.config.upstream).stamp;
+        let (own, others) = std::mem::take(&mut state.restored).into_iter().partition(|restored| {
+            let is_by_node = matches!(self.config.kind_of(&restored.id.name), UpstreamKind::Node { .. });
+            match (&stamp, route) {
+                (Some(stamp), Route::Node(_)) => is_by_node && restored.id.constraints == *stamp,
+                _ => *route == Route::Shared && !is_by_node,
+            }
+        });
+        state.restored = others;
+        own
+    }
+
+    /// Has everybody do what is due.
+    fn settle(self: &Arc<Self>) {
+        {
+            let mut state = self.lock();
+            let now = self.start.elapsed();
+            state.machine.on_demand(now);
+            state.machine.on_timeout(now);
+        }
+        loop {
+            let routes = self.lock().machine.to_settle();
+            if routes.is_empty() {
+                break;
+            }
+            for route in routes {
+                match self.client(&route) {
+                    Ok(client) => client.handle().hub().edit(|machine, now| {
+                        self.lock().machine.settle(now, &route, machine);
+                    }),
+                    Err(error) => {
+                        error!(?route, "cannot ask upstream: {error}");
+                        return;
+                    }
+                }
+            }
+        }
+        let (unneeded, notices) = {
+            let mut state = self.lock();
+            let routes = state.machine.take_unneeded();
+            let unneeded: Vec<_> = routes.iter().filter_map(|route| state.clients.remove(route)).collect();
+            (unneeded, state.machine.take_notices())
+        };
+        // They take their own locks.
+        drop(unneeded);
+        notices.into_iter().for_each(|notice| self.hear(notice));
+    }
+
+    fn hear(&self, notice: Notice) {
+        match notice {
+            Notice::Unshared { type_url, name } => warn!(
+                %type_url, %name,
+                "the upstream does not say whom this is for, or forbids to keep it: each client is asked for alone"
+            ),
+            Notice::Overlapping { type_url, name } => warn!(
+                %type_url, %name, "the upstream has variants that overlap: this name is not shared any more"
+            ),
+            Notice::SetComplete((type_url, name, constraints)) => {
+                if let Some(persist) = &self.persist {
+                    let id = VariantId { type_url, name, constraints };
+                    persist.note_record(Record::new(id, bytes::Bytes::new(), String::new(), String::new()));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Keeps the machine and its clients going until the last [`Proxy`] is gone.
+async fn run(shared: Arc<Shared>) {
+    let Some(demand) = shared.cache.demand() else { return };
+    loop {
+        shared.settle();
+        let deadline = {
+            let state = shared.lock();
+            if state.is_closed {
+                return;
+            }
+            state.machine.next_deadline().map(|deadline| shared.start + deadline)
+        };
+        let due = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = demand.changed() => {}
+            () = shared.wake.notified() => {}
+            () = due => {}
+        }
+    }
+}
+
+impl Relay {
+    pub(crate) fn start(&self) -> Instant {
+        self.shared.start
+    }
+
+    /// Tells the machine what became of an event of its client. Whoever calls holds the lock of the client, so the lock of the
+    /// proxy is always the inner one.
+    pub(crate) fn on_outcome(&self, now: Duration, client: &ClientMachine, outcome: &Outcome) {
+        let mut state = self.shared.lock();
+        let before = state.machine.next_deadline();
+        state.machine.on_outcome(now, &self.route, client, outcome);
+        let is_due = !state.machine.to_settle().is_empty() || state.machine.next_deadline() != before;
+        drop(state);
+        if is_due {
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let clients = {
+            let mut state = self.0.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.clients)
+        };
+        drop(clients);
+        if let Some(persist) = &self.0.persist {
+            persist.close();
+        }
+        self.0.wake.notify_one();
+    }
+}
+
+/// A wildcard or glob that was complete, beside the resources.
+fn is_set_record(id: &VariantId) -> bool {
+    id.name.as_str() == "*" || id.name.as_str().ends_with("/*")
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("load", &self.load()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ProxyBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
