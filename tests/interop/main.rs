@@ -18,6 +18,7 @@ mod load;
 mod mode;
 mod on_demand;
 mod peers;
+mod proxy;
 mod reconfigure;
 mod resources;
 mod rest;

@@ -1,6 +1,6 @@
 //! The `xds` binary under test.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command as Kill, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,10 +11,10 @@ use tokio::time;
 
 use crate::wait::{SOON, until};
 
-/// A running `xds serve`; it is killed when dropped.
+/// A running `xds serve` or `xds proxy`; it is killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    folder: PathBuf,
+    arguments: Vec<String>,
     pub(crate) port: u16,
     child: Child,
     log: Log,
@@ -25,13 +25,19 @@ type Log = Arc<Mutex<Vec<String>>>;
 impl Server {
     /// Serves `folder` on a port that the system picks.
     pub(crate) async fn start(folder: &Path) -> Self {
-        Self::start_on(folder, 0).await
+        Self::start_on(vec!["serve".into(), folder.to_str().expect("a text").into()], 0).await
     }
 
-    async fn start_on(folder: &Path, port: u16) -> Self {
+    /// A proxy in front of this port, with further options.
+    pub(crate) async fn proxy(upstream: u16, options: &[&str]) -> Self {
+        let address = format!("127.0.0.1:{upstream}");
+        let arguments = ["proxy", "--upstream", &address].iter().chain(options);
+        Self::start_on(arguments.map(|argument| (*argument).to_owned()).collect(), 0).await
+    }
+
+    async fn start_on(arguments: Vec<String>, port: u16) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_xds"))
-            .arg("serve")
-            .arg(folder)
+            .args(&arguments)
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
@@ -44,7 +50,7 @@ impl Server {
         let log = Log::default();
         tokio::spawn(collect(child.stdout.take().expect("piped"), Arc::clone(&log)));
         tokio::spawn(collect(child.stderr.take().expect("piped"), Arc::clone(&log)));
-        let mut server = Self { folder: folder.to_owned(), port: 0, child, log };
+        let mut server = Self { arguments, port: 0, child, log };
         server.port = server.ready().await;
         server
     }
@@ -75,9 +81,9 @@ impl Server {
         self.child.kill().await.expect("it was running");
     }
 
-    /// Starts it anew on the folder and port it had.
+    /// Starts it anew with the arguments and port it had.
     pub(crate) async fn restart(&mut self) {
-        *self = Self::start_on(&self.folder, self.port).await;
+        *self = Self::start_on(self.arguments.clone(), self.port).await;
     }
 
     /// Asks it to end (SIGTERM) and waits until it has.

@@ -64,7 +64,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             End::Lost(Lost { code, reason }) => {
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
-                hub.change(|machine, now| ((), machine.on_end(now, server, &reason, jitter)));
+                hub.end(server, code, &reason, jitter);
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
                     warn!(server = %name, reason, "cannot be reached");

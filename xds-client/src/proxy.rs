@@ -27,9 +27,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
+use xds_core::client::{self as machine, Client as ClientMachine, Code, Outcome, Restored};
+use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
+use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, ParameterMapping, VariantId};
+use xds_core::{Cache, ParameterMapping, TypeUrl, VariantId};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
@@ -38,7 +40,7 @@ use crate::metrics::{NoRecorder, Recorder};
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials};
 
-pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind};
+pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
 
 /// A cache that is filled from upstreams with what is asked for. When the last clone is gone, its connections end.
 #[derive(Clone)]
@@ -71,6 +73,7 @@ struct Shared {
     state: Mutex<State>,
     start: Instant,
     cache: Arc<Cache>,
+    view: View,
     config: ProxyConfig,
     settings: Settings,
     persist: Option<Arc<Persist>>,
@@ -146,6 +149,25 @@ impl Proxy {
     pub fn clients(&self) -> Vec<(Route, Client)> {
         let state = self.shared.lock();
         state.clients.iter().map(|(route, client)| (route.clone(), client.clone())).collect()
+    }
+
+    /// What readers in this process see of its shared upstream: a generation at a time, and nothing of types that the
+    /// upstream does not serve.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.shared.view
+    }
+
+    /// How each type stands with its upstream, by route.
+    #[must_use]
+    pub fn health(&self) -> Vec<(Route, Vec<(TypeUrl, TypeState)>)> {
+        let state = self.shared.lock();
+        let of_route = |route: &Route| {
+            let states = state.machine.health(route)?.states();
+            let states = states.map(|(type_url, state)| (type_url.clone(), state.clone()));
+            Some((route.clone(), states.collect()))
+        };
+        state.clients.keys().filter_map(of_route).collect()
     }
 
     /// How its upstreams stand.
@@ -238,6 +260,7 @@ impl ProxyBuilder {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             start: Instant::now(),
+            view: View::new(&cache),
             cache,
             config,
             settings,
@@ -268,8 +291,8 @@ impl Shared {
         let restored = self.take_restored(route);
         let settings = &self.settings;
         let mut bootstrap = settings.bootstrap.clone();
-        let is_by_node = matches!(route, Route::Node(_));
-        if let Route::Node(parameters) = route {
+        let is_by_node = route.node().is_some();
+        if let Some(parameters) = route.node() {
             settings.mapping.write(parameters, &mut bootstrap.node);
         }
         let mut builder: ClientBuilder = Client::builder(bootstrap)
@@ -278,7 +301,8 @@ impl Shared {
             .relay(RelaySettings {
                 relay: route.relay(&self.cache, &self.config.upstream),
                 proxy: Relay { route: route.clone(), shared: Arc::clone(self) },
-                persist: self.persist.clone().filter(|_| !matches!(route, Route::Alone(_))),
+                // What is for one locator alone, or passes through, is not kept.
+                persist: self.persist.clone().filter(|_| matches!(route, Route::Shared | Route::Node(_))),
                 restored,
             });
         if !is_by_node {
@@ -313,6 +337,13 @@ impl Shared {
         own
     }
 
+    /// Lets readers in this process see how the shared upstream stands.
+    fn follow(&self, machine: &Machine) {
+        if let Some(health) = machine.health(&Route::Shared) {
+            self.view.follow(health);
+        }
+    }
+
     /// Has everybody do what is due.
     fn settle(self: &Arc<Self>) {
         {
@@ -320,6 +351,7 @@ impl Shared {
             let now = self.start.elapsed();
             state.machine.on_demand(now);
             state.machine.on_timeout(now);
+            self.follow(&state.machine);
         }
         loop {
             let routes = self.lock().machine.to_settle();
@@ -364,6 +396,18 @@ impl Shared {
                     persist.note_record(Record::new(id, bytes::Bytes::new(), String::new(), String::new()));
                 }
             }
+            Notice::Health { route, event } => match event {
+                Event::Init(Init { generation, confirmed, rejected, pending }) => {
+                    let confirmed = confirmed.len();
+                    info!(?route, %generation, confirmed, pending = pending.len(), "the upstream answered");
+                    for (type_url, status) in rejected {
+                        warn!(?route, %type_url, %status, "the upstream does not serve this type");
+                    }
+                }
+                Event::Reclassified { type_url, state } => {
+                    info!(?route, %type_url, ?state, "stands otherwise");
+                }
+            },
             _ => {}
         }
     }
@@ -406,11 +450,20 @@ impl Relay {
         let mut state = self.shared.lock();
         let before = state.machine.next_deadline();
         state.machine.on_outcome(now, &self.route, client, outcome);
+        self.shared.follow(&state.machine);
         let is_due = !state.machine.to_settle().is_empty() || state.machine.next_deadline() != before;
         drop(state);
         if is_due {
             self.shared.wake.notify_one();
         }
+    }
+}
+
+impl Relay {
+    /// To be told before the client hears of it.
+    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, code: Option<Code>, reason: &str) {
+        let status = code.map(|code| Status { code, message: reason.into() });
+        self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
     }
 }
 

@@ -64,6 +64,7 @@ use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+use crate::resource::VariantId;
 use crate::xdstp::XdstpName;
 
 use authority::Authority;
@@ -399,6 +400,27 @@ impl Client {
     #[must_use]
     pub fn is_connected(&self, server: usize) -> bool {
         self.upstreams[server].is_open() && self.upstreams[server].failure.is_none()
+    }
+
+    /// Which stream of a server stands: the number of streams there were, with it; `None` while none does.
+    #[must_use]
+    pub fn stream(&self, server: usize) -> Option<u64> {
+        let upstream = &self.upstreams[server];
+        upstream.is_open().then_some(upstream.generation)
+    }
+
+    /// Whether a variant is in the cache from here.
+    #[must_use]
+    pub fn holds(&self, id: &VariantId) -> bool {
+        let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
+        let named = of_type.and_then(|of_type| of_type.names.get(&id.name));
+        named.is_some_and(|named| named.position(&id.constraints).is_ok())
+    }
+
+    /// Has servers not asked for a type, or asked again. What they were asked for on a stream that stands is not taken back.
+    pub fn withhold(&mut self, type_url: &TypeUrl, is_withheld: bool) {
+        let of_type = self.type_number(type_url);
+        self.types[of_type].is_withheld = is_withheld;
     }
 
     /// Whether a server could not be reached when it was tried last, and said nothing since.

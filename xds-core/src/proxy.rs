@@ -18,6 +18,7 @@
 //! | `name` | what is wanted and asked of one name |
 //! | `review` | which want relies on which question |
 //! | `settle` | orders, and what becomes of them |
+//! | `upstreams` | which types each stream is asked for |
 //! | `linger` | questions that nobody relies on any more |
 //! | [`health`] | how each type stands with its upstream |
 //! | [`view`] | the same for readers in this process: a generation at a time, types that are rejected not at all |
@@ -48,6 +49,9 @@ mod route;
 mod settle;
 #[cfg(test)]
 mod tests;
+mod upstreams;
+#[cfg(test)]
+mod upstreams_tests;
 pub mod view;
 
 /// Decides what is asked of upstreams, and which of its clients that answers.
@@ -65,6 +69,8 @@ pub struct Proxy {
     idle_bytes: usize,
     /// Wildcards and globs that were complete in an earlier life.
     restored: BTreeSet<(TypeUrl, ResourceName, Constraints)>,
+    /// Clients that are not needed any more.
+    unneeded: Vec<Route>,
     notices: Vec<Notice>,
     counts: ProxyCounts,
     /// Orders the wants and questions by age.
@@ -113,6 +119,7 @@ impl Proxy {
             idle: BTreeMap::new(),
             idle_bytes: 0,
             restored: BTreeSet::new(),
+            unneeded: Vec::new(),
             notices: Vec::new(),
             counts: ProxyCounts::default(),
             last_number: 0,
@@ -151,12 +158,12 @@ impl Proxy {
     /// When to call [`on_timeout`](Self::on_timeout).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.first().map(|(at, _)| *at).into_iter().chain(self.health_deadline()).min()
     }
 
     /// Does what is due.
     pub fn on_timeout(&mut self, now: Duration) {
-        let mut due = BTreeSet::new();
+        let mut due = self.health_timeout(now);
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
@@ -210,6 +217,13 @@ pub enum Notice {
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
+    },
+    /// The types of a main stream stand otherwise than before.
+    Health {
+        /// Whose stream it is.
+        route: Route,
+        /// What changed.
+        event: health::Event,
     },
     /// All members of a wildcard or glob are there. The constraints match its parameters.
     SetComplete((TypeUrl, ResourceName, Constraints)),

@@ -27,6 +27,9 @@ impl Client {
             return None;
         }
         for of_type in 0..self.upstreams[server].types.len() {
+            if self.types[of_type].is_withheld && !self.upstreams[server].of_type(of_type).is_open {
+                continue;
+            }
             let upstream = self.upstreams[server].of_type(of_type);
             let is_giving_up = matches!(upstream.list, List::GivingUp);
             if upstream.dirty.is_empty() && upstream.answers.is_empty() && !is_giving_up {

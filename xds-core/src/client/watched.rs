@@ -21,6 +21,8 @@ pub(super) struct WatchedType {
     pub(super) type_url: TypeUrl,
     pub(super) known: &'static KnownType,
     pub(super) decode: Option<Decode>,
+    /// Servers are not asked for it.
+    pub(super) is_withheld: bool,
     pub(super) entries: Slab<Entry>,
     /// Those of them that are globs or the wildcard.
     pub(super) collections: Vec<u32>,
@@ -85,6 +87,7 @@ impl WatchedType {
             known: KnownType::of(type_url.as_str()),
             type_url,
             decode: None,
+            is_withheld: false,
             entries: Slab::new(),
             collections: Vec::new(),
             names: Table::default(),

@@ -25,6 +25,8 @@ pub struct ProxyConfig {
     pub linger: Duration,
     /// Payloads that nobody asks for are kept up to this sum. Default 64 MiB. What is asked for is not bounded by it.
     pub linger_bytes: usize,
+    /// After how long a type that is silent does not hold up the others (C5). Default 15 s.
+    pub resource_timeout: Duration,
     /// Locators of one name that an upstream is asked for at most; further ones are refused, with what is at hand still
     /// served. Somebody may send what is unique to each client as a parameter that variants depend on. Default 10,000.
     pub questions_limit: usize,
@@ -74,6 +76,7 @@ impl Default for ProxyConfig {
             coalesce: Duration::from_millis(50),
             linger: Duration::from_secs(30),
             linger_bytes: 64 << 20,
+            resource_timeout: Duration::from_secs(15),
             questions_limit: 10_000,
         }
     }

@@ -1,6 +1,6 @@
 //! A proxy between our own machines: an origin, the clients of its routes, and streams in front, without a socket.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,26 @@ use bytes::Bytes;
 use prost::Message;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 
+use super::health::Status;
 use super::{Proxy, ProxyConfig, Route, UpstreamKind};
 use crate::client::{Client, ClientConfig, Outcome, Protocol, ServerConfig};
-use crate::server::fixture::{Delta, Sotw, commit};
-use crate::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
+use crate::server::fixture::{Delta, Sotw, commit, type_url};
+use crate::server::{
+    DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
+};
 use crate::subscription::{Asked, Locator};
-use crate::{Cache, Nonce, Parameters};
+use crate::{Cache, Code, Nonce};
+
+/// How an origin refuses a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It ends streams that ask for it among others.
+    AmongOthers,
+    /// It ends streams that ask for it.
+    Always,
+    /// It says so by resource errors.
+    ByErrors,
+}
 
 /// A stream of the origin.
 enum Stream {
@@ -25,6 +39,8 @@ enum Stream {
 struct Upstream {
     client: Client,
     stream: Option<Stream>,
+    /// The types that the stream was asked for.
+    types: BTreeSet<String>,
 }
 
 /// An origin and a proxy.
@@ -37,6 +53,8 @@ pub(super) struct World {
     /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
     told: Vec<String>,
     pub(super) is_up: bool,
+    /// Types that the origin refuses.
+    pub(super) refused: BTreeMap<&'static str, Refusal>,
     /// Responses that the proxy has not read yet, while it is told not to.
     pub(super) is_slow: bool,
     held: VecDeque<(Route, Bytes)>,
@@ -56,6 +74,7 @@ impl World {
             upstreams: BTreeMap::new(),
             told: Vec::new(),
             is_up: true,
+            refused: BTreeMap::new(),
             is_slow: false,
             held: VecDeque::new(),
             now: Duration::ZERO,
@@ -84,6 +103,11 @@ impl World {
     pub(super) fn commit(&mut self, text: &str) {
         commit(&self.origin, text);
         self.run();
+    }
+
+    /// The routes that there are clients of.
+    pub(super) fn routes(&self) -> Vec<Route> {
+        self.upstreams.keys().cloned().collect()
     }
 
     /// What upstreams were told since this was asked last.
@@ -123,7 +147,8 @@ impl World {
                 let client = || self.config_of(&route);
                 let new = (!self.upstreams.contains_key(&route)).then(client);
                 if let Some(config) = new {
-                    let upstream = Upstream { client: Client::new(config), stream: None };
+                    let client = Client::new(config);
+                    let upstream = Upstream { client, stream: None, types: BTreeSet::new() };
                     self.upstreams.insert(route.clone(), upstream);
                 }
                 let upstream = self.upstreams.get_mut(&route).unwrap();
@@ -145,7 +170,7 @@ impl World {
         let server =
             ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
         let mut config = ClientConfig::new(Bytes::new(), server);
-        config.default_authority.speaks_locators = !matches!(route, Route::Node(_));
+        config.default_authority.speaks_locators = route.node().is_none();
         config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
         config
     }
@@ -153,7 +178,7 @@ impl World {
     fn pump(&mut self, route: &Route) -> bool {
         let mut is_busy = false;
         let upstream = self.upstreams.get_mut(route).unwrap();
-        let Upstream { client, stream } = upstream;
+        let Upstream { client, stream, types } = upstream;
         if stream.is_some() && !client.is_wanted(0) {
             *stream = None;
             client.on_left(self.now, 0);
@@ -162,15 +187,33 @@ impl World {
             client.on_connecting(0);
             client.on_open(self.now, 0);
             self.proxy.on_outcome(self.now, route, client, &Outcome::default());
-            *stream = Some(Stream::new(&self.origin, self.protocol, route));
+            types.clear();
+            *stream = Some(Stream::new(&self.origin, self.protocol, route, &self.refused));
             is_busy = true;
         }
-        let Some(stream) = stream else { return is_busy };
+        let Some(open) = stream else { return is_busy };
         while let Some(request) = client.next_request(self.now, 0) {
-            self.told.extend(stream.on_request(self.now, &request));
+            types.insert(type_of(&request, self.protocol));
+            let is_refused = |(short, refusal): (&&str, &Refusal)| {
+                types.contains(type_url(short).as_str())
+                    && match refusal {
+                        Refusal::AmongOthers => types.len() > 1,
+                        Refusal::Always => true,
+                        Refusal::ByErrors => false,
+                    }
+            };
+            if self.refused.iter().any(is_refused) {
+                let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
+                *stream = None;
+                self.proxy.on_stream_end(self.now, route, 0, Some(status));
+                let outcome = client.on_end(self.now, 0, "no such type", u32::MAX / 2);
+                self.proxy.on_outcome(self.now, route, client, &outcome);
+                return true;
+            }
+            self.told.extend(open.on_request(self.now, &request));
             is_busy = true;
         }
-        while let Some(response) = stream.next(self.now, &self.origin) {
+        while let Some(response) = open.next(self.now, &self.origin) {
             self.held.push_back((route.clone(), response));
         }
         while let Some((route, response)) = if self.is_slow { None } else { self.held.pop_front() } {
@@ -184,13 +227,21 @@ impl World {
 }
 
 impl Stream {
-    fn new(origin: &Arc<Cache>, protocol: Protocol, route: &Route) -> Self {
-        let (watch, config) = (origin.watch(), StreamConfig::default());
+    fn new(
+        origin: &Arc<Cache>,
+        protocol: Protocol,
+        route: &Route,
+        refused: &BTreeMap<&'static str, Refusal>,
+    ) -> Self {
+        let by_errors = refused.iter().filter(|(_, refusal)| **refusal == Refusal::ByErrors);
+        let types = by_errors.map(|(short, _)| {
+            let config = TypeConfig::of(type_url(short).as_str());
+            (type_url(short), TypeConfig { serving: Serving::NotServed, ..config })
+        });
+        let config = StreamConfig { types: types.collect(), ..StreamConfig::default() };
+        let watch = origin.watch();
         // The node of a stream to a server without TP2 says the parameters.
-        let derived = match route {
-            Route::Node(parameters) => parameters.clone(),
-            Route::Shared | Route::Alone(_) => Parameters::new(),
-        };
+        let derived = route.node().cloned().unwrap_or_default();
         match protocol {
             Protocol::Sotw => {
                 let mut stream = SotwStream::new(watch, Service::Aggregated, config);
@@ -266,6 +317,13 @@ impl Stream {
             Next::Wait { .. } => None,
             Next::Close(error) => panic!("{error}"),
         }
+    }
+}
+
+fn type_of(frame: &Bytes, protocol: Protocol) -> String {
+    match protocol {
+        Protocol::Sotw => DiscoveryRequest::decode(frame.as_ref()).unwrap().type_url,
+        Protocol::Delta => DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap().type_url,
     }
 }
 

@@ -15,6 +15,7 @@ use super::{Key, Notice, Proxy};
 use crate::cache::{Answer, Snapshot, Transaction};
 use crate::client::is_set;
 use crate::code::Code;
+use crate::name::TypeUrl;
 use crate::parameters::Parameters;
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
@@ -34,6 +35,7 @@ impl Proxy {
             && self.config.sharing(&key.0) != Sharing::Off
             && !name.is_unshared
             && !name.is_eager
+            && !self.is_aside(&Route::Shared, &key.0)
             && !is_set(key.1.as_str());
         if is_lazy { Mode::Lazy } else { Mode::Direct }
     }
@@ -43,16 +45,21 @@ impl Proxy {
         match self.config.kind_of(&key.1) {
             UpstreamKind::Node { keys } => {
                 let projected = parameters.project(|key| keys.contains(key));
-                (Route::Node(projected.clone()), projected)
+                (self.way(Route::Node(projected.clone()), &key.0), projected)
             }
             UpstreamKind::Locators { .. } if is_unshared => {
                 (Route::Alone(parameters.clone()), parameters.bound())
             }
             UpstreamKind::Locators { set_keys: Some(keys) } if is_set(key.1.as_str()) => {
-                (Route::Shared, parameters.project(|key| keys.contains(key)))
+                (self.way(Route::Shared, &key.0), parameters.project(|key| keys.contains(key)))
             }
-            UpstreamKind::Locators { .. } => (Route::Shared, parameters.clone()),
+            UpstreamKind::Locators { .. } => (self.way(Route::Shared, &key.0), parameters.clone()),
         }
+    }
+
+    /// The stream that a type is asked for on.
+    fn way(&self, main: Route, type_url: &TypeUrl) -> Route {
+        if self.is_aside(&main, type_url) { main.aside(type_url) } else { main }
     }
 
     /// The common case of a new want: what is at hand is for it, and stays subscribed. Whether that was so.
@@ -74,7 +81,10 @@ impl Proxy {
         let name = self.names.get_mut(key).expect("it was looked up above");
         let is_cover = |id: &QuestionId| variant.constraints().matches(&id.1);
         // Few questions bring many wants what they need.
-        let used = name.questions.iter_mut().filter(|(_, question)| question.users > 0 && !question.is_audit);
+        let used = name
+            .questions
+            .iter_mut()
+            .filter(|(id, question)| id.0 == Route::Shared && question.users > 0 && !question.is_audit);
         let Some((id, question)) = used.into_iter().find(|(id, _)| is_cover(id)) else { return false };
         let want = name.wants.get_mut(bound).expect("somebody asks for it");
         if want.via.is_some() {
@@ -182,7 +192,8 @@ impl Proxy {
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
         // T43b: one question for each variant, the oldest.
         let mut covers = BTreeMap::<*const Variant, QuestionId>::new();
-        let mut asked: Vec<_> = name.questions.iter().filter(|(_, question)| !question.is_audit).collect();
+        let shared = |(id, question): &(&QuestionId, &Question)| id.0 == Route::Shared && !question.is_audit;
+        let mut asked: Vec<_> = name.questions.iter().filter(shared).collect();
         asked.sort_unstable_by_key(|(_, question)| question.number);
         for (id, _) in asked {
             if let Some(variant) = resolve(&id.1) {
@@ -208,7 +219,7 @@ impl Proxy {
         let project = |parameters: &Parameters| parameters.project(|key| keys.contains(key));
         let mut pending: BTreeMap<Parameters, QuestionId> = BTreeMap::new();
         for (id, question) in &name.questions {
-            if !question.is_answered && !question.is_audit {
+            if id.0 == Route::Shared && !question.is_answered && !question.is_audit {
                 pending.insert(project(&id.1), id.clone());
             }
         }
@@ -288,7 +299,13 @@ impl Proxy {
         let is_lazy = self.mode(key, name) == Mode::Lazy;
         for id in unused {
             let is_redundant = is_lazy && resolve(&id).is_some_and(|variant| covered.contains(&variant));
-            let is_stale = id.0 == Route::Shared && name.is_unshared;
+            let is_aside = self.is_aside(&id.0.main(), &key.0);
+            let is_stale = match &id.0 {
+                Route::Shared => name.is_unshared || is_aside,
+                Route::Node(_) => is_aside,
+                Route::Aside { .. } => !is_aside,
+                Route::Alone(_) => !name.is_unshared,
+            };
             let question = name.questions.get_mut(&id).expect("it was seen above");
             let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
             let begins = question.ends_at.is_none();
@@ -299,6 +316,11 @@ impl Proxy {
             if ends_at <= now || is_redundant || is_stale {
                 let watch = question.watch;
                 name.questions.remove(&id);
+                // What came aside stays until the main stream is answered.
+                if is_stale && let Route::Aside { .. } = &id.0 {
+                    self.retire(&id.0);
+                    continue;
+                }
                 self.forget_idle(&(ends_at, key.clone(), id.clone()));
                 self.order(&id.0, Order::Unwatch { watch });
             } else if begins {
@@ -324,7 +346,11 @@ impl Proxy {
             let answer = match &want.via {
                 _ if want.asking == 0 || is_found => None,
                 // T35: what is absent for one locator is so for no other.
-                Some(via) if *via == own => questions.get(via).and_then(|question| question.answer.clone()),
+                Some(via) if *via == own => {
+                    let question = questions.get(via);
+                    let answer = question.and_then(|question| question.answer.clone());
+                    answer.or_else(|| self.refusal(&via.0, &key.0))
+                }
                 Some(_) => None,
                 None => Some(refused()),
             };

@@ -1,10 +1,13 @@
 //! Orders to the clients of upstreams, and what becomes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::health::Status;
 use super::name::Question;
 use super::route::Route;
+use super::upstreams::Standing;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
 use crate::client::{Client, Outcome, WatchId};
@@ -20,6 +23,9 @@ pub(super) struct Upstream {
     watches: BTreeMap<WatchId, (Key, Parameters)>,
     /// One of its servers can be asked.
     is_connected: bool,
+    pub(super) standing: Standing,
+    /// What is asked here is asked elsewhere by now.
+    pub(super) is_retiring: bool,
 }
 
 /// What a client is to do.
@@ -40,7 +46,8 @@ impl Proxy {
         match self.upstreams.get_mut(route) {
             Some(upstream) => upstream.orders.push(order),
             None => {
-                let upstream = Upstream { orders: vec![order], ..Upstream::default() };
+                let standing = Standing::new(route, self.config.resource_timeout);
+                let upstream = Upstream { orders: vec![order], standing, ..Upstream::default() };
                 self.upstreams.insert(route.clone(), upstream);
             }
         }
@@ -50,20 +57,33 @@ impl Proxy {
     /// [relay](Route::relay) of its route.
     #[must_use]
     pub fn to_settle(&self) -> Vec<Route> {
-        let ordered = self.upstreams.iter().filter(|(_, upstream)| !upstream.orders.is_empty());
+        let is_due = |upstream: &Upstream| !upstream.orders.is_empty() || upstream.standing.is_changed();
+        let ordered = self.upstreams.iter().filter(|(_, upstream)| is_due(upstream));
         ordered.map(|(route, _)| route.clone()).collect()
+    }
+
+    /// What is asked of it is asked elsewhere by now; it goes when that is answered.
+    pub(super) fn retire(&mut self, route: &Route) {
+        if let Some(upstream) = self.upstreams.get_mut(route) {
+            upstream.is_retiring = true;
+        }
     }
 
     /// Clients that are not needed any more, each told once.
     pub fn take_unneeded(&mut self) -> Vec<Route> {
         let is_unneeded = |(route, upstream): &(&Route, &Upstream)| {
-            **route != Route::Shared && upstream.orders.is_empty() && upstream.watches.is_empty()
+            **route != Route::Shared
+                && !upstream.is_retiring
+                && upstream.orders.is_empty()
+                && upstream.watches.is_empty()
+                && !upstream.standing.is_changed()
         };
-        let unneeded: Vec<_> =
+        let mut unneeded: Vec<_> =
             self.upstreams.iter().filter(is_unneeded).map(|(route, _)| route.clone()).collect();
         for route in &unneeded {
             self.upstreams.remove(route);
         }
+        unneeded.append(&mut self.unneeded);
         unneeded
     }
 
@@ -87,13 +107,17 @@ impl Proxy {
                 }
             }
             for watch in unwatched {
-                if let Some(upstream) = self.upstreams.get_mut(route) {
-                    upstream.watches.remove(&watch);
-                }
+                let upstream = self.upstreams.get_mut(route);
+                let known = upstream.and_then(|upstream| upstream.watches.remove(&watch));
                 client.on_unwatch(watch);
+                if let Some(((type_url, _), _)) = known {
+                    self.release_type(route, &type_url);
+                }
             }
             self.review_all(now, touched);
         }
+        self.withhold_types(now, route, client);
+        self.retire_asides(route, client);
     }
 
     /// Asks a question, unless nobody wants to know any more; whether something is known of it at once.
@@ -113,12 +137,14 @@ impl Proxy {
         if question.watch.is_some() {
             return false;
         }
+        let mut is_new = false;
         match client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone())) {
             Ok(watch) => {
                 upstream.watches.insert(watch, (key.clone(), parameters.clone()));
                 question.watch = Some(watch);
                 question.asked_at = upstream.is_connected.then_some(now);
                 question.hear(watch, client);
+                is_new = true;
                 if !question.is_answered && self.restored.contains(&set_id(key, parameters)) {
                     question.answer = Some(Answer::Complete);
                 }
@@ -129,13 +155,18 @@ impl Proxy {
                 question.answer = Some(Answer::Failed { code, message });
             }
         }
-        question.is_answered || question.answer.is_some()
+        let is_known = question.is_answered || question.answer.is_some();
+        if is_new {
+            self.request_type(now, route, &key.0);
+        }
+        is_known
     }
 
     /// What became of the watches of a client. To be told after each event of it, also after those that have no outcome.
     pub fn on_outcome(&mut self, now: Duration, route: &Route, client: &Client, outcome: &Outcome) {
+        let mut touched = self.follow_streams(now, route, client);
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let mut touched = BTreeSet::new();
+        let mut refused = None;
         let is_connected = (0..client.servers()).any(|server| client.is_connected(server));
         if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
             for (key, parameters) in upstream.watches.values() {
@@ -154,6 +185,9 @@ impl Proxy {
             let Some(question) = name.questions.get_mut(&id) else { continue };
             if of_watch.member.is_none() {
                 question.hear(of_watch.watch, client);
+                if let Some(Answer::Failed { code: code @ Code::UNIMPLEMENTED, message }) = &question.answer {
+                    refused = Some(Status { code: *code, message: Arc::clone(message) });
+                }
                 if question.answer == Some(Answer::Complete) && crate::client::is_set(key.1.as_str()) {
                     self.notices.push(Notice::SetComplete(set_id(key, parameters)));
                 }
@@ -170,6 +204,10 @@ impl Proxy {
                 let key = (judged.type_url.clone(), plain.clone());
                 self.stop_sharing(&key, &mut touched);
             }
+        }
+        if let Some(judged) = &outcome.response {
+            let refused = refused.filter(|_| judged.valid == 0);
+            touched.extend(self.on_answer(now, route, &judged.type_url, refused));
         }
         self.review_all(now, touched);
     }

@@ -1,0 +1,181 @@
+//! Envoys behind a proxy, in front of our server and of one that nobody here wrote.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::envoy::Envoy;
+use crate::folder::Folder;
+use crate::foreign::{Foreign, ForeignServer};
+use crate::http;
+use crate::load::{Connections, Load};
+use crate::mode::Mode;
+use crate::peers;
+use crate::resources::{cluster, endpoints, listener, routes, when};
+use crate::server::Server;
+use crate::upstream::Upstream;
+use crate::wait::{SOON, until};
+use crate::world::every_turn;
+
+/// T43, V26: the origin dies for a minute under load; then the proxy, too, and starts from its file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let _turns = every_turn().await;
+    let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+    let mut folder = Folder::new();
+    folder.swap(&files(red.port, blue.port, "red"));
+    let mut origin = Server::start(folder.path()).await;
+    let mut fleets = Vec::new();
+    for protocol in ["--delta-upstream", "--sotw"] {
+        let scratch = Folder::new();
+        let file = scratch.path().join("cache");
+        let file = file.to_str().expect("a text");
+        // Real nodes have names of their own, so members of wildcards are told apart by what counts only.
+        let mut options = vec!["--wildcard-keys", "env", "--cache-file", file];
+        options.extend(Some(protocol).filter(|protocol| *protocol == "--sotw"));
+        let proxy = Server::proxy(origin.port, &options).await;
+        let mut fleet = Fleet { proxy, members: Vec::new(), _scratch: scratch };
+        fleet.join(DELTA, "prod", "red").await;
+        fleet.join(SOTW, "test", "blue").await;
+        fleets.push(fleet);
+    }
+
+    let loads: Vec<_> = fleets
+        .iter()
+        .flat_map(|fleet| &fleet.members)
+        .map(|member| Load::start(member.port, "/", Connections::New))
+        .collect();
+    origin.kill().await;
+    sleep(Duration::from_secs(20)).await;
+    for (fleet, mode) in fleets.iter_mut().zip([SOTW, DELTA]) {
+        fleet.join(mode, "prod", "red").await;
+    }
+    sleep(Duration::from_secs(30)).await;
+    for (fleet, mode) in fleets.iter_mut().zip([DELTA, SOTW]) {
+        fleet.proxy.kill().await;
+        fleet.proxy.restart().await;
+        fleet.join(mode, "test", "blue").await;
+    }
+    sleep(Duration::from_secs(10)).await;
+    for load in loads {
+        load.finish().await.assert_nothing_lost();
+    }
+
+    // What changed meanwhile reaches those concerned, and nobody else.
+    folder.swap(&files(red.port, blue.port, "blue"));
+    origin.restart().await;
+    for fleet in &fleets {
+        for member in &fleet.members {
+            member.until_answer("blue").await;
+        }
+    }
+    folder.swap(&files(red.port, blue.port, "red"));
+    for fleet in &fleets {
+        for member in &fleet.members {
+            member.until_answer(if member.env == "prod" { "red" } else { "blue" }).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoys_behind_a_proxy_follow_a_foreign_server_without_tp2_and_outlive_it() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    for kind in [Foreign::GoControlPlane, Foreign::GoControlPlaneLinear] {
+        for protocol in ["--delta-upstream", "--sotw"] {
+            let Some(mut server) = ForeignServer::start(kind).await else { return };
+            let _turns = every_turn().await;
+            eprintln!("{kind}, {protocol}");
+            let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+            let resources = |to: &str| -> Vec<Value> {
+                let all = plain(red.port, blue.port);
+                all.into_iter().chain([routes("routes", &[("/", to)])]).collect()
+            };
+            server.set("one", &resources("red")).await;
+            let mut options = vec!["--by-node", "none"];
+            options.extend(Some(protocol).filter(|protocol| *protocol == "--sotw"));
+            let proxy = Server::proxy(server.port, &options).await;
+            let mut fleet = Fleet { proxy, members: Vec::new(), _scratch: Folder::new() };
+            fleet.join(DELTA, "a", "red").await;
+            fleet.join(SOTW, "b", "red").await;
+            server.set("two", &resources("blue")).await;
+            for member in &fleet.members {
+                member.until_answer("blue").await;
+            }
+            server.stop().await;
+            fleet.join(DELTA, "c", "blue").await;
+            server.start_again().await;
+            server.set("three", &resources("red")).await;
+            for member in &fleet.members {
+                member.until_answer("red").await;
+            }
+        }
+    }
+}
+
+/// Some Envoys behind one proxy.
+struct Fleet {
+    proxy: Server,
+    members: Vec<Member>,
+    _scratch: Folder,
+}
+
+struct Member {
+    mode: Mode,
+    env: &'static str,
+    port: u16,
+    _envoy: Envoy,
+    _scratch: Folder,
+}
+
+impl Fleet {
+    /// Starts one more Envoy, and waits until it is answered by this upstream.
+    async fn join(&mut self, mode: Mode, env: &'static str, answer: &str) {
+        let scratch = Folder::new();
+        let pod = format!("pod-{}", self.members.len());
+        let metadata = json!({"env": env, "pod": pod, "address": format!("10.0.0.{}", self.members.len())});
+        let envoy = Envoy::start_as(scratch.path(), mode, self.proxy.port, &metadata).await;
+        let envoy = envoy.expect("it was found before");
+        let port = envoy.port("web").await;
+        let member = Member { mode, env, port, _envoy: envoy, _scratch: scratch };
+        member.until_answer(answer).await;
+        self.members.push(member);
+    }
+}
+
+impl Member {
+    async fn until_answer(&self, upstream: &str) {
+        let what = format!("{} over {} is answered by {upstream}", self.env, self.mode);
+        let is_answered = async || {
+            let answer = http::get(self.port, "/").await.ok()?;
+            (answer.status == 200 && answer.body == upstream).then_some(())
+        };
+        until(&what, SOON, is_answered).await;
+    }
+}
+
+/// A listener and two clusters, with the ports of their endpoints.
+fn plain(red: u16, blue: u16) -> Vec<Value> {
+    vec![
+        listener(SOTW, "web", "routes"),
+        cluster(SOTW, "red"),
+        cluster(SOTW, "blue"),
+        endpoints("red", red),
+        endpoints("blue", blue),
+    ]
+}
+
+/// The same with a variant of the routes for `env=prod`, which leads there, and one for all others.
+fn files(red: u16, blue: u16, prod: &str) -> Vec<(&'static str, Vec<Value>)> {
+    let variants = [("env=prod", prod), ("env!=prod", "blue")];
+    let variants = variants.map(|(for_whom, to)| when(for_whom, routes("routes", &[("/", to)])));
+    vec![("all.json", plain(red, blue)), ("routes.json", variants.into())]
+}
+
+const SOTW: Mode = Mode::ADS[0];
+const DELTA: Mode = Mode::ADS[1];

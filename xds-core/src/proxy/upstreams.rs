@@ -1,0 +1,326 @@
+//! How each upstream stands, type by type: which types its stream is asked for, and which go on a stream of their own.
+//!
+//! The stream of a route is its main stream; [`Health`] says what of it can be asked. A type that ends it is asked for on a
+//! stream [aside](Route::Aside), by each locator, and nothing of it is kept: what the upstream serves there passes through, and
+//! when that stream ends, too, clients are told its status (G4). When the upstream is replaced by one that knows the type,
+//! the main stream is asked again, and what came aside stays until that is answered: no client is sent anything twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::health::{Event, Health, State, Status};
+use super::route::Route;
+use super::{Key, Notice, Proxy};
+use crate::cache::{Answer, Transaction};
+use crate::client::Client;
+use crate::code::Code;
+use crate::name::TypeUrl;
+use crate::resource::VariantId;
+use crate::variants::Variants;
+
+/// The streams of one route.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// Of a main stream; none of what goes aside or alone.
+    health: Option<Health>,
+    /// The server whose stream stands, and which stream of it.
+    stream: Option<(usize, u64)>,
+    /// Since when.
+    opened_at: Duration,
+    /// How many things are watched of each type.
+    types: BTreeMap<TypeUrl, usize>,
+    /// Which types may be asked for may have changed.
+    is_changed: bool,
+    /// Why the last stream ended, as long as there is no other.
+    ended: Option<Status>,
+    /// Of a route aside: the first stream that answered. A later one may lead to another server.
+    first_stream: Option<u64>,
+}
+
+impl Standing {
+    pub(super) fn new(route: &Route, resource_timeout: Duration) -> Self {
+        let is_main = matches!(route, Route::Shared | Route::Node(_));
+        Self { health: is_main.then(|| Health::new(resource_timeout)), ..Self::default() }
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.is_changed
+    }
+
+    /// Whether a stream stands that was made after the one that answered first, and long enough. In delta there may be nothing
+    /// to say (D21).
+    fn stands_anew(&self, now: Duration, timeout: Duration) -> bool {
+        let is_new = self.stream.zip(self.first_stream).is_some_and(|((_, stream), first)| stream > first);
+        is_new && self.opened_at + timeout <= now
+    }
+}
+
+impl Proxy {
+    /// How the types of a main stream stand; `None` where nothing was asked by this route.
+    #[must_use]
+    pub fn health(&self, route: &Route) -> Option<&Health> {
+        self.upstreams.get(route)?.standing.health.as_ref()
+    }
+
+    /// Whether a type is asked for aside of its main stream.
+    pub(super) fn is_aside(&self, main: &Route, type_url: &TypeUrl) -> bool {
+        self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
+    }
+
+    /// The stream of a server ended, with the status that it gave, if it gave one. To be told before
+    /// [`on_outcome`](Self::on_outcome) of that.
+    pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let standing = &mut upstream.standing;
+        if standing.stream.is_some_and(|(current, _)| current != server) {
+            return;
+        }
+        standing.stream = None;
+        standing.ended.clone_from(&status);
+        standing.is_changed = true;
+        let events = standing.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
+        let mut touched = self.hear_health(route, events);
+        if let Route::Aside { type_url, .. } = route {
+            touched.extend(self.keys_of(type_url));
+        }
+        self.review_all(now, touched);
+    }
+
+    /// Which stream of a client stands after an event; the names that have to be looked at again.
+    pub(super) fn follow_streams(&mut self, now: Duration, route: &Route, client: &Client) -> BTreeSet<Key> {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
+        let standing = &mut upstream.standing;
+        let stream = (0..client.servers()).find_map(|server| Some((server, client.stream(server)?)));
+        let mut events = Vec::new();
+        let is_open = stream.is_some() && stream != standing.stream;
+        if stream != standing.stream {
+            let ended = standing.stream.take().is_some();
+            standing.is_changed = true;
+            if let Some(health) = &mut standing.health {
+                if ended {
+                    events.extend(health.on_end(now, None));
+                }
+                if stream.is_some() {
+                    events.extend(health.on_open(now));
+                }
+            }
+            (standing.stream, standing.opened_at) = (stream, now);
+        }
+        let touched = self.hear_health(route, events);
+        if is_open {
+            self.note_asked(now, route);
+        }
+        touched
+    }
+
+    /// What may be asked goes out as soon as the transport has room.
+    fn note_asked(&mut self, now: Duration, route: &Route) {
+        let upstream = self.upstreams.get_mut(route);
+        let Some(health) = upstream.and_then(|upstream| upstream.standing.health.as_mut()) else { return };
+        for type_url in health.unasked().cloned().collect::<Vec<_>>() {
+            health.on_asked(now, &type_url);
+        }
+    }
+
+    /// A response of a type came: with resources, or what its names were refused with.
+    pub(super) fn on_answer(
+        &mut self,
+        now: Duration,
+        route: &Route,
+        type_url: &TypeUrl,
+        refused: Option<Status>,
+    ) -> BTreeSet<Key> {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
+        let standing = &mut upstream.standing;
+        standing.ended = None;
+        let stream = standing.stream.map_or(0, |(_, stream)| stream);
+        let is_new = stream > *standing.first_stream.get_or_insert(stream);
+        let mut events = Vec::new();
+        if let Some(health) = &mut standing.health {
+            events = match refused {
+                Some(status) => health.on_rejected(type_url, status),
+                None => health.on_response(type_url),
+            };
+            standing.is_changed |= health.unasked().next().is_some();
+        }
+        let mut touched = self.hear_health(route, events);
+        // It is served aside on a stream that was made since: that may be another server, which knows the type.
+        if matches!(route, Route::Aside { .. }) && is_new {
+            touched.extend(self.on_probe(now, route, type_url, Ok(())));
+        }
+        touched
+    }
+
+    fn on_probe(
+        &mut self,
+        now: Duration,
+        aside: &Route,
+        type_url: &TypeUrl,
+        outcome: Result<(), Status>,
+    ) -> BTreeSet<Key> {
+        let Some(upstream) = self.upstreams.get_mut(aside) else { return BTreeSet::new() };
+        if outcome.is_ok() {
+            upstream.standing.first_stream = None;
+        }
+        let main = aside.main();
+        let upstream = self.upstreams.get_mut(&main);
+        let Some(standing) = upstream.map(|upstream| &mut upstream.standing) else { return BTreeSet::new() };
+        standing.is_changed = true;
+        let health = standing.health.as_mut();
+        let events = health.map(|health| health.on_probe(now, type_url, outcome)).unwrap_or_default();
+        let mut touched = self.hear_health(&main, events);
+        touched.extend(self.keys_of(type_url));
+        touched
+    }
+
+    /// Notes what became of types; the names that go another way now.
+    fn hear_health(&mut self, route: &Route, events: Vec<Event>) -> BTreeSet<Key> {
+        let mut touched = BTreeSet::new();
+        for event in events {
+            let types: Vec<_> = match &event {
+                Event::Init(init) => init.rejected.keys().cloned().collect(),
+                Event::Reclassified { type_url, .. } => vec![type_url.clone()],
+            };
+            for type_url in types {
+                touched.extend(self.keys_of(&type_url));
+                let aside = route.aside(&type_url);
+                if self.is_aside(route, &type_url)
+                    && let Some(upstream) = self.upstreams.get_mut(&aside)
+                {
+                    upstream.is_retiring = false;
+                }
+            }
+            if let Some(upstream) = self.upstreams.get_mut(route) {
+                upstream.standing.is_changed = true;
+            }
+            self.notices.push(Notice::Health { route: route.clone(), event });
+        }
+        touched
+    }
+
+    fn keys_of(&self, type_url: &TypeUrl) -> Vec<Key> {
+        let first = (type_url.clone(), "".into());
+        let of_type = self.names.range(first..).take_while(|((of, _), _)| of == type_url);
+        of_type.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// When a type was silent for too long, or is to be tried again.
+    pub(super) fn health_deadline(&self) -> Option<Duration> {
+        let healths = self.upstreams.values().filter_map(|upstream| upstream.standing.health.as_ref());
+        let of_health = |health: &Health| {
+            let probes = health.states().filter_map(|(type_url, _)| health.probe_at(type_url));
+            probes.chain(health.next_deadline()).min()
+        };
+        healths.filter_map(of_health).min()
+    }
+
+    /// Does what is due.
+    pub(super) fn health_timeout(&mut self, now: Duration) -> BTreeSet<Key> {
+        let mut touched = BTreeSet::new();
+        for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
+            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
+            let Some(health) = &mut upstream.standing.health else { continue };
+            let events = health.on_timeout(now);
+            upstream.standing.is_changed |= health.unasked().next().is_some();
+            let is_due = |type_url: &&TypeUrl| health.probe_at(type_url).is_some_and(|at| at <= now);
+            let due: Vec<_> = health.states().map(|(type_url, _)| type_url).filter(is_due).cloned().collect();
+            touched.extend(self.hear_health(&route, events));
+            for type_url in due {
+                let aside = route.aside(&type_url);
+                let standing = self.upstreams.get(&aside).map(|upstream| &upstream.standing);
+                let timeout = self.config.resource_timeout;
+                let outcome = match standing.is_some_and(|standing| standing.stands_anew(now, timeout)) {
+                    true => Ok(()),
+                    // The same stream as before shows nothing new: the type would end the main stream again.
+                    false => Err(Status { code: Code::UNAVAILABLE, message: "nothing changed".into() }),
+                };
+                touched.extend(self.on_probe(now, &aside, &type_url, outcome));
+            }
+        }
+        touched
+    }
+
+    /// Something of a type is to be watched.
+    pub(super) fn request_type(&mut self, now: Duration, route: &Route, type_url: &TypeUrl) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let standing = &mut upstream.standing;
+        *standing.types.entry(type_url.clone()).or_default() += 1;
+        if let Some(health) = &mut standing.health {
+            health.request(now, type_url);
+            standing.is_changed = true;
+        }
+    }
+
+    /// Something of a type is not watched any more.
+    pub(super) fn release_type(&mut self, route: &Route, type_url: &TypeUrl) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let standing = &mut upstream.standing;
+        let Some(count) = standing.types.get_mut(type_url) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        standing.types.remove(type_url);
+        // A type that goes aside is still wanted of the upstream.
+        let health = standing.health.as_mut().filter(|health| health.probe_at(type_url).is_none());
+        let events = health.map(|health| health.release(type_url)).unwrap_or_default();
+        self.hear_health(route, events);
+    }
+
+    /// Has a client ask for those types that its stream may be asked for.
+    pub(super) fn withhold_types(&mut self, now: Duration, route: &Route, client: &mut Client) {
+        let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        let standing = &mut upstream.standing;
+        standing.is_changed = false;
+        let Some(health) = &mut standing.health else { return };
+        let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
+        for type_url in types {
+            client.withhold(&type_url, !health.may_ask(&type_url));
+        }
+        self.note_asked(now, route);
+    }
+
+    /// What who asks for something of a type is told although the upstream said nothing of it (G4).
+    pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<Answer> {
+        let standing = &self.upstreams.get(route)?.standing;
+        let failed = |status: &Status| Answer::Failed { code: status.code, message: status.message.clone() };
+        if let Route::Aside { .. } = route {
+            let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
+            return match rejected {
+                Some(State::Rejected(_, status)) if standing.ended.is_some() => Some(failed(status)),
+                _ => None,
+            };
+        }
+        match standing.health.as_ref()?.state(type_url)? {
+            State::Rejected(_, status) => Some(failed(status)),
+            _ => None,
+        }
+    }
+
+    /// What came aside and was not confirmed on the main stream goes, once that is answered; then nobody needs it there.
+    pub(super) fn retire_asides(&mut self, main: &Route, client: &Client) {
+        let asides =
+            self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);
+        for aside in asides.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
+            let Route::Aside { type_url, .. } = &aside else { continue };
+            let keys = self.keys_of(type_url);
+            let mut questions = keys.iter().flat_map(|key| &self.names[key].questions);
+            if !questions.all(|((route, _), question)| route != main || question.is_answered) {
+                continue;
+            }
+            let mut transaction = Transaction::new();
+            let snapshot = self.cache.snapshot();
+            let of_type = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
+            for variant in of_type.flat_map(|(_, variants)| Variants::iter(variants)) {
+                let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
+                let id = VariantId { type_url: type_url.clone(), name, constraints };
+                if !client.holds(&id) {
+                    transaction.remove(id);
+                }
+            }
+            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+            self.upstreams.remove(&aside);
+            self.unneeded.push(aside);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! An origin that refuses a type, in each of the ways that servers have, and one that learns to serve it.
+
+use std::time::Duration;
+
+use super::fixture::{Refusal, World};
+use super::health::{Event, State};
+use super::{Notice, ProxyConfig, Route};
+use crate::client::Protocol;
+use crate::server::fixture::{Delta, type_url};
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Delta, Protocol::Sotw];
+
+fn world(protocol: Protocol, refusal: Refusal) -> World {
+    let mut world = World::new(protocol, "CDS c=1; X x=1; Y y[env=a]=1", ProxyConfig::default());
+    world.refused.insert("Y", refusal);
+    world
+}
+
+/// One of each type.
+fn leaves(world: &World) -> [Delta; 3] {
+    [world.leaf("CDS", "c"), world.leaf("X", "x"), world.leaf("Y", "y?env=a")]
+}
+
+/// Time enough for some reconnects.
+fn settle(world: &mut World) {
+    world.run();
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(5));
+    }
+}
+
+fn sent(leaves: &mut [Delta; 3]) -> [String; 3] {
+    let mut types = ["CDS", "X", "Y"].into_iter();
+    leaves.each_mut().map(|leaf| {
+        let sent = leaf.sent();
+        let nonce = leaf.last.nonce.clone();
+        leaf.ack(types.next().unwrap(), &nonce);
+        sent
+    })
+}
+
+fn state(world: &World, type_name: &str) -> Option<State> {
+    world.proxy.health(&Route::Shared)?.state(&type_url(type_name)).cloned()
+}
+
+#[test]
+fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::AmongOthers);
+        let mut leaves = leaves(&world);
+        settle(&mut world);
+        assert_eq!(sent(&mut leaves), ["n1 CDS c=1", "n1 X x=1", "n1 Y y[env=a]=1"], "{protocol:?}");
+        assert!(matches!(state(&world, "CDS"), Some(State::Synced(_))));
+        assert!(matches!(state(&world, "Y"), Some(State::Rejected(..))));
+        world.commit("CDS c=2; X x=2; Y y[env=a]=2");
+        assert_eq!(sent(&mut leaves), ["n2 CDS c=2", "n2 X x=2", "n2 Y y[env=a]=2"]);
+        // The main stream is left alone from now on.
+        world.told();
+        settle(&mut world);
+        settle(&mut world);
+        assert_eq!(world.told(), "", "{protocol:?}");
+        // A newer server: the type comes back to the main stream, and nobody is sent anything twice.
+        world.refused.clear();
+        world.lose();
+        world.pass(Duration::from_secs(30));
+        world.is_up = true;
+        settle(&mut world);
+        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))));
+        assert_eq!(sent(&mut leaves), ["", "", ""]);
+        world.commit("Y y[env=a]=3");
+        assert_eq!(sent(&mut leaves), ["", "", "n3 Y y[env=a]=3"]);
+        assert_eq!(world.routes(), [Route::Shared]);
+    }
+}
+
+#[test]
+fn g4_a_type_that_is_refused_on_every_stream_is_answered_with_the_original_status() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::Always);
+        let mut leaves = leaves(&world);
+        settle(&mut world);
+        assert_eq!(sent(&mut leaves), ["n1 CDS c=1", "n1 X x=1", "n1 Y !\"y\"(12)"], "{protocol:?}");
+        assert_eq!(leaves[2].last.resource_errors[0].error_detail.as_ref().unwrap().message, "no such type");
+        world.commit("CDS c=2");
+        assert_eq!(sent(&mut leaves), ["n2 CDS c=2", "", ""]);
+        let mut late = world.leaf("Y", "z");
+        world.run();
+        assert_eq!(late.sent(), "n1 Y !\"z\"(12)");
+        world.refused.clear();
+        world.lose();
+        world.is_up = true;
+        for _ in 0..30 {
+            settle(&mut world);
+        }
+        assert_eq!(sent(&mut leaves)[2], "n2 Y y[env=a]=1", "{protocol:?}");
+    }
+}
+
+#[test]
+fn g4_a_type_that_is_refused_by_errors_is_answered_so_until_a_new_stream_brings_it() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::ByErrors);
+        let mut leaves = leaves(&world);
+        settle(&mut world);
+        assert_eq!(sent(&mut leaves), ["n1 CDS c=1", "n1 X x=1", "n1 Y !\"y\"(12)"], "{protocol:?}");
+        let notices = world.proxy.take_notices();
+        let init = notices.iter().find_map(|notice| match notice {
+            Notice::Health { event: Event::Init(init), .. } => Some(init),
+            _ => None,
+        });
+        let init = init.expect("all types are known");
+        assert!(init.rejected.contains_key(&type_url("Y")) && init.confirmed.contains(&type_url("X")));
+        world.refused.clear();
+        world.lose();
+        world.is_up = true;
+        settle(&mut world);
+        assert_eq!(sent(&mut leaves), ["", "", "n2 Y y[env=a]=1"], "{protocol:?}");
+    }
+}
