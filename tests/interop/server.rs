@@ -31,8 +31,9 @@ impl Server {
     /// A proxy in front of this port, with further options.
     pub(crate) async fn proxy(upstream: u16, options: &[&str]) -> Self {
         let address = format!("127.0.0.1:{upstream}");
-        let arguments = ["proxy", "--upstream", &address].iter().chain(options);
-        Self::start_on(arguments.map(|argument| (*argument).to_owned()).collect(), 0).await
+        let mut arguments = vec!["proxy".to_owned(), "--upstream".to_owned(), address];
+        arguments.extend(options.iter().map(|option| (*option).to_owned()));
+        Self::start_on(arguments, 0).await
     }
 
     async fn start_on(arguments: Vec<String>, port: u16) -> Self {
