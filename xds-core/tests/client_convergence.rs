@@ -591,3 +591,28 @@ fn s25_what_was_rejected_without_a_copy_and_then_goes_is_no_member_any_more() {
         assert!(converges(&[Protocol::Sotw], true, &steps));
     }
 }
+
+/// S8b, S25: a cluster was given up and wanted again while a full state with it was on its way. The client took it from that, and
+/// as the server knew of no such cluster when it read the second request, it said nothing.
+#[test]
+fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
+    use Step::{Commit, Connect, Send, Serve, Take, Unwatch, Watch};
+    let steps = [
+        Watch(1, 1, 0),
+        Watch(1, 2, 0),
+        Connect(0),
+        Commit(vec![(1, 2, 1, 0)]),
+        Send(0),
+        Serve(0),
+        Take(0),
+        Send(0),
+        Unwatch(1),
+        Send(0),
+        Commit(vec![(1, 1, 1, 0), (1, 2, 0, 0)]),
+        Watch(0, 1, 0),
+        Watch(1, 2, 0),
+    ];
+    for fail_on_data_errors in [false, true] {
+        assert!(converges(&[Protocol::Sotw], fail_on_data_errors, &steps));
+    }
+}

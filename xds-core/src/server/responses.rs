@@ -31,6 +31,8 @@ pub(super) struct Responses {
     queued: VecDeque<Part>,
     /// Not all that is in flight is remembered.
     is_overfull: bool,
+    /// A request that had not seen the newest one gave up something that may stand in it.
+    is_crossed: bool,
     /// The [standing](Self::standing) may be another one than when it was last asked for news.
     is_news: bool,
 }
@@ -158,6 +160,17 @@ impl Responses {
             next.brings.extend(&forgotten.brings);
         }
         self.last = Some(nonce);
+        self.is_crossed = false;
+    }
+
+    /// Something was given up that the newest response, which is on its way, may hold.
+    pub(super) fn cross(&mut self) {
+        self.is_crossed = true;
+    }
+
+    /// Whether that was so, asked for a client that has seen that response.
+    pub(super) fn take_crossed(&mut self) -> bool {
+        std::mem::take(&mut self.is_crossed)
     }
 
     /// Nothing has to be sent up to a revision.

@@ -56,7 +56,8 @@ struct Owed {
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
-    /// Names were asked for while a full state was on its way that may hold them, gone or not: only another says so (S25).
+    /// Names were asked for, or given up before that, while a full state was on its way that may hold them, gone or not: only
+    /// another says so (S25).
     is_overtaken: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
@@ -144,7 +145,14 @@ impl SotwStream {
                 // S32: what it brought stands for what it asked for then.
                 brought.clear();
             }
+            let is_late = progress.known.full_state && !is_current;
+            let before = is_late.then(|| progress.subscription.locators());
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
+            // S8b: who wants it again by the time that response comes takes it from there.
+            let was_crossed = is_current && progress.responses.take_crossed();
+            if before.is_some_and(|before| !before.without(&progress.subscription.locators()).is_empty()) {
+                progress.responses.cross();
+            }
             progress.check_limit(names_limit)?;
             _ = progress.reselect(&watch);
             if !progress.is_served && !progress.known.full_state {
@@ -159,7 +167,7 @@ impl SotwStream {
                 owed.locators.extend(added.locators);
             }
             let is_wildcard = progress.is_served && progress.subscription.is_wildcard();
-            owed.is_overtaken |= progress.known.full_state && !is_current && !owed.locators.is_empty();
+            owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             if !is_wildcard {
                 owed.left.clear();

@@ -53,3 +53,25 @@ fn s25_a_name_asked_for_while_a_state_with_it_is_on_its_way_is_told_to_be_gone()
     client.pass(Duration::from_secs(2));
     assert_eq!(client.sent(), "n2 LDS");
 }
+
+#[test]
+fn s8b_a_name_given_up_while_a_state_with_it_is_on_its_way_and_wanted_again_is_told_to_be_gone() {
+    let cache = cache("CDS a=1 b=1");
+    let mut client = Sotw::new(&cache);
+    client.ask("CDS", "a b", "");
+    assert_eq!(client.sent(), "n1 CDS a=1 b=1");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS a=2");
+    assert_eq!(client.sent(), "n2 CDS a=2 b=1");
+    // This request has not seen it.
+    client.ask("CDS", "a", "1");
+    commit(&cache, "CDS -b");
+    assert_eq!(client.sent(), "");
+    // The client has b from n2, if it wanted it again before that came.
+    client.ask("CDS", "a b", "2");
+    assert_eq!(client.sent(), "n3 CDS a=2");
+    // S17: what was given up after n3 was seen is not held any more.
+    client.ask("CDS", "a", "3");
+    client.ask("CDS", "a b", "3");
+    assert_eq!(client.sent(), "");
+}
