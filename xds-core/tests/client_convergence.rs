@@ -616,3 +616,25 @@ fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
         assert!(converges(&[Protocol::Sotw], fail_on_data_errors, &steps));
     }
 }
+
+/// T35, D21: a variant of another stream served several locators that have nothing now while a third one has. The server says so
+/// of each of them by itself, and only together that is all who used the variant.
+#[test]
+fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
+    use Step::{Commit, Connect, Cut, Send, Serve, Take, Watch};
+    let steps = [
+        Watch(0, 0, 4),
+        Watch(0, 3, 3),
+        Commit(vec![(0, 3, 2, 0)]),
+        Connect(0),
+        Send(0),
+        Serve(0),
+        Take(0),
+        Watch(0, 3, 1),
+        Cut(0),
+        Commit(vec![(0, 3, 3, 0)]),
+    ];
+    for fail_on_data_errors in [false, true] {
+        assert!(converges(&[Protocol::Delta], fail_on_data_errors, &steps));
+    }
+}

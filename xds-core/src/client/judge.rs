@@ -473,6 +473,7 @@ impl Judge<'_> {
 
     /// D10, D11, T30b
     fn take_removals(&mut self, removed: Vec<Gone>) {
+        let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
         for gone in removed {
             // D14: what is not known is ignored. P4.6: so is what a server says that was left.
             if !self.watched.names.contains_key(&gone.name) || !self.is_listened_to(&gone.name) {
@@ -482,11 +483,14 @@ impl Judge<'_> {
             if gone.constraints.is_none() {
                 self.orphans.extend(self.watched.forget_alias(&gone.name));
             }
-            let Some(named) = self.watched.names.get(&gone.name) else { continue };
-            let is_gone = |held: &&Held| self.is_gone(held, &gone);
+            told.entry(gone.name.clone()).or_default().push(gone.constraints.clone());
+            self.absent.push(gone);
+        }
+        for (name, told) in told {
+            let Some(named) = self.watched.names.get(&name) else { continue };
+            let is_gone = |held: &&Held| self.is_gone(held, &told);
             let key = |name: &ResourceName, held: &Held| (name.clone(), held.accepted.constraints().clone());
-            let mut keys: Vec<Key> =
-                named.held.iter().filter(is_gone).map(|held| key(&gone.name, held)).collect();
+            let mut keys: Vec<Key> = named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
@@ -498,28 +502,26 @@ impl Judge<'_> {
                 self.absent.push(Gone { name: member.clone(), constraints: None });
             }
             self.changes.removed.extend(keys.into_iter().map(|key| (key, Why::Told)));
-            self.absent.push(gone);
         }
     }
 
-    /// Whether a variant is gone when this is. What came from another stream the server may know by other constraints, or
-    /// it names the parameters that it has nothing for (T35).
-    fn is_gone(&self, held: &Held, gone: &Gone) -> bool {
-        let Some(constraints) = &gone.constraints else { return true };
-        if constraints == held.accepted.constraints() {
-            return true;
-        }
+    /// Whether a variant is gone when all this is of its name. What came from another stream the server may know by other
+    /// constraints, or it names the parameters that it has nothing for, those of each locator by themselves (T35).
+    fn is_gone(&self, held: &Held, told: &[Option<Constraints>]) -> bool {
+        let is_it = |gone: &Option<Constraints>| {
+            gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
+        };
         let is_old = held.server != Some(self.server) || held.seen <= self.since;
-        is_old && self.is_used_only_by(held, constraints)
+        told.iter().any(is_it) || (is_old && self.is_used_only_by(held, told.iter().flatten()))
     }
 
-    /// Whether a variant is used, and by nobody whose parameters these constraints do not match.
-    fn is_used_only_by(&self, held: &Held, constraints: &Constraints) -> bool {
+    /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
+    fn is_used_only_by<'m>(&self, held: &Held, meant: impl Iterator<Item = &'m Constraints> + Clone) -> bool {
         let mut watching = Vec::new();
         self.watched.watching(held.accepted.name().as_str(), &mut watching);
         let parameters = watching.iter().map(|at| &self.watched.entry(*at).parameters);
         let mut users = parameters.filter(|one| held.accepted.constraints().matches(one)).peekable();
-        users.peek().is_some() && users.all(|parameters| constraints.matches(parameters))
+        users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
     }
 
     /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing

@@ -97,8 +97,9 @@ impl Judge<'_> {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: an error for some parameters names no variant; one that others use stays for them.
         let is_meant = |held: &&Held| {
-            constraints
-                .is_none_or(|meant| meant == held.accepted.constraints() || self.is_used_only_by(held, meant))
+            constraints.is_none_or(|meant| {
+                meant == held.accepted.constraints() || self.is_used_only_by(held, std::iter::once(meant))
+            })
         };
         let mut changes = Changes::default();
         for held in named.held.iter().filter(is_meant) {
