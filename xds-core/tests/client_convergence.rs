@@ -638,3 +638,26 @@ fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
         assert!(converges(&[Protocol::Delta], fail_on_data_errors, &steps));
     }
 }
+
+/// P4.6, D1: the wildcard was asked for at the first server before the second told what it stands for. The first had no reason
+/// to say that some of it is gone, and the second was left before it said so.
+#[test]
+fn c15_what_only_a_server_that_was_left_spoke_of_is_no_member() {
+    use Step::{Commit, Connect, Fail, Pass, Send, Serve, Take, Watch};
+    let steps = [
+        Watch(0, 0, 3),
+        Fail(0),
+        Connect(1),
+        Pass(2_000),
+        Send(1),
+        Commit(vec![(0, 0, 5, 0)]),
+        Serve(1),
+        Connect(0),
+        Commit(vec![(0, 0, 0, 0), (0, 1, 5, 0)]),
+        Send(0),
+        Take(1),
+    ];
+    for fail_on_data_errors in [false, true] {
+        assert!(converges(&[Protocol::Delta; 2], fail_on_data_errors, &steps));
+    }
+}

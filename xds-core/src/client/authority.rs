@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::config::AuthorityConfig;
 use super::failure::Failure;
+use super::state::State;
 
 /// One authority: its servers in order, down to the one that is in use.
 #[derive(Debug)]
@@ -30,6 +31,11 @@ impl Authority {
 
     pub(super) fn uses(&self, server: usize) -> bool {
         self.in_use().contains(&server)
+    }
+
+    /// P4.6: whether only a server spoke of something that is not asked any more.
+    pub(super) fn has_left(&self, state: &State) -> bool {
+        state.server.is_some_and(|server| !self.uses(server))
     }
 
     /// The server that is asked when the one in use last fails.

@@ -20,10 +20,10 @@ impl Client {
         match &mut entry.members {
             None => {
                 let held = watched.resolve(&entry.name, &entry.parameters, resources);
-                if let Some(accepted) = held.map(|held| Arc::clone(&held.accepted)) {
-                    let is_restored = accepted.is_restored;
-                    entry.state.on_resource(accepted);
-                    if is_restored {
+                if let Some(held) = held {
+                    entry.state.on_resource(Arc::clone(&held.accepted));
+                    entry.state.server = held.server;
+                    if held.accepted.is_restored {
                         entry.state.status = ResourceStatus::Requested;
                     }
                 }
@@ -35,7 +35,7 @@ impl Client {
                 };
                 for name in watched.names.keys().filter(|name| is_member(name)) {
                     if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
-                        let mut state = State::default();
+                        let mut state = State { server: held.server, ..State::default() };
                         state.on_resource(Arc::clone(&held.accepted));
                         members.insert(name.clone(), state);
                     }

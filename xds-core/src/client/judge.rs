@@ -136,11 +136,17 @@ impl Client {
                 let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
                 told.for_each(|(watch, _)| self.mark(left, *watch));
             }
-            // What only they had, and this server may say nothing of in SotW, its timer decides (S17, C12).
+            // What only they had, and this server may say nothing of in SotW, its timer decides (S17, C12). Of a set it says
+            // nothing either when it was asked for it before they told what it stands for (D1).
             for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
                 let (of_type, place) = watch.place();
-                let source = self.types[of_type].source(self.types[of_type].entry(place));
-                if source.is_some_and(|source| !self.authorities[at].uses(source)) {
+                let entry = self.types[of_type].entry(place);
+                let is_left = |state: &State| self.authorities[at].has_left(state);
+                let is_unconfirmed = match &entry.members {
+                    None => entry.state.copy.is_some() && is_left(&entry.state),
+                    Some(members) => members.values().any(is_left),
+                };
+                if is_unconfirmed {
                     self.start_timer(now, server, watch);
                 }
             }
@@ -384,7 +390,10 @@ impl Judge<'_> {
                         Some(members) => members.get(accepted.name()),
                     };
                     let copy = state.and_then(|state| state.copy.as_ref());
-                    state.is_some_and(|state| state.status == ResourceStatus::Acked)
+                    let is_known = |state: &State| {
+                        state.status == ResourceStatus::Acked && state.server == Some(self.server)
+                    };
+                    state.is_some_and(is_known)
                         && entry.deadline.is_none()
                         && copy.is_some_and(|copy| Arc::ptr_eq(copy, &accepted))
                 };

@@ -216,7 +216,6 @@ impl Client {
         while len < limit_bytes
             && let Some(at) = left.next()
         {
-            let source = watched.source(watched.entry(at));
             let entry = watched.entry_mut(at);
             entry.dirty &= !bit;
             let is_wanted = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
@@ -241,7 +240,7 @@ impl Client {
                 false => {
                     !is_unconfirmed
                         && entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
-                        && source.is_none_or(|source| self.authorities[entry.authority].uses(source))
+                        && entry.state.server.is_none_or(|of| self.authorities[entry.authority].uses(of))
                 }
             };
             if !is_cached {

@@ -52,6 +52,8 @@ pub struct View {
 pub(super) struct State {
     pub(super) status: ResourceStatus,
     pub(super) copy: Option<Arc<Accepted>>,
+    /// The server that spoke of it last; none of what was restored.
+    pub(super) server: Option<usize>,
     /// What went wrong with the resource; goes with the status.
     pub(super) error: Option<Arc<Failure>>,
     /// No server can be reached; says nothing about the resource.

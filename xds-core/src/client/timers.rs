@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::accepted::Accepted;
 use super::failure::Failure;
 use super::outcome::{Outcome, Touched};
-use super::state::State;
+use super::state::{ResourceStatus, State};
 use super::upstream::{Phase, Upstream};
 use super::watched::Held;
 use super::{Client, WatchId, bits, watch_id};
@@ -71,6 +72,12 @@ impl Client {
         entry.deadline = None;
         let server = bits(entry.told).last().expect("a timer runs on a stream that was told");
         let policy = self.upstreams[server].config.errors;
+        if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
+            if !policy.resource_timer_is_transient_error {
+                self.drop_left(watch, outcome);
+            }
+            return;
+        }
         let (code, after) = match policy.resource_timer_is_transient_error {
             true => (Code::UNAVAILABLE, self.transient_resource_timeout),
             false => (Code::NOT_FOUND, self.resource_timeout),
@@ -83,18 +90,39 @@ impl Client {
         if !before.is_same(&entry.state.view()) {
             outcome.touched.push(Touched { watch, member: None });
         }
-        let Some(copy) = unconfirmed else { return };
+        self.let_go(of_type, unconfirmed.as_slice(), outcome);
+    }
+
+    /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no part of it.
+    fn drop_left(&mut self, watch: WatchId, outcome: &mut Outcome) {
+        let (of_type, at) = watch.place();
+        let entry = self.types[of_type].entry_mut(at);
+        let (authority, members) = (&self.authorities[entry.authority], entry.members.iter_mut());
+        let left = members.flat_map(|members| members.extract_if(|_, state| authority.has_left(state)));
+        let (names, states): (Vec<_>, Vec<_>) = left.unzip();
+        outcome.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
+        let copies: Vec<_> = states.into_iter().filter_map(|state| state.copy).collect();
+        self.let_go(of_type, &copies, outcome);
+    }
+
+    /// Has the cache hold what nobody confirmed no longer.
+    fn let_go(&mut self, of_type: usize, copies: &[Arc<Accepted>], outcome: &mut Outcome) {
         let watched = &mut self.types[of_type];
-        let Some(named) = watched.names.get_mut(copy.name()) else { return };
-        let is_it = |held: &Held| Arc::ptr_eq(&held.accepted, &copy);
-        let Some(place) = named.held.iter().position(is_it) else { return };
-        named.held.remove(place);
-        let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
-        let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
         let mut transaction = Transaction::new();
-        transaction.remove(id.clone());
-        self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
-        outcome.removed.push(id);
+        for copy in copies {
+            let Some(named) = watched.names.get_mut(copy.name()) else { continue };
+            let is_it = |held: &Held| Arc::ptr_eq(&held.accepted, copy);
+            let Some(place) = named.held.iter().position(is_it) else { continue };
+            named.held.remove(place);
+            watched.forget_if_empty(copy.name());
+            let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
+            let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
+            transaction.remove(id.clone());
+            outcome.removed.push(id);
+        }
+        if !transaction.is_empty() {
+            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+        }
     }
 
     /// S38: removes what its server let expire.

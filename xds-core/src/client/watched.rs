@@ -193,13 +193,6 @@ impl WatchedType {
         }
     }
 
-    /// The server that what is in use was told by last; `None` where no server stands for it.
-    pub(super) fn source(&self, entry: &Entry) -> Option<usize> {
-        let copy = entry.state.copy.as_ref()?;
-        let held = &self.names.get(copy.name())?.held;
-        held.iter().find(|held| Arc::ptr_eq(&held.accepted, copy))?.server
-    }
-
     /// What the parameters choose of a name (T3), if anything (T4), or of the resource that it is an alias of (D24).
     pub(super) fn resolve(
         &self,

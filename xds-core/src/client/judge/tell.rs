@@ -130,7 +130,8 @@ impl Judge<'_> {
             let entry = self.watched.entry(at);
             let held = self.watched.resolve(name, &entry.parameters, resources);
             let is_new = held.is_some_and(|held| held.seen == self.number);
-            let accepted = held.map(|held| Arc::clone(&held.accepted));
+            let (accepted, server) = held.map(|held| (Arc::clone(&held.accepted), held.server)).unzip();
+            let server = server.flatten();
             let has = |state: &State, accepted: &Arc<Accepted>| {
                 state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, accepted))
             };
@@ -143,6 +144,7 @@ impl Judge<'_> {
                     entry.deadline = None;
                     let before = entry.state.view();
                     entry.state.on_resource(accepted);
+                    entry.state.server = server;
                     if !before.is_same(&entry.state.view()) {
                         outcome.touched.push(Touched { watch, member: None });
                     }
@@ -156,6 +158,7 @@ impl Judge<'_> {
                     }
                     let before = member.view();
                     member.on_resource(accepted);
+                    member.server = server;
                     if !before.is_same(&member.view()) {
                         outcome.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
@@ -212,10 +215,14 @@ impl Judge<'_> {
             };
             let before = state.view();
             change(state);
-            if !before.is_same(&state.view()) {
+            state.server = Some(self.server);
+            let is_touched = !before.is_same(&state.view());
+            if member.is_none() {
+                entry.deadline = None;
+            }
+            if is_touched {
                 outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member });
             }
-            entry.deadline = None;
         }
     }
 
