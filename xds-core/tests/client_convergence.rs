@@ -661,3 +661,24 @@ fn c15_what_only_a_server_that_was_left_spoke_of_is_no_member() {
         assert!(converges(&[Protocol::Delta; 2], fail_on_data_errors, &steps));
     }
 }
+
+/// S8b, D20: the same in delta, where nothing says what a wildcard does not stand for any more.
+#[test]
+fn s8b_what_was_on_its_way_when_the_wildcard_was_given_up_and_wanted_again_is_told_to_be_gone() {
+    use Step::{Commit, Connect, Send, Serve, Unwatch, Watch};
+    let steps = [
+        Watch(0, 0, 0),
+        Watch(1, 4, 1),
+        Connect(0),
+        Send(0),
+        Unwatch(0),
+        Commit(vec![(0, 1, 1, 0)]),
+        Serve(0),
+        Send(0),
+        Commit(vec![(0, 1, 0, 0)]),
+        Watch(0, 0, 0),
+    ];
+    for fail_on_data_errors in [false, true] {
+        assert!(converges(&[Protocol::Delta], fail_on_data_errors, &steps));
+    }
+}

@@ -61,6 +61,9 @@ struct Owed {
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
     everything: bool,
+    /// A set was given up and is asked for again, perhaps before what was on its way came: what of that is gone meanwhile
+    /// is told (S8b).
+    is_crossed: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
     /// S21: nothing was asked for, and the client waits to hear so.
@@ -144,7 +147,15 @@ impl DeltaStream {
         }
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
             let legacy = progress.known.legacy_wildcard;
+            let is_giving_up = progress.responses.are_in_flight() && !request.unsubscribe.is_empty();
+            let before = is_giving_up.then(|| progress.subscription.locators());
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+            owed.is_crossed |= added.wildcard || added.locators.names().any(is_set);
+            let dropped = before.map(|before| before.without(&progress.subscription.locators()));
+            if dropped.is_some_and(|dropped| dropped.names().any(is_set)) {
+                progress.responses.cross_contents();
+                owed.is_crossed = false;
+            }
             progress.check_limit(names_limit)?;
             let left = progress.reselect(&watch);
             if is_first {
@@ -209,6 +220,15 @@ fn respond(
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
+    if owed.is_crossed {
+        let mut crossed = progress.responses.take_crossed_contents();
+        crossed.retain(|handle| {
+            let chosen = progress.chosen(&handle.name, snapshot);
+            let is_it = |variant| handle.constraints.is_none() || progress.handle(variant) == *handle;
+            !chosen.into_iter().any(|variant| is_it(variant))
+        });
+        content.removed.extend(crossed);
+    }
     if progress.membership.is_some() {
         let form = progress.form();
         // Its answer says so already. D14: a removal too many does no harm, one too few does.
@@ -633,6 +653,12 @@ impl types::Owed for Owed {
     fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, _: Duration) {
         self.endpoints.extend(names);
     }
+}
+
+/// Whether a name stands for many resources: the wildcard, or a glob (X12).
+fn is_set(name: &ResourceName) -> bool {
+    let name = name.as_str();
+    name == "*" || XdstpName::of(name).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
 
 #[cfg(test)]

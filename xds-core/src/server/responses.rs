@@ -33,6 +33,8 @@ pub(super) struct Responses {
     is_overfull: bool,
     /// A request that had not seen the newest one gave up something that may stand in it.
     is_crossed: bool,
+    /// What was on its way when a set that it may belong to was given up, until that is asked for again.
+    crossed: Vec<Held>,
     /// The [standing](Self::standing) may be another one than when it was last asked for news.
     is_news: bool,
 }
@@ -171,6 +173,17 @@ impl Responses {
     /// Whether that was so, asked for a client that has seen that response.
     pub(super) fn take_crossed(&mut self) -> bool {
         std::mem::take(&mut self.is_crossed)
+    }
+
+    /// Delta: what is on its way is held by who asks for the set again before it comes.
+    pub(super) fn cross_contents(&mut self) {
+        let queued = self.queued.iter().map(|part| &part.content);
+        self.crossed = self.in_flight.iter().map(|sent| &sent.content).chain(queued).cloned().collect();
+    }
+
+    /// All that was on its way so.
+    pub(super) fn take_crossed_contents(&mut self) -> BTreeSet<Handle> {
+        std::mem::take(&mut self.crossed).iter().flat_map(Held::handles).cloned().collect()
     }
 
     /// Nothing has to be sent up to a revision.

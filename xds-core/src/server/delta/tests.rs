@@ -241,6 +241,26 @@ fn d19_unsubscribing_a_name_without_the_wildcard_is_not_answered() {
 }
 
 #[test]
+fn s8b_what_was_on_its_way_when_the_star_was_given_up_and_wanted_again_is_told_to_be_gone() {
+    let cache = cache("LDS a=1 b=1");
+    let mut client = Delta::new(&cache);
+    client.ask("LDS", "*");
+    assert_eq!(client.sent(), "n1 LDS a=1 b=1");
+    // Of these requests the first has not seen it, and the second may have.
+    client.ask("LDS", "-*");
+    commit(&cache, "LDS -b");
+    client.ack("LDS", "1");
+    client.ask("LDS", "*");
+    assert_eq!(client.sent(), "n2 LDS a=1 -b");
+    // D20: what was seen when the star was given up is dropped by the client.
+    client.ack("LDS", "2");
+    client.ask("LDS", "-*");
+    commit(&cache, "LDS -a");
+    client.ask("LDS", "*");
+    assert_eq!(client.sent(), "n3 LDS");
+}
+
+#[test]
 fn d20_without_the_star_the_names_of_their_own_stay() {
     let cache = cache("LDS a=1 b=1");
     let mut client = settled(&cache, "LDS", "* a");
