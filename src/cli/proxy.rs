@@ -20,11 +20,15 @@ use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
 
+mod status;
+
 /// Serve what other servers have to many clients, each variant fetched once
 ///
 /// A client that asks for what is at hand and for it by its constraints is answered at once. All else is asked for
 /// upstream, once for all that wait for it. When the upstream is away, clients keep what they have, and new ones get
 /// what is at hand.
+///
+/// GET /proxy on the same port tells how upstreams and types stand, /readyz/CDS whether a type can be had.
 #[derive(Debug, Args)]
 #[command(name = "proxy", after_help = EXAMPLES)]
 pub(super) struct ProxyCommand {
@@ -155,6 +159,7 @@ impl ProxyCommand {
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config);
+        let server = server.with_routes(status::routes(proxy.clone()));
         Ok(server.serve(listener, shutdown).await?)
     }
 

@@ -105,6 +105,11 @@ pub struct Upstream {
     pub route: Route,
     /// Its servers, in the order of the configuration, and whether each is connected.
     pub servers: Vec<(Arc<str>, bool)>,
+    /// Since when nothing came; `None` before the first response. While no server is connected, what is at hand is as old as
+    /// this.
+    pub silent_for: Option<Duration>,
+    /// How each type stands that is asked for there; empty for what goes aside or alone.
+    pub types: Vec<(TypeUrl, TypeState)>,
 }
 
 impl Proxy {
@@ -158,22 +163,23 @@ impl Proxy {
         &self.shared.view
     }
 
-    /// How each type stands with its upstream, by route.
-    #[must_use]
-    pub fn health(&self) -> Vec<(Route, Vec<(TypeUrl, TypeState)>)> {
-        let state = self.shared.lock();
-        let of_route = |route: &Route| {
-            let states = state.machine.health(route)?.states();
-            let states = states.map(|(type_url, state)| (type_url.clone(), state.clone()));
-            Some((route.clone(), states.collect()))
-        };
-        state.clients.keys().filter_map(of_route).collect()
-    }
-
-    /// How its upstreams stand.
+    /// How its upstreams stand, by route.
     #[must_use]
     pub fn upstreams(&self) -> Vec<Upstream> {
-        let of_client = |(route, client): (Route, Client)| Upstream { route, servers: client.servers() };
+        let of_client = |(route, client): (Route, Client)| {
+            let servers = client.servers();
+            let state = self.shared.lock();
+            let now = self.shared.start.elapsed();
+            let heard_at = state.machine.heard_at(&route);
+            let health = state.machine.health(&route).map(health::Health::states);
+            let types = health.into_iter().flatten();
+            Upstream {
+                types: types.map(|(type_url, state)| (type_url.clone(), state.clone())).collect(),
+                silent_for: heard_at.map(|at| now.saturating_sub(at)),
+                servers,
+                route,
+            }
+        };
         self.clients().into_iter().map(of_client).collect()
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Standing {
     is_changed: bool,
     /// Why the last stream ended, as long as there is no other.
     ended: Option<Status>,
+    /// When a response came last.
+    heard_at: Option<Duration>,
     /// Of a route aside: the first stream that answered. A later one may lead to another server.
     first_stream: Option<u64>,
 }
@@ -60,6 +62,12 @@ impl Proxy {
     #[must_use]
     pub fn health(&self, route: &Route) -> Option<&Health> {
         self.upstreams.get(route)?.standing.health.as_ref()
+    }
+
+    /// When a response came last by a route; what is at hand is as old as that, where no stream stands.
+    #[must_use]
+    pub fn heard_at(&self, route: &Route) -> Option<Duration> {
+        self.upstreams.get(route)?.standing.heard_at
     }
 
     /// Whether a type is asked for aside of its main stream.
@@ -133,6 +141,7 @@ impl Proxy {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
         let standing = &mut upstream.standing;
         standing.ended = None;
+        standing.heard_at = Some(now);
         let stream = standing.stream.map_or(0, |(_, stream)| stream);
         let is_new = stream > *standing.first_stream.get_or_insert(stream);
         let mut events = Vec::new();

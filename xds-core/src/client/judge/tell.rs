@@ -73,7 +73,9 @@ impl Judge<'_> {
     fn tell_error(&mut self, error: ToldError, cache: &Cache, outcome: &mut Outcome) {
         let ToldError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
-        let failure = self.failure(code, format!("{:?}: {message}", name.as_str()));
+        // G4: a proxy hands it on as it came.
+        let text = if self.relay.is_some() { message } else { format!("{:?}: {message}", name.as_str()) };
+        let failure = self.failure(code, text);
         if !self.is_listened_to(&name) {
             return;
         }
