@@ -140,10 +140,11 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
         }
         Err(status) => return Some(Lost::of(&status)),
     };
-    let judged = hub.change(|machine, now| match machine.on_response(now, server, &frame) {
-        Ok(mut outcome) => (Ok(outcome.response.take()), outcome),
+    let (read, outcome) = hub.change_with(|machine, now| match machine.on_response(now, server, &frame) {
+        Ok(outcome) => (Ok(()), outcome),
         Err(error) => (Err(error), Outcome::default()),
     });
+    let judged = read.map(|()| outcome.response);
     if judged.is_ok() {
         hub.recorder.connected(name, true);
     }

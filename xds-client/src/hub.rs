@@ -149,6 +149,14 @@ impl Hub {
 
     /// Has an event change the machine, and tells all whom that concerns.
     pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome)) -> R {
+        self.change_with(event).0
+    }
+
+    /// The same; also what became of it.
+    pub(crate) fn change_with<R>(
+        &self,
+        event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome),
+    ) -> (R, Outcome) {
         let mut state = self.lock();
         // Under the lock, so that the machine is never told an earlier time than before.
         let now = self.now();
@@ -175,7 +183,7 @@ impl Hub {
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         self.tell(news);
-        result
+        (result, outcome)
     }
 
     /// Watches something; where to look.
