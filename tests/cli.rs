@@ -512,7 +512,7 @@ fn t48_check_tells_which_clients_each_way_to_bring_in_a_key_leaves_out() {
 
 #[test]
 fn the_examples_have_no_warnings() {
-    for example in ["quickstart", "variants"] {
+    for example in ["quickstart", "variants", "proxy/config"] {
         let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
         xds.current_dir(env!("CARGO_MANIFEST_DIR"))
             .args(["check", "--strict"])

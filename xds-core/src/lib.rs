@@ -32,6 +32,8 @@
 //! | --- | --- |
 //! | `cache` | [`Cache`], [`Transaction`], [`Snapshot`]; which stream wants what |
 //! | [`server`] | the SotW and the delta stream, seen from the server |
+//! | [`client`] | the client of xDS servers |
+//! | [`proxy`] | a caching proxy between the two |
 //! | [`subscription`] | what a stream asks for of one type |
 //! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
 //! | `known_type` | what the protocol says of each type, as data |
