@@ -272,6 +272,8 @@ impl Proxy {
         }
         let question = name.questions.get_mut(&id).expect("it was asked above");
         question.users += 1;
+        // What somebody relies on is not only asked to compare, and does not end with the time for that.
+        question.is_audit = false;
         if let Some(ends_at) = question.ends_at.take() {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }

@@ -271,6 +271,23 @@ fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees
     assert_eq!((counts.audited, counts.disagreed), (2, 0));
 }
 
+/// A question of an audit that a want relied on never ended: only audits that have an end were looked at.
+#[test]
+fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does() {
+    let config = ProxyConfig { sharing: Sharing::Audit { one_in: 1 }, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "CDS c[env=a]=1", config);
+    let _keeps_what_is_at_hand = world.leaf("CDS", "*?env=a");
+    world.run();
+    let one = world.leaf("CDS", "c?env=a&pod=1");
+    world.run();
+    assert_eq!(world.told(), "+*{env=a} +c{env=a,pod=1}");
+    world.pass(Duration::from_secs(5));
+    drop(one);
+    world.run();
+    world.pass(Duration::from_secs(34));
+    assert_eq!((world.told(), world.proxy.load().questions), ("-c{env=a,pod=1}".into(), 1));
+}
+
 /// A server without TP2 that knows its clients by their node: ours, asked by name.
 #[test]
 fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys() {
