@@ -21,11 +21,12 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::xdstp;
 
-/// Since when a locator waits, and whether the client was told.
+/// Since when a locator waits, and what the client was told meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Waiting {
     since: Duration,
-    is_told: bool,
+    /// The kind of error. What comes after it is told all the same: that there is none, too.
+    told: Option<Code>,
 }
 
 /// What the cache knows of a locator.
@@ -55,7 +56,7 @@ impl<O: Owed> Types<O> {
             matches!(progress.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.set_aside(cannot_be_answered) {
-            progress.waiting.entry(locator).or_insert(Waiting { since: now, is_told: false });
+            progress.waiting.entry(locator).or_insert(Waiting { since: now, told: None });
         }
         // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
         let is_state = O::IS_SOTW && progress.known.full_state;
@@ -73,15 +74,17 @@ impl<O: Owed> Types<O> {
                 }
                 Knowledge::Failed { .. } if is_state => return false,
                 Knowledge::Failed { code, message } => {
-                    owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
-                    return false;
+                    if waiting.told.replace(code) != Some(code) {
+                        owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                    }
+                    return true;
                 }
                 Knowledge::Unknown => {}
             }
             match Gate::at(waiting.since + wait, now) {
-                _ if waiting.is_told || is_state => {}
+                _ if waiting.told.is_some() || is_state => {}
                 Gate::Open => {
-                    waiting.is_told = true;
+                    waiting.told = Some(Code::UNAVAILABLE);
                     let text = format!("{} is not known yet: its source did not answer", locator.name);
                     owed.refuse(progress.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
@@ -96,7 +99,7 @@ impl<O: Owed> Types<O> {
 
     /// The earliest time at which a client is told that it waits in vain.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
+        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| waiting.told.is_none());
         untold.map(|waiting| waiting.since + self.config.sync_wait).min()
     }
 }

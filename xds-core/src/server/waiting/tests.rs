@@ -221,6 +221,20 @@ fn s37_what_a_source_cannot_say_is_told_with_its_code_and_keeps_what_a_client_ha
     assert_eq!(one.sent(), "");
 }
 
+/// Who was told an error was forgotten, and never heard that there is none.
+#[test]
+fn d10_after_an_error_an_absence_is_told_all_the_same() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "X", "a");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !a/14");
+    assert_eq!(client.sent(), "n1 X !\"a\"(14)");
+    client.ack("X", "1");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !a");
+    assert_eq!(client.sent(), "n2 X -a");
+}
+
 #[test]
 fn d1_what_a_client_brings_is_kept_while_nobody_knows() {
     let cache = Cache::on_demand();
