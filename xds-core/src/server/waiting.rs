@@ -60,6 +60,8 @@ impl<O: Owed> Types<O> {
         }
         // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
         let is_state = O::IS_SOTW && progress.known.full_state;
+        // An error that cannot go out yet would go with the answer that came meanwhile.
+        let has_to_wait = !progress.knows_sets(snapshot);
         let mut gate = Gate::Shut;
         let mut waiting = std::mem::take(&mut progress.waiting);
         waiting.retain(|locator, waiting| {
@@ -74,7 +76,7 @@ impl<O: Owed> Types<O> {
                 }
                 Knowledge::Failed { .. } if is_state => return false,
                 Knowledge::Failed { code, message } => {
-                    if waiting.told.replace(code) != Some(code) {
+                    if !has_to_wait && waiting.told.replace(code) != Some(code) {
                         owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
                     }
                     return true;
@@ -82,7 +84,7 @@ impl<O: Owed> Types<O> {
                 Knowledge::Unknown => {}
             }
             match Gate::at(waiting.since + wait, now) {
-                _ if waiting.told.is_some() || is_state => {}
+                _ if waiting.told.is_some() || is_state || has_to_wait => {}
                 Gate::Open => {
                     waiting.told = Some(Code::UNAVAILABLE);
                     let text = format!("{} is not known yet: its source did not answer", locator.name);
@@ -93,7 +95,7 @@ impl<O: Owed> Types<O> {
             true
         });
         progress.waiting = waiting;
-        let is_partial = (is_state && !progress.waiting.is_empty()) || !progress.knows_sets(snapshot);
+        let is_partial = (is_state && !progress.waiting.is_empty()) || has_to_wait;
         is_partial.then_some(gate)
     }
 

@@ -235,6 +235,18 @@ fn d10_after_an_error_an_absence_is_told_all_the_same() {
     assert_eq!(client.sent(), "n2 X -a");
 }
 
+/// The error came with the absence, and the client took the error to be what is known.
+#[test]
+fn g13_an_error_that_has_to_wait_for_a_wildcard_is_not_told_beside_what_came_meanwhile() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "X", "* a?env=prod");
+    assert_eq!(client.sent(), "");
+    client.pass(Duration::from_secs(10));
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !* !a?env=prod");
+    assert_eq!(client.sent(), "n1 X -a");
+}
+
 #[test]
 fn d1_what_a_client_brings_is_kept_while_nobody_knows() {
     let cache = Cache::on_demand();
