@@ -106,7 +106,8 @@ impl World {
     }
 
     pub(crate) fn drive_all(&mut self) -> Result<(), Violation> {
-        (0..self.agents.len()).try_for_each(|at| self.drive(at))
+        (0..self.agents.len()).try_for_each(|at| self.drive(at))?;
+        (0..self.relays.len()).try_for_each(|at| self.drive_relay(at))
     }
 
     /// What a server of a client serves; `None` for one that lies.
@@ -122,7 +123,8 @@ impl World {
     pub(crate) fn pass(&mut self, time: Duration) -> Result<(), Violation> {
         let end = self.now + time;
         for _ in 0..EXCHANGES * 100 {
-            let due = self.agents.iter().filter_map(|agent| agent.next_deadline()).min();
+            let of_agents = self.agents.iter().filter_map(|agent| agent.next_deadline());
+            let due = of_agents.chain(self.relays.iter().filter_map(|relay| relay.next_deadline())).min();
             let Some(due) = due.filter(|due| *due <= end) else {
                 self.now = end;
                 return self.drive_all();
@@ -142,6 +144,10 @@ impl World {
                     agent.cut(now, server)?;
                 }
             }
+        }
+        let mut relays = self.relays.iter_mut();
+        while let Some(relay) = relays.find(|relay| Home::Replica(relay.profile.home) == home) {
+            relay.cut(now);
         }
         Ok(())
     }

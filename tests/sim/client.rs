@@ -18,6 +18,8 @@ pub(crate) struct Client {
     pub(crate) connections: BTreeMap<Option<Kind>, Connection>,
     /// Types of which it rejected something.
     pub(crate) rejected: BTreeSet<Kind>,
+    /// What the origin had when it began to ask for something: the state of that number.
+    pub(crate) since: BTreeMap<(Kind, Asked), usize>,
 }
 
 impl Client {
@@ -34,7 +36,13 @@ impl Client {
     }
 
     pub(crate) fn new(profile: Profile) -> Self {
-        Self { profile, types: BTreeMap::new(), connections: BTreeMap::new(), rejected: BTreeSet::new() }
+        Self {
+            profile,
+            types: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            rejected: BTreeSet::new(),
+            since: BTreeMap::new(),
+        }
     }
 
     /// On which of its streams a type goes.
@@ -80,6 +88,15 @@ impl Client {
             Protocol::Delta => Message::Delta(delta(known, &before, is_first, self.profile.is_legacy)),
         };
         self.send(kind, request);
+    }
+
+    /// Notes since when it asks for what it asks for.
+    pub(crate) fn note_asked(&mut self, kind: Kind, origin_at: usize) {
+        let asked = self.types.get(&kind).map(|known| known.asked.clone()).unwrap_or_default();
+        self.since.retain(|(of, one), _| *of != kind || asked.contains(one));
+        for one in asked {
+            self.since.entry((kind, one)).or_insert(origin_at);
+        }
     }
 
     /// The first request of a type on a new stream (S1, D1).

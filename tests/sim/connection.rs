@@ -22,6 +22,8 @@ use crate::wire::Received;
 /// A stream between a client and a replica. In both directions messages arrive in order, or not at all.
 pub(crate) struct Connection {
     pub(crate) replica: usize,
+    /// It is a proxy.
+    pub(crate) is_relayed: bool,
     machine: Machine,
     watch: Arc<Watch>,
     started: Duration,
@@ -78,6 +80,8 @@ pub(crate) struct Envelope {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) ideal: Known,
+    /// All that was asked for on the stream.
+    pub(crate) ever_asked: BTreeSet<Asked>,
     /// The last request of the type, as the skimmer of the driver remembers it.
     last: Option<BTreeSet<Asked>>,
     /// Something was asked for since the last response.
@@ -115,6 +119,7 @@ impl Connection {
         machine.start(&profile.node, group);
         Self {
             replica,
+            is_relayed: false,
             machine,
             watch,
             started: now,
@@ -154,6 +159,7 @@ impl Connection {
             _ => unreachable!("a client speaks one protocol"),
         };
         seen.ideal.ask(asked.clone());
+        seen.ever_asked.extend(asked.iter().cloned());
         seen.last = Some(asked);
         self.is_due = true;
         result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
@@ -202,10 +208,17 @@ impl Connection {
         invariant::identity::check(&received, &mut self.nonces, self.seen.get(&kind))?;
         let Some(seen) = self.seen.get_mut(&kind) else { return Ok(received) };
         let sent_at = history.len() - 1;
-        let before = seen.clone();
+        let (before, is_relayed) = (seen.clone(), self.is_relayed);
         seen.ideal.take(&received, Rejects::Nothing, sent_at);
-        let sent =
-            invariant::Sent { received: &received, before: &before, after: &seen.ideal, snapshot, history };
+        let (before_sent, after) = (&before, &seen.ideal);
+        let sent = invariant::Sent {
+            received: &received,
+            before: before_sent,
+            after,
+            snapshot,
+            is_relayed,
+            history,
+        };
         invariant::check_sent(&sent)?;
         let names = received.names();
         seen.uncertain.retain(|name| !names.contains(name));
@@ -290,6 +303,7 @@ impl Seen {
         let ideal = Known { held, ..Known::new(kind, protocol, node) };
         Self {
             ideal,
+            ever_asked: BTreeSet::new(),
             last: None,
             has_asked: false,
             removed: BTreeMap::new(),

@@ -4,7 +4,9 @@
 use xds_core::client::View;
 
 use crate::agent::{Event, Turn, is_same};
+use crate::connection::Envelope;
 use crate::invariant::Sent;
+use crate::known::Known;
 
 /// D11: what was gone when a locator for it came or was given up is told then (D10, D18), and a second time with what waited
 /// meanwhile (S33). The client ignores that (D14).
@@ -26,4 +28,15 @@ pub(crate) fn is_other_outage(turn: &Turn<'_>) -> bool {
     let is_outage =
         |view: &View| view.error.as_ref().is_some_and(|error| error.message.contains("cannot be reached"));
     turn.event == Event::Watched && is_outage(&turn.before.own) && is_outage(&turn.after.own)
+}
+
+/// T31, T43: of several locators of one stream that share a variant one gets another in its place before the proxy knows what
+/// there is for the rest, which lose theirs by that (T34) until it does (seed 1233).
+pub(crate) fn is_split_switch(envelope: &Envelope, known: &Known, name: &str) -> bool {
+    let received = &envelope.received;
+    let brings = received.resources.iter().any(|item| item.name == name);
+    // T35: one that is known to be absent is told by the bare name, beside the error for one that is not known (seed 2187).
+    let removes = received.removed.iter().any(|gone| gone == name);
+    let is_unknown = received.errors.iter().any(|(of, _)| of == name);
+    (brings || (removes && is_unknown)) && known.locators(name).len() > 1
 }

@@ -11,6 +11,8 @@ pub(crate) mod left;
 pub(crate) mod memory;
 pub(crate) mod news;
 pub(crate) mod order;
+pub(crate) mod questions;
+pub(crate) mod relayed;
 pub(crate) mod removal;
 pub(crate) mod replicas;
 pub(crate) mod served;
@@ -50,6 +52,8 @@ pub(crate) struct Sent<'a> {
     /// What a client knows that took all that was sent.
     pub(crate) after: &'a Known,
     pub(crate) snapshot: &'a Snapshot,
+    /// The replica is a proxy: what it does not hold is unknown rather than absent.
+    pub(crate) is_relayed: bool,
     /// All states of the replica, up to that snapshot.
     pub(crate) history: &'a [Arc<Snapshot>],
 }

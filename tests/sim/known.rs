@@ -61,6 +61,13 @@ pub(crate) enum Rejects {
     Whole,
 }
 
+impl Held {
+    /// Whether it was sent on the stream that stands.
+    pub(crate) fn is_of_this_stream(&self) -> bool {
+        !self.is_old
+    }
+}
+
 impl Known {
     pub(crate) fn new(kind: Kind, protocol: Protocol, node: &Parameters) -> Self {
         Self {

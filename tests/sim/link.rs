@@ -33,6 +33,8 @@ pub(crate) struct Link {
     pub(crate) opened: Duration,
     /// What the client said that it wants, and since when.
     pub(crate) told: BTreeMap<Locator, Duration>,
+    /// All that it ever said that it wants.
+    pub(crate) ever_told: BTreeSet<Locator>,
     /// Types of which a SotW request named something.
     named: BTreeSet<String>,
 }
@@ -71,6 +73,7 @@ impl Link {
             responses: VecDeque::new(),
             opened: now,
             told: BTreeMap::new(),
+            ever_told: BTreeSet::new(),
             named: BTreeSet::new(),
         }
     }
@@ -120,6 +123,7 @@ impl Link {
                 }
             }
         }
+        self.ever_told.extend(self.told.keys().cloned());
         self.requests.push_back(request);
         Ok(())
     }

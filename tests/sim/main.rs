@@ -1,6 +1,6 @@
-//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our own among them, commits,
-//! delays, lost streams, crashes, servers that lie, and the time that passes. After each step all invariants hold, and when
-//! faults stop everything heals.
+//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our own among them, caching
+//! proxies, commits, delays, lost streams, crashes, servers that lie, and the time that passes. After each step all
+//! invariants hold, and when faults stop everything heals.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -9,6 +9,7 @@
 //! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie to it |
+//! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world |
 //! | `exceptions` | known defects that are excused |
 //! | `heal` | what comes after the last step |
 //! | `invariant/` | what must hold, one file each |
@@ -28,6 +29,8 @@ mod known;
 mod liar;
 mod link;
 mod random;
+mod relay;
+mod relays;
 mod run;
 mod script;
 mod trace;
@@ -120,5 +123,7 @@ fn print_trace(script: &Script, trace: &Trace) {
     println!("replicas: {}", script.replicas);
     script.clients.iter().enumerate().for_each(|(at, client)| println!("c{at}: {client}"));
     script.agents.iter().enumerate().for_each(|(at, agent)| println!("a{at}: {agent}"));
+    let relays = script.relays.iter().zip(script.replicas..);
+    relays.for_each(|(relay, replica)| println!("replica {replica}, a proxy: {relay}"));
     trace.lines().iter().for_each(|line| println!("{line}"));
 }

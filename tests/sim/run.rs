@@ -95,7 +95,8 @@ fn parts(action: &Action) -> usize {
         | Action::Exchange { .. }
         | Action::Reconnect { .. }
         | Action::Pass { .. }
-        | Action::Agent { .. } => 0,
+        | Action::Agent { .. }
+        | Action::Relay { .. } => 0,
     }
 }
 

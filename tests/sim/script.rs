@@ -13,12 +13,19 @@ use crate::agent::Access;
 use crate::content::{Change, Kind, NAMES, SCHEMES, name_of, parameters};
 use crate::known::{Asked, Rejects, asked_text};
 use crate::random::Random;
+use crate::relay::RelayDeed;
+
+pub(crate) use relayed::{RelayProfile, Relaying};
+
+mod relayed;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(crate) replicas: usize,
     pub(crate) clients: Vec<Profile>,
     pub(crate) agents: Vec<AgentProfile>,
+    /// Caching proxies; if there are any, all clients are theirs.
+    pub(crate) relays: Vec<RelayProfile>,
     /// Makes the commits after the last step.
     pub(crate) salt: u64,
     pub(crate) steps: Vec<Step>,
@@ -70,6 +77,8 @@ pub(crate) struct AgentProfile {
     /// It rejects bad payloads.
     pub(crate) rejects: bool,
     pub(crate) window: usize,
+    /// Its servers are proxies.
+    pub(crate) is_relayed: bool,
 }
 
 /// What answers under the name of a server.
@@ -196,12 +205,23 @@ pub(crate) enum Action {
         agent: usize,
         deed: Deed,
     },
+    Relay {
+        relay: usize,
+        deed: RelayDeed,
+    },
 }
 
 impl Script {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let (salt, replicas) = (random.next(), 1 + random.below(2));
+        let (salt, mut replicas) = (random.next(), 1 + random.below(2));
+        // Of their own, so that what else happens does not depend on them.
+        let mut of_relays = Random::new(seed.rotate_left(32));
+        let mut relays = Vec::new();
+        if relayed::is_relayed(seed) {
+            (replicas, relays) = (1, relayed::profiles(&mut of_relays));
+        }
+        let servers = if relays.is_empty() { replicas } else { relays.len() };
         let mut clients: Vec<_> = (0..1 + random.below(3)).map(|_| Profile::random(&mut random)).collect();
         let twins = clients.len() > 1 && random.chance(40);
         if twins {
@@ -209,15 +229,25 @@ impl Script {
             clients[0].protocol = Protocol::Sotw;
             clients[1] = Profile { protocol: Protocol::Delta, node, rejects, ..clients[1].clone() };
         }
-        let mut writer =
-            Writer { random, number: 0, replicas, clients: clients.len(), twins, steps: Vec::new() };
+        let mut writer = Writer {
+            random,
+            number: 0,
+            replicas: replicas + relays.len(),
+            clients: clients.len(),
+            twins,
+            steps: Vec::new(),
+        };
         writer.write();
         // Of their own, so that what else happens does not depend on them.
         let mut random = Random::new(!seed);
         let count = random.pick(&[0, 0, 0, 1, 1, 2]);
-        let agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, replicas)).collect();
+        let agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, servers)).collect();
         let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
-        Self { replicas, clients, agents, salt, steps }
+        let mut script = Self { replicas, clients, agents, relays, salt, steps };
+        if !script.relays.is_empty() {
+            script.write_relays(&mut of_relays);
+        }
+        script
     }
 }
 
@@ -270,6 +300,7 @@ impl AgentProfile {
             parameters: if random.chance(60) { Parameters::new() } else { parameters(random.below(6)) },
             rejects: random.chance(40),
             window: 1 + random.below(3),
+            is_relayed: false,
         }
     }
 
@@ -489,13 +520,14 @@ impl fmt::Display for Action {
             }
             Self::Pass { time } => write!(f, "{time:?} pass"),
             Self::Agent { agent, deed } => write!(f, "a{agent}: {deed}"),
+            Self::Relay { relay, deed } => write!(f, "proxy {relay} {deed}"),
         }
     }
 }
 
 impl fmt::Display for AgentProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { homes, protocols, order, liar, policy, parameters, rejects, window } = self;
+        let Self { homes, protocols, order, liar, policy, parameters, rejects, window, .. } = self;
         write!(
             f,
             "asks servers {order:?}; {{{parameters}}}, window {window}, rejects bad: {rejects}, {policy:?}"

@@ -8,7 +8,7 @@ use xds_core::Constraints;
 use xds_core::server::Response;
 use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{
-    DeltaDiscoveryResponse, DiscoveryResponse, Resource, ResourceName,
+    DeltaDiscoveryResponse, DiscoveryResponse, Resource, ResourceError, ResourceName,
 };
 use xds_proto::type_url::RESOURCE;
 
@@ -25,14 +25,14 @@ pub(crate) struct Received {
     /// Names of which nothing is there.
     pub(crate) removed: Vec<String>,
     pub(crate) removed_variants: Vec<(String, Constraints)>,
-    /// How many names it tells an error of.
-    errors: usize,
+    /// Names that it tells an error of, with its code.
+    pub(crate) errors: Vec<(String, i32)>,
 }
 
 impl Received {
     /// Whether it says only that something is not known yet (G13): the answer is still to come.
     pub(crate) fn is_error_only(&self) -> bool {
-        self.errors > 0 && self.names().is_empty()
+        !self.errors.is_empty() && self.names().is_empty()
     }
 
     /// All names that it says something of.
@@ -81,7 +81,7 @@ impl Received {
             response.resources.iter().map(|any| Item::of_any(kind, any)).collect::<Result<_, _>>()?;
         let DiscoveryResponse { version_info: version, nonce, resource_errors, .. } = response;
         let (removed, removed_variants) = (Vec::new(), Vec::new());
-        let errors = resource_errors.len();
+        let errors = resource_errors.into_iter().map(error_of).collect();
         Ok(Self { kind, version, nonce, resources, removed, removed_variants, errors })
     }
 
@@ -99,7 +99,7 @@ impl Received {
             resources,
             removed: response.removed_resources,
             removed_variants: removed_variants.collect::<Result<_, _>>()?,
-            errors: response.resource_errors.len(),
+            errors: response.resource_errors.into_iter().map(error_of).collect(),
         })
     }
 
@@ -162,12 +162,19 @@ impl fmt::Display for Received {
             }
         }
         self.removed.iter().try_for_each(|name| write!(f, " -{name}"))?;
-        self.removed_variants.iter().try_for_each(|(name, constraints)| write!(f, " -{name}[{constraints}]"))
+        let removed = self.removed_variants.iter();
+        removed.into_iter().try_for_each(|(name, constraints)| write!(f, " -{name}[{constraints}]"))?;
+        self.errors.iter().try_for_each(|(name, code)| write!(f, " {name}: error {code}"))
     }
 }
 
 fn kind_of(type_url: &str) -> Result<Kind, String> {
     Kind::of_url(type_url).ok_or_else(|| format!("a response of {type_url:?}, which nobody asked for"))
+}
+
+fn error_of(error: ResourceError) -> (String, i32) {
+    let name = error.resource_name.map(|name| name.name).unwrap_or_default();
+    (name, error.error_detail.map_or(0, |status| status.code))
 }
 
 fn constraints_of(name: &ResourceName) -> Result<Constraints, String> {

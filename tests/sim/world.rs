@@ -13,6 +13,7 @@ use crate::connection::Connection;
 use crate::content::{Kind, Source};
 use crate::invariant::{self, Violation};
 use crate::liar::name_at_liar;
+use crate::relay::Relay;
 use crate::script::{Action, Home, Script, Step};
 use crate::trace::Trace;
 use crate::wire::Received;
@@ -24,6 +25,10 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     /// Our own clients.
     pub(crate) agents: Vec<Agent>,
+    /// Caching proxies. Their caches are replicas, too: the last ones.
+    pub(crate) relays: Vec<Relay>,
+    /// How many replicas are none.
+    pub(crate) origins: usize,
     /// Those who lied were replaced by somebody who serves the truth.
     pub(crate) are_liars_honest: bool,
     pub(crate) truth: Arc<Cache>,
@@ -47,10 +52,15 @@ pub(crate) struct Replica {
 
 impl World {
     pub(crate) fn new(script: &Script, trace: Trace) -> Self {
+        let relays: Vec<_> = script.relays.iter().cloned().map(Relay::new).collect();
+        let origins = (0..script.replicas).map(|_| Replica::new(Cache::new()));
+        let relayed = relays.iter().map(|relay| Replica::new(Arc::clone(relay.cache())));
         Self {
             now: Duration::ZERO,
             source: Source::default(),
-            replicas: (0..script.replicas).map(|_| Replica::new()).collect(),
+            replicas: origins.chain(relayed).collect(),
+            relays,
+            origins: script.replicas,
             clients: script.clients.iter().cloned().map(Client::new).collect(),
             agents: script.agents.iter().cloned().map(Agent::new).collect(),
             are_liars_honest: false,
@@ -67,14 +77,15 @@ impl World {
         if step.serves { self.serve_all() } else { Ok(()) }
     }
 
-    fn act(&mut self, action: &Action) -> Result<(), Violation> {
+    pub(crate) fn act(&mut self, action: &Action) -> Result<(), Violation> {
         match action {
             Action::Commit { changes, lags } => {
                 self.source.commit(changes);
-                let followers = if *lags { 1 } else { self.replicas.len() };
+                let followers = if *lags { 1 } else { self.origins };
                 (0..followers).for_each(|replica| self.catch_up(replica));
             }
             Action::CatchUp { replica } => self.catch_up(*replica),
+            Action::Crash { replica } if *replica >= self.origins => self.restart(*replica - self.origins)?,
             Action::Crash { replica } => {
                 self.crash(*replica);
                 self.cut_streams_of(Home::Replica(*replica))?;
@@ -87,6 +98,8 @@ impl World {
                     self.connect(*client, *kind, *client);
                 }
                 self.clients[*client].ask(*kind, asked.clone());
+                let origin_at = self.replicas[0].history.len() - 1;
+                self.clients[*client].note_asked(*kind, origin_at);
             }
             Action::Deliver { client, kind, count } => {
                 for _ in 0..*count {
@@ -102,6 +115,7 @@ impl World {
             Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
             Action::Pass { time } => self.pass(*time)?,
             Action::Agent { agent, deed } => self.act_agent(*agent, deed)?,
+            Action::Relay { relay, deed } => self.act_relay(*relay, deed)?,
         }
         Ok(())
     }
@@ -114,6 +128,9 @@ impl World {
 
     /// A replica gets what it lacks: commit by commit, or all at once when it has nothing.
     pub(crate) fn catch_up(&mut self, replica: usize) {
+        if replica >= self.origins {
+            return;
+        }
         let (source, replica) = (&self.source, &mut self.replicas[replica]);
         if !replica.cache.snapshot().is_synced() && replica.history.len() > 1 {
             source.feed(&replica.cache);
@@ -129,6 +146,11 @@ impl World {
 
     /// A replica loses its content, and its clients their streams.
     pub(crate) fn crash(&mut self, replica: usize) {
+        self.replace(replica, Cache::new());
+    }
+
+    /// Something else comes in the place of a replica, whose clients lose their streams.
+    pub(crate) fn replace(&mut self, replica: usize, cache: Arc<Cache>) {
         for client in &mut self.clients {
             let broken = client.connections.iter().filter(|(_, connection)| connection.replica == replica);
             let broken: Vec<_> = broken.map(|(slot, _)| *slot).collect();
@@ -137,19 +159,23 @@ impl World {
         self.groups.retain(|(_, of), _| *of != replica);
         let crashed = &mut self.replicas[replica];
         crashed.lost.push(Arc::downgrade(&crashed.cache));
-        crashed.cache = Cache::new();
+        crashed.cache = cache;
         crashed.remember();
     }
 
     /// A client opens the stream of a type anew, and says on it what it wants.
     pub(crate) fn connect(&mut self, at: usize, kind: Kind, replica: usize) {
-        let replica = replica % self.replicas.len();
+        let replica = match self.relays.len() {
+            0 => replica % self.origins,
+            count => self.origins + replica % count,
+        };
         let client = &mut self.clients[at];
         let slot = client.slot(kind);
         client.disconnect(slot);
         let group = self.groups.entry((at, replica)).or_default();
         let cache = &self.replicas[replica].cache;
-        let connection = Connection::new(&client.profile, slot, replica, cache, group, self.now);
+        let mut connection = Connection::new(&client.profile, slot, replica, cache, group, self.now);
+        connection.is_relayed = replica >= self.origins;
         client.connections.insert(slot, connection);
         let mut kinds = client.kinds_on(slot);
         // No client has to ask in the order of S33.
@@ -183,6 +209,7 @@ impl World {
         let verdict = if is_accepted { "ACKs" } else { "NACKs" };
         self.trace.note(self.now, || format!("  c{at} {verdict} {}", envelope.received));
         self.trace.stats.count_verdict(is_accepted);
+        invariant::relayed::check(self, at, replica, &envelope, &before)?;
         let history = &self.replicas[replica].history;
         invariant::order::check(&envelope, &before, &self.clients[at], &history[envelope.sent_at])
     }
@@ -221,8 +248,10 @@ impl World {
         for _ in 0..EXCHANGES {
             (0..self.clients.len()).try_for_each(|client| self.exchange(client))?;
             (0..self.agents.len()).try_for_each(|agent| self.exchange_agent(agent))?;
+            (0..self.relays.len()).try_for_each(|relay| self.exchange_relay(relay))?;
             let mut connections = self.clients.iter().flat_map(|client| client.connections.values());
-            let are_at_rest = self.agents.iter().all(Agent::is_at_rest);
+            let are_at_rest =
+                self.agents.iter().all(Agent::is_at_rest) && self.relays.iter().all(Relay::is_at_rest);
             if are_at_rest && connections.all(Connection::is_at_rest) {
                 return Ok(self.trace.stats.responses > before);
             }
@@ -243,6 +272,9 @@ impl World {
             for at in 0..self.agents.len() {
                 is_quiet &= !self.serve_agent(at)?;
             }
+            for at in 0..self.relays.len() {
+                is_quiet &= !self.serve_relay(at)?;
+            }
             if is_quiet {
                 return Ok(());
             }
@@ -252,6 +284,7 @@ impl World {
 
     /// One stream sends one response, if it has one.
     fn serve(&mut self, at: usize, slot: Option<Kind>) -> Result<bool, Violation> {
+        (0..self.relays.len()).for_each(|relay| self.remember(relay));
         let connection =
             self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
         let replica = &self.replicas[connection.replica];
@@ -271,8 +304,7 @@ impl World {
 }
 
 impl Replica {
-    fn new() -> Self {
-        let cache = Cache::new();
+    fn new(cache: Arc<Cache>) -> Self {
         let history = vec![cache.snapshot()];
         Self { cache, applied: 0, history, lost: Vec::new() }
     }

@@ -2,6 +2,7 @@
 
 use super::Violation;
 use crate::client::Client;
+use crate::content::Kind;
 use crate::known::Known;
 use crate::world::World;
 
@@ -9,13 +10,21 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
         for other in &world.clients[at + 1..] {
             for (kind, known) in &client.types {
-                if let Some(theirs) = other.types.get(kind).filter(|theirs| is_alike(known, theirs)) {
+                let are_told = [client, other].into_iter().all(|client| is_told(world, client, *kind));
+                let theirs = other.types.get(kind).filter(|theirs| are_told && is_alike(known, theirs));
+                if let Some(theirs) = theirs {
                     compare([client, other], known, theirs)?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// S26: whether all proxies in front of it hear of removals; else it may have what others have no more.
+fn is_told(world: &World, client: &Client, kind: Kind) -> bool {
+    let connection = client.connections.get(&client.slot(kind));
+    connection.is_none_or(|connection| world.hears_removals(connection.replica, kind))
 }
 
 fn is_alike(known: &Known, other: &Known) -> bool {

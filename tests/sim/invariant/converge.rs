@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use xds_core::{Constraints, Snapshot};
+use xds_core::{Constraints, Parameters, Snapshot};
 
 use super::Violation;
 use crate::client::Client;
@@ -24,19 +24,31 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
         let Some(connection) = client.connections.get(&client.slot(*kind)) else {
             return Err("it has no stream".into());
         };
-        let snapshot = world.replicas[connection.replica].cache.snapshot();
-        compare(client, known, &snapshot)?;
-        hears_of_absence(known, &snapshot)?;
+        let snapshot = world.truth_of(connection.replica);
+        let hears = world.hears_removals(connection.replica, *kind);
+        let is_unheard = |name: &str, params: &Parameters| {
+            !hears && world.is_unheard(connection.replica, *kind, name, params)
+        };
+        compare(client, known, &snapshot, hears, is_unheard)?;
+        hears_of_absence(known, &snapshot, hears)?;
     }
     Ok(())
 }
 
-fn compare(client: &Client, known: &Known, snapshot: &Snapshot) -> Result<(), String> {
-    let expected = expected(known, snapshot)?;
+fn compare(
+    client: &Client,
+    known: &Known,
+    snapshot: &Snapshot,
+    hears: bool,
+    is_unheard: impl Fn(&str, &Parameters) -> bool,
+) -> Result<(), String> {
+    let expected = expected(known, snapshot, &is_unheard)?;
     let is_told = |key: &Key, held: &Held| {
         let locators = known.locators(&key.0);
         let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
-        known.hears_removals() || users.all(|params| selected(snapshot, known.kind, &key.0, params).is_some())
+        let is_there = |params: &Parameters| selected(snapshot, known.kind, &key.0, params).is_some();
+        !users.clone().any(|params| is_unheard(&key.0, params))
+            && ((hears && known.hears_removals()) || users.all(is_there))
     };
     let is_told = |key: &Key, held: &Held| is_told(key, held) && !client.is_used(known.kind, &key.0);
     let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
@@ -49,11 +61,18 @@ fn compare(client: &Client, known: &Known, snapshot: &Snapshot) -> Result<(), St
 }
 
 /// What a client should hold.
-pub(crate) fn expected(known: &Known, snapshot: &Snapshot) -> Result<BTreeMap<Key, Content>, String> {
+fn expected(
+    known: &Known,
+    snapshot: &Snapshot,
+    is_unheard: impl Fn(&str, &Parameters) -> bool,
+) -> Result<BTreeMap<Key, Content>, String> {
     let mut expected = BTreeMap::new();
     for name in names(snapshot, known.kind) {
         for params in known.locators(name) {
             let Some(variant) = selected(snapshot, known.kind, name, &params) else { continue };
+            if is_unheard(name, &params) {
+                continue;
+            }
             let told = if known.knows_locators { variant.constraints().clone() } else { Constraints::NONE };
             expected.insert((name.to_owned(), told), Content::of(known.kind, variant.payload())?);
         }
@@ -62,14 +81,14 @@ pub(crate) fn expected(known: &Known, snapshot: &Snapshot) -> Result<BTreeMap<Ke
 }
 
 /// D10: in delta a client knows what of the names it asks for is not there. S17: in SotW it does not.
-fn hears_of_absence(known: &Known, snapshot: &Snapshot) -> Result<(), String> {
+fn hears_of_absence(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
     if known.protocol == crate::script::Protocol::Sotw {
         return Ok(());
     }
     for (name, params) in &known.asked {
         let (Some(name), params) = (name, params.as_ref().unwrap_or(&known.node)) else { continue };
         let is_there = selected(snapshot, known.kind, name, params).is_some();
-        if !is_there && !known.absent.contains(&(name.clone(), params.clone())) {
+        if !is_there && hears && !known.absent.contains(&(name.clone(), params.clone())) {
             return Err(format!(
                 "D10: it does not know that there is no {} {name} for {{{params}}}",
                 known.kind

@@ -1,6 +1,6 @@
 //! When nobody watches any more, our client holds nothing, no server thinks that it does, and nothing is due (C13).
 
-use super::Violation;
+use super::{Violation, questions};
 use crate::agent::Agent;
 use crate::world::World;
 
@@ -21,6 +21,11 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.clients.iter_mut().for_each(|client| client.connections.clear());
+    world.pass_linger()?;
+    questions::check_empty(world)?;
+    for at in 0..world.relays.len() {
+        world.drive_relay(at)?;
+    }
     for (at, replica) in world.replicas.iter().enumerate() {
         let watched = replica.cache.watched();
         if watched.names > 0 {

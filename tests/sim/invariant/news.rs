@@ -22,7 +22,11 @@ fn is_excused(sent: &Sent<'_>) -> bool {
 
 fn has_news(sent: &Sent<'_>) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
-    let is_new = |held: Option<&Held>, now: &Held| held.is_none_or(|held| held.content != now.content);
+    // Known: what a client brought to a proxy that did not know yet what there is comes again (D21).
+    let is_untold = |held: &Held| sent.is_relayed && !held.is_of_this_stream();
+    let is_new = |held: Option<&Held>, now: &Held| {
+        held.is_none_or(|held| held.content != now.content || is_untold(held))
+    };
     let changes = after.held.iter().any(|(key, now)| is_new(before.held.get(key), now));
     let removes =
         before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;

@@ -30,7 +30,8 @@ fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with its last content.
+/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with its last content. That of a
+/// proxy does so with all that left its cache before it is known that there is none for who has it (T43).
 fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
     let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();
@@ -42,6 +43,11 @@ fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let mut since =
         sent.history.iter().skip(had.iter().map(|(_, had)| had.sent_at).min().unwrap_or(usize::MAX));
     let mut is_last = || since.any(|snapshot| is_selected(sent, item, snapshot));
+    // Asked for anew before the server could say anything, it was never told to be gone.
+    let mut states = sent.history.iter();
+    if sent.is_relayed && sent.after.takes_full_state() {
+        return states.any(|snapshot| is_selected(sent, item, snapshot));
+    }
     sent.after.takes_full_state() && has_referrers && ((was_sent && is_asked) || is_last())
 }
 

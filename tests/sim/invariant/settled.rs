@@ -12,7 +12,7 @@ use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
 use crate::liar::AUTHORITY;
-use crate::script::Protocol;
+use crate::script::{Home, Protocol};
 use crate::world::World;
 
 pub(crate) fn check(world: &World) -> Result<(), Violation> {
@@ -23,8 +23,20 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
                 false => agent.profile.order.first().copied(),
             };
             let server = server.expect("something is asked for it");
-            let cache = world.server_cache(at, server).expect("nobody lies any more");
-            let checked = compare(agent, watcher, server, &cache.snapshot());
+            let (snapshot, hears) = match agent.profile.homes[server] {
+                Home::Replica(replica) => {
+                    (world.truth_of(replica), world.hears_removals(replica, watcher.kind))
+                }
+                Home::Liar => (world.truth.snapshot(), true),
+            };
+            let homes = &agent.profile.homes;
+            let is_unheard = |name: &str| match homes[server] {
+                Home::Replica(replica) => {
+                    !hears && world.is_unheard(replica, watcher.kind, name, &watcher.parameters)
+                }
+                Home::Liar => false,
+            };
+            let checked = compare(agent, watcher, server, &snapshot, hears, is_unheard);
             checked.map_err(|what| {
                 Violation::new("settled", format!("a{at}: {watcher} {what}: {}", watcher.sight))
             })?;
@@ -33,15 +45,26 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot) -> Result<(), String> {
+fn compare(
+    agent: &Agent,
+    watcher: &Watcher,
+    server: usize,
+    snapshot: &Snapshot,
+    hears: bool,
+    is_unheard: impl Fn(&str) -> bool,
+) -> Result<(), String> {
     let Watcher { kind, name, parameters, sight, .. } = watcher;
     let chosen = |name: &str| selected(snapshot, *kind, name, parameters);
-    let hears = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
-    let hears = hears && !is_used(agent, *kind);
+    let is_told = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
+    let is_heard = hears;
+    let hears = hears && is_told && !is_used(agent, *kind);
     if name != "*" {
         return match chosen(name) {
+            Some(_) if is_unheard(name) => Ok(()),
             Some(variant) => is_it(&sight.own, variant.payload()),
             None if sight.own.copy.is_some() && !hears => Ok(()),
+            // Nor can a proxy say so that does not know.
+            None if !is_heard => Ok(()),
             None if agent.profile.policy.fail_on_data_errors && hears && sight.own.copy.is_some() => {
                 Err("uses what is gone".to_owned())
             }
@@ -55,7 +78,7 @@ fn compare(agent: &Agent, watcher: &Watcher, server: usize, snapshot: &Snapshot)
     }
     // C16: what has servers of its own is no member of everything else.
     let expected: BTreeMap<_, _> = names(snapshot, *kind)
-        .filter(|name| !name.contains(AUTHORITY))
+        .filter(|name| !name.contains(AUTHORITY) && !is_unheard(name))
         .filter_map(|name| Some((name, chosen(name)?)))
         .collect();
     for (name, variant) in &expected {

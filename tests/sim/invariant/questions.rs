@@ -1,0 +1,130 @@
+//! A proxy asks for what its clients want with their parameters, and for no more of it than it needs (T43, T43b, T44): at
+//! rest one locator for each variant, and one for each locator of which there is none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xds_core::proxy::Sharing;
+use xds_core::{Constraints, Parameters, Snapshot, VariantId};
+
+use super::Violation;
+use crate::content::{Kind, selected};
+use crate::link::Locator;
+use crate::relay::Relay;
+use crate::world::World;
+
+/// Checks a proxy that has just seen what its clients want.
+pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
+    let wanted = world.ever_wanted_of(at);
+    world.relays[at].ever_wanted.extend(wanted);
+    let relay = &world.relays[at];
+    let mut told = relay.links().flat_map(|link| link.told.keys());
+    match told.find(|locator| !relay.ever_wanted.contains(*locator)) {
+        Some(locator) => violation(world, at, format!("T44: nobody ever wanted {locator:?}")),
+        None => Ok(()),
+    }
+}
+
+/// Checks all proxies when nothing happened for longer than they keep what nobody wants.
+pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
+    for (at, relay) in world.relays.iter().enumerate() {
+        let (wanted, load) = (world.wanted_of(at), relay.proxy.load());
+        if load.wants != wanted.len() {
+            return violation(
+                world,
+                at,
+                format!("it knows of {} wants, and there are {wanted:?}", load.wants),
+            );
+        }
+        let told: BTreeSet<_> = relay.links().flat_map(|link| link.told.keys().cloned()).collect();
+        let names: BTreeSet<_> = wanted.iter().chain(&told).map(|(of, name, _)| (of, name)).collect();
+        let snapshot = relay.cache().snapshot();
+        for (of, name) in names {
+            let of_name = |all: &BTreeSet<Locator>| -> BTreeSet<Parameters> {
+                let all = all.iter().filter(|(of_one, one, _)| (of_one, one) == (of, name));
+                all.map(|(.., params)| params.clone()).collect()
+            };
+            let kind = Kind::of_url(of).expect("it is asked for");
+            check_name(relay, kind, name, &of_name(&wanted), &of_name(&told), &snapshot)
+                .or_else(|what| violation(world, at, format!("{kind} {name}: {what}")))?;
+        }
+        keeps_nothing_else(relay, &told, &snapshot).or_else(|what| violation(world, at, what))?;
+    }
+    Ok(())
+}
+
+fn check_name(
+    relay: &Relay,
+    kind: Kind,
+    name: &str,
+    wanted: &BTreeSet<Parameters>,
+    told: &BTreeSet<Parameters>,
+    snapshot: &Snapshot,
+) -> Result<(), String> {
+    if name == "*" || relay.profile.sharing == Sharing::Off {
+        return if wanted == told { Ok(()) } else { Err(format!("wanted {wanted:?}, asked for {told:?}")) };
+    }
+    let mut variants = BTreeMap::<_, Vec<_>>::new();
+    let mut absent = BTreeSet::new();
+    for params in wanted {
+        match selected(snapshot, kind, name, params) {
+            Some(variant) => variants.entry(variant.constraints().clone()).or_default().push(params),
+            None => _ = absent.insert(params),
+        }
+    }
+    if let Some(params) = absent.iter().find(|params| !told.contains(**params)) {
+        return Err(format!("T35: it does not ask for {{{params}}}, for which it has none"));
+    }
+    let is_brought = |constraints: &Constraints| told.iter().any(|params| constraints.matches(params));
+    if let Some(constraints) = variants.keys().find(|constraints| !is_brought(constraints)) {
+        return Err(format!("T43b: nothing that it asks for brings [{constraints}]"));
+    }
+    // Of what an audit found to overlap each is asked for.
+    let is_audited = matches!(relay.profile.sharing, Sharing::Audit { .. });
+    if told.len() > variants.len() + absent.len() && !is_audited {
+        return Err(format!("T43: it asks for {told:?}, and has {variants:?}, but none for {absent:?}"));
+    }
+    Ok(())
+}
+
+/// What nothing that it asks for can have brought is not in its cache.
+fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapshot) -> Result<(), String> {
+    for kind in Kind::ALL {
+        let of_type = snapshot.of_type(&kind.url().into()).into_iter().flat_map(|names| names.iter());
+        for (name, variant) in of_type.flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
+            let is_asked = told.iter().any(|(of, asked, params)| {
+                let is_it = asked == "*" || asked == name.as_str();
+                is_it && of == kind.url() && variant.constraints().matches(params)
+            });
+            let (type_url, constraints) = (kind.url().into(), variant.constraints().clone());
+            let id = VariantId { type_url, name: name.clone(), constraints };
+            if !is_asked && !relay.restored.contains(&id) {
+                return Err(format!("it keeps {kind} {name}[{}]", variant.constraints()));
+            }
+        }
+    }
+    match relay.proxy.load().questions {
+        questions if questions == told.len() => Ok(()),
+        questions => Err(format!("it thinks that it asks {questions} questions, and asks {}", told.len())),
+    }
+}
+
+/// Checks all proxies when all clients are gone for long enough.
+pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
+    for (at, relay) in world.relays.iter().enumerate() {
+        let load = relay.proxy.load();
+        if (load.wants, load.questions) != (0, 0) {
+            return violation(world, at, format!("nobody wants anything of it: {load:?}"));
+        }
+        if let Some(locator) = relay.links().flat_map(|link| link.told.keys()).next() {
+            return violation(world, at, format!("it never gave up {locator:?}"));
+        }
+        let nothing = BTreeSet::new();
+        keeps_nothing_else(relay, &nothing, &relay.cache().snapshot())
+            .or_else(|what| violation(world, at, what))?;
+    }
+    Ok(())
+}
+
+fn violation(world: &World, at: usize, what: String) -> Result<(), Violation> {
+    Err(Violation::new("questions", format!("p{}: {what}", world.relayed(at))))
+}

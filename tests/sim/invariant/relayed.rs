@@ -1,0 +1,167 @@
+//! What a proxy sends is what its origin had, for whom it was, and what it takes away the origin did not have (T35, T43): an
+//! outage, a restart, another client's absence and a change of keys are no removal. In delta a variant switch is one response
+//! (T31).
+//!
+//! Judged when a client takes it, against all states of the origin, however many proxies are in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use xds_core::{Parameters, Snapshot};
+
+use super::Violation;
+use crate::client::Client;
+use crate::connection::Envelope;
+use crate::content::{Content, Kind, selected};
+use crate::exceptions::is_split_switch;
+use crate::known::{Asked, Known};
+use crate::relay::Relay;
+use crate::script::Protocol;
+use crate::wire::Item;
+use crate::world::World;
+
+/// A response that a client has just taken from a proxy.
+struct Taken<'a> {
+    client: &'a Client,
+    envelope: &'a Envelope,
+    before: &'a Known,
+    after: &'a Known,
+    chain: Vec<&'a Relay>,
+    /// All states of the origin.
+    history: &'a [Arc<Snapshot>],
+}
+
+pub(crate) fn check(
+    world: &World,
+    at: usize,
+    replica: usize,
+    envelope: &Envelope,
+    before: &BTreeMap<Kind, Known>,
+) -> Result<(), Violation> {
+    let (chain, kind, client) = (world.chain_of(replica), envelope.received.kind, &world.clients[at]);
+    if chain.is_empty() {
+        return Ok(());
+    }
+    let Some((before, after)) = before.get(&kind).zip(client.types.get(&kind)) else { return Ok(()) };
+    let history = &world.replicas[0].history;
+    let taken = Taken { client, envelope, before, after, chain, history };
+    let checked = is_genuine(&taken).and_then(|()| nothing_is_lost(&taken));
+    checked
+        .and_then(|()| is_one_switch(&taken))
+        .map_err(|what| Violation::new("relayed", format!("{what}: c{at} takes {}", envelope.received)))
+}
+
+/// T43: it is for the parameters of somebody who asked, and the origin had it for them.
+fn is_genuine(taken: &Taken<'_>) -> Result<(), String> {
+    let (kind, asked) = (taken.after.kind, &taken.envelope.asked);
+    for item in &taken.envelope.received.resources {
+        let locators = locators(asked, &item.name, &taken.after.node);
+        let is_of_origin = |params: &Parameters| {
+            taken.history.iter().any(|snapshot| {
+                let variant = selected(snapshot, kind, &item.name, params);
+                variant.is_some_and(|variant| {
+                    let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
+                    is_it && is_content(kind, variant.payload(), item)
+                })
+            })
+        };
+        if !locators.iter().any(is_of_origin) {
+            return Err(format!("T43: the origin never had this {} for who asked", item.name));
+        }
+    }
+    Ok(())
+}
+
+fn is_content(kind: Kind, payload: &[u8], item: &Item) -> bool {
+    Content::of(kind, payload).is_ok_and(|content| content == item.content)
+}
+
+/// T35: who loses something, or hears that there is none, hears what was so since somebody asked for it.
+fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
+    let Taken { before, after, envelope, .. } = taken;
+    let absent = after.absent.difference(&before.absent).cloned();
+    let names: BTreeSet<_> = before.held.keys().map(|(name, _)| name).collect();
+    let with_locators = names
+        .into_iter()
+        .flat_map(|name| after.locators(name).into_iter().map(move |params| (name.clone(), params)));
+    let is_lost = |(name, params): &(String, Parameters)| {
+        before.serves(name, params).is_some() && after.serves(name, params).is_none()
+    };
+    let not_found = envelope.received.errors.iter().filter(|(_, code)| *code == NOT_FOUND);
+    let not_found = not_found
+        .flat_map(|(name, _)| after.locators(name).into_iter().map(move |params| (name.clone(), params)));
+    for (name, params) in absent.chain(with_locators.filter(is_lost)).chain(not_found) {
+        let since = since(taken, &name, &params);
+        let mut states = taken.history[since..].iter().filter(|snapshot| snapshot.is_synced());
+        if !is_split_switch(envelope, after, &name)
+            && !is_silent(taken, &name, &params)
+            && states.all(|snapshot| selected(snapshot, after.kind, &name, &params).is_some())
+        {
+            return Err(format!("T35: the origin always had {name} for {{{params}}} since state {since}"));
+        }
+    }
+    Ok(())
+}
+
+/// C5: whether a proxy on the way was not answered in time.
+fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
+    let url = taken.after.kind.url();
+    let locators = [name, "*"].map(|name| (url.to_owned(), name.to_owned(), params.clone()));
+    let mut asked = locators.iter().flat_map(|locator| taken.chain.iter().map(move |relay| (relay, locator)));
+    asked.any(|(relay, locator)| {
+        !relay.profile.policy.resource_timer_is_transient_error && relay.silent.contains(locator)
+    })
+}
+
+/// Since when the client, or a proxy on the way, asks for it without a break.
+fn since(taken: &Taken<'_>, name: &str, params: &Parameters) -> usize {
+    let kind = taken.after.kind;
+    let asked = taken.client.since.iter().filter(|((of, (asked, with)), _)| {
+        let is_it = asked.as_deref().is_none_or(|asked| asked == name);
+        *of == kind && is_it && with.as_ref().unwrap_or(&taken.after.node) == params
+    });
+    let of_proxies = taken.chain.iter().flat_map(|relay| {
+        let locators = [name, "*"].map(|name| (kind.url().to_owned(), name.to_owned(), params.clone()));
+        locators.into_iter().filter_map(|locator| relay.asked_since.get(&locator))
+    });
+    asked.map(|(_, since)| since).chain(of_proxies).copied().min().unwrap_or(0)
+}
+
+/// T31: what takes the place of a variant for all who had it comes with its removal.
+fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
+    let Taken { before, envelope, .. } = taken;
+    let received = &envelope.received;
+    if before.protocol != Protocol::Delta || !before.knows_locators || envelope.is_first {
+        return Ok(());
+    }
+    for ((name, constraints), held) in &before.held {
+        let others: Vec<_> = received
+            .resources
+            .iter()
+            .filter(|item| item.name == *name && item.told.as_ref() != Some(constraints))
+            .collect();
+        // What was brought from a stream before, or told by name, the server cannot name.
+        if held.is_plain || !held.is_of_this_stream() || others.is_empty() {
+            continue;
+        }
+        let locators = locators(&envelope.asked, name, &before.node);
+        let users: Vec<_> = locators.iter().filter(|params| constraints.matches(params)).collect();
+        let is_taken = |params: &&Parameters| {
+            others.iter().any(|item| item.told.as_ref().is_some_and(|told| told.matches(params)))
+        };
+        let is_told = received.removed_variants.contains(&(name.clone(), constraints.clone()));
+        if !users.is_empty() && users.iter().all(is_taken) && !is_told {
+            return Err(format!("T31: nothing says that {name}[{constraints}] is gone"));
+        }
+    }
+    Ok(())
+}
+
+/// The code of an error that says so.
+const NOT_FOUND: i32 = 5;
+
+/// The parameters with which a name was asked for.
+fn locators(asked: &BTreeSet<Asked>, name: &str, node: &Parameters) -> BTreeSet<Parameters> {
+    let of_name = asked.iter().filter(|(asked, _)| asked.as_deref().is_none_or(|asked| asked == name));
+    of_name.map(|(_, params)| params.as_ref().unwrap_or(node).clone()).collect()
+}

@@ -1,0 +1,278 @@
+//! What happens to caching proxies in a world. Their caches come after the origins among the replicas, so clients come to
+//! them as to any other server.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use xds_core::{Parameters, Snapshot};
+
+use crate::agent::Access;
+use crate::connection::Seen;
+use crate::content::{Kind, selected};
+use crate::invariant::{self, Violation};
+use crate::known::Asked;
+use crate::link::{Link, Locator};
+use crate::relay::{Relay, RelayDeed};
+use crate::script::{Home, Protocol, Relaying};
+use crate::world::{EXCHANGES, World};
+
+impl World {
+    pub(crate) fn act_relay(&mut self, at: usize, deed: &RelayDeed) -> Result<(), Violation> {
+        let now = self.now;
+        match deed {
+            RelayDeed::Work => {
+                self.relays[at].work(now);
+                invariant::questions::check(self, at)?;
+            }
+            RelayDeed::Say { count } => (0..*count).try_for_each(|_| self.say_upstream(at).map(drop))?,
+            RelayDeed::Deliver { count } => {
+                (0..*count).try_for_each(|_| self.deliver_upstream(at).map(drop))?;
+            }
+            RelayDeed::Take { count } => {
+                (0..*count).try_for_each(|_| self.take_from_upstream(at).map(drop))?;
+            }
+            RelayDeed::Cut => self.relays[at].cut(now),
+            RelayDeed::Access { access } => {
+                self.relays[at].access = *access;
+                if *access == Access::Refused {
+                    self.relays[at].cut(now);
+                }
+            }
+            RelayDeed::Exchange => self.exchange_relay(at)?,
+            RelayDeed::Restart => self.restart(at)?,
+        }
+        self.remember(at);
+        Ok(())
+    }
+
+    /// A proxy is gone, and with it the streams to it; another one comes in its place.
+    pub(crate) fn restart(&mut self, at: usize) -> Result<(), Violation> {
+        let (now, before) = (self.now, &self.relays[at]);
+        let relay = match before.profile.relaying {
+            Relaying::Restored => Relay::restored(before, now),
+            Relaying::Forgetful => Relay::new(before.profile.clone()),
+        };
+        let replica = self.relayed(at);
+        self.replace(replica, Arc::clone(relay.cache()));
+        self.relays[at] = relay;
+        self.cut_streams_of(Home::Replica(replica))
+    }
+
+    /// Its number among the replicas.
+    pub(crate) fn relayed(&self, at: usize) -> usize {
+        self.origins + at
+    }
+
+    /// Keeps each state that its cache was in.
+    pub(crate) fn remember(&mut self, at: usize) {
+        let replica = self.relayed(at);
+        let replica = &mut self.replicas[replica];
+        let snapshot = replica.cache.snapshot();
+        if !replica.history.last().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
+            replica.history.push(snapshot);
+        }
+    }
+
+    /// A proxy does what is due: what its clients ask for, times, connecting, leaving.
+    pub(crate) fn drive_relay(&mut self, at: usize) -> Result<(), Violation> {
+        for _ in 0..EXCHANGES {
+            let route = self.relays[at].drive(self.now)?;
+            self.remember(at);
+            invariant::questions::check(self, at)?;
+            let Some(route) = route else { return Ok(()) };
+            let profile = &self.relays[at].profile;
+            let cache = &self.replicas[profile.home].cache;
+            let link = Link::new(profile.protocol, profile.window, cache, self.now);
+            let name = self.relayed(at);
+            self.trace.note(self.now, || format!("  p{name} connects"));
+            self.relays[at].open(self.now, &route, link);
+        }
+        Err(Violation::new("quiet", format!("p{} goes on connecting", self.relayed(at))))
+    }
+
+    fn say_upstream(&mut self, at: usize) -> Result<bool, Violation> {
+        let origin_at = self.replicas[0].history.len() - 1;
+        let mut has_said = false;
+        for route in self.relays[at].routes() {
+            if self.relays[at].say(self.now, &route, origin_at)? {
+                has_said = true;
+                self.trace.stats.requests += 1;
+                let name = self.relayed(at);
+                let link = self.relays[at].upstreams.get(&route).and_then(|upstream| upstream.link.as_ref());
+                let request = link.and_then(|link| Some((link.protocol(), link.requests.back()?)));
+                self.trace.note(self.now, || {
+                    let shown = request.map(|(protocol, frame)| crate::link::show_request(protocol, frame));
+                    format!("  p{name} upstream: {}", shown.unwrap_or_default())
+                });
+            }
+        }
+        Ok(has_said)
+    }
+
+    fn deliver_upstream(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut has_read = false;
+        for upstream in self.relays[at].upstreams.values_mut() {
+            let link = upstream.link.as_mut().filter(|link| !link.requests.is_empty());
+            if let Some(link) = link {
+                link.read(self.now)?;
+                has_read = true;
+            }
+        }
+        Ok(has_read)
+    }
+
+    fn take_from_upstream(&mut self, at: usize) -> Result<bool, Violation> {
+        let mut has_taken = false;
+        for route in self.relays[at].routes() {
+            if self.relays[at].take(self.now, &route)? {
+                let name = self.relayed(at);
+                self.trace.note(self.now, || format!("  p{name} takes what came"));
+                has_taken = true;
+            }
+            self.remember(at);
+        }
+        Ok(has_taken)
+    }
+
+    /// Whom it asks sends one response on each stream, if there is one.
+    pub(crate) fn serve_relay(&mut self, at: usize) -> Result<bool, Violation> {
+        let (home, name) = (self.relays[at].profile.home, self.relayed(at));
+        let snapshot = self.replicas[home].cache.snapshot();
+        let mut has_sent = false;
+        for upstream in self.relays[at].upstreams.values_mut() {
+            let Some(link) = &mut upstream.link else { continue };
+            if let Some(frame) = link.serve(self.now, &snapshot)? {
+                self.trace.stats.responses += 1;
+                let protocol = link.protocol();
+                self.trace
+                    .note(self.now, || format!("  to p{name}: {}", crate::link::show(protocol, &frame)));
+                has_sent = true;
+            }
+        }
+        Ok(has_sent)
+    }
+
+    /// All that is under way between a proxy and whom it asks arrives.
+    pub(crate) fn exchange_relay(&mut self, at: usize) -> Result<(), Violation> {
+        for _ in 0..EXCHANGES {
+            self.drive_relay(at)?;
+            let mut is_quiet = true;
+            while self.say_upstream(at)? {
+                is_quiet = false;
+            }
+            while self.deliver_upstream(at)? {}
+            while self.serve_relay(at)? {
+                is_quiet = false;
+                while self.take_from_upstream(at)? {}
+            }
+            while self.take_from_upstream(at)? {
+                is_quiet = false;
+            }
+            if is_quiet {
+                return Ok(());
+            }
+        }
+        Err(Violation::new("quiet", format!("p{} and its upstream do not come to rest", self.relayed(at))))
+    }
+
+    /// The proxies between a replica and its origin.
+    pub(crate) fn chain_of(&self, replica: usize) -> Vec<&Relay> {
+        let (mut chain, mut replica) = (Vec::new(), replica);
+        while let Some(relay) = replica.checked_sub(self.origins).map(|at| &self.relays[at]) {
+            chain.push(relay);
+            replica = relay.profile.home;
+        }
+        chain
+    }
+
+    /// What clients of a replica should get: what the origin has behind the proxies, or the replica itself.
+    pub(crate) fn truth_of(&self, replica: usize) -> Arc<Snapshot> {
+        let origin = self.chain_of(replica).last().map_or(replica, |relay| relay.profile.home);
+        self.replicas[origin].cache.snapshot()
+    }
+
+    /// S26: whether each hop up to the origin can tell that something is gone.
+    pub(crate) fn hears_removals(&self, replica: usize, kind: Kind) -> bool {
+        let chain = self.chain_of(replica);
+        let is_told = |relay: &&Relay| relay.profile.protocol == Protocol::Delta || kind.is_full_state();
+        chain.iter().all(is_told) && !self.may_use_old_routes(&chain, kind)
+    }
+
+    /// S33: clusters and endpoints stay with a proxy that asks for routes which are gone, and may use those it has.
+    fn may_use_old_routes(&self, chain: &[&Relay], kind: Kind) -> bool {
+        let Some(origin) = chain.last().map(|relay| relay.profile.home) else { return false };
+        let truth = self.replicas[origin].cache.snapshot();
+        let mut asked = chain.iter().flat_map(|relay| relay.links()).flat_map(|link| link.told.keys());
+        let is_gone = |(of, name, params): &Locator| {
+            of == Kind::Route.url() && (name == "*" || selected(&truth, Kind::Route, name, params).is_none())
+        };
+        matches!(kind, Kind::Cluster | Kind::Endpoints) && asked.any(is_gone)
+    }
+
+    /// Known: whoever shares a variant hears of its end by the locator that it was asked for with. Where that gets nothing in its
+    /// place and the hop cannot say so (S26), the others keep what they share, though there may be something new for them.
+    pub(crate) fn is_unheard(&self, replica: usize, kind: Kind, name: &str, params: &Parameters) -> bool {
+        let truth = self.truth_of(replica);
+        self.chain_of(replica).into_iter().any(|relay| {
+            let snapshot = relay.cache().snapshot();
+            let Some(shared) = selected(&snapshot, kind, name, params) else { return false };
+            let is_deaf = relay.profile.protocol == Protocol::Sotw && !kind.is_full_state();
+            let mut asked = relay.links().flat_map(|link| link.told.keys());
+            is_deaf
+                && asked.any(|(of, asked, with)| {
+                    let is_it = of == kind.url() && (asked == name || asked == "*");
+                    let is_shared = is_it && shared.constraints().matches(with);
+                    is_shared && selected(&truth, kind, name, with).is_none()
+                })
+        })
+    }
+
+    /// What the clients of a proxy ask it for, as far as it has read that.
+    pub(crate) fn wanted_of(&self, at: usize) -> BTreeSet<Locator> {
+        let of_clients = self.asked_of(at, |seen| &seen.ideal.asked);
+        of_clients.chain(self.links_to(at).flat_map(|link| link.told.keys().cloned())).collect()
+    }
+
+    /// What they ever asked it for on the streams that stand.
+    pub(crate) fn ever_wanted_of(&self, at: usize) -> BTreeSet<Locator> {
+        let of_clients = self.asked_of(at, |seen| &seen.ever_asked);
+        of_clients.chain(self.links_to(at).flat_map(|link| link.ever_told.iter().cloned())).collect()
+    }
+
+    fn asked_of<'a>(
+        &'a self,
+        at: usize,
+        asked: impl Fn(&'a Seen) -> &'a BTreeSet<Asked>,
+    ) -> impl Iterator<Item = Locator> {
+        let replica = self.relayed(at);
+        let connections = self.clients.iter().flat_map(|client| client.connections.values());
+        let seen = connections.filter(move |on| on.replica == replica).flat_map(|on| &on.seen);
+        seen.flat_map(move |(kind, seen)| {
+            asked(seen).iter().map(|(name, params)| {
+                let name = name.clone().unwrap_or_else(|| "*".to_owned());
+                (kind.url().to_owned(), name, params.as_ref().unwrap_or(&seen.ideal.node).clone())
+            })
+        })
+    }
+
+    fn links_to(&self, at: usize) -> impl Iterator<Item = &Link> {
+        let replica = self.relayed(at);
+        let relays = self.relays.iter().filter(move |relay| relay.profile.home == replica);
+        let agents = self.agents.iter().flat_map(|agent| agent.links.iter().zip(&agent.profile.homes));
+        let of_agents = agents.filter(move |(_, home)| **home == Home::Replica(replica));
+        relays.flat_map(Relay::links).chain(of_agents.filter_map(|(link, _)| link.as_ref()))
+    }
+
+    /// Time passes until proxies have given up what nobody asks for any more: each waits for the one behind it.
+    pub(crate) fn pass_linger(&mut self) -> Result<(), Violation> {
+        for _ in 0..self.relays.len() {
+            (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))?;
+            self.pass(LINGER)?;
+        }
+        (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))
+    }
+}
+
+/// Longer than a proxy waits for those who left.
+const LINGER: Duration = Duration::from_secs(40);
