@@ -297,6 +297,13 @@ impl Shared {
         let restored = self.take_restored(route);
         let settings = &self.settings;
         let mut bootstrap = settings.bootstrap.clone();
+        if settings.protocol == machine::Protocol::Delta {
+            // C6: absence is told in delta, so silence is none.
+            let authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
+            for server in bootstrap.servers.iter_mut().chain(authorities) {
+                server.features.resource_timer_is_transient_error = true;
+            }
+        }
         let is_by_node = route.node().is_some();
         if let Some(parameters) = route.node() {
             settings.mapping.write(parameters, &mut bootstrap.node);

@@ -41,6 +41,8 @@ pub(crate) struct Update {
     /// The cursor it starts from; zero when it holds everything.
     pub(crate) from: Revision,
     pub(super) to: Revision,
+    /// What is not there does not exist.
+    tells_absent: bool,
 }
 
 impl Update {
@@ -62,6 +64,7 @@ impl Update {
             endpoints,
             from,
             to,
+            tells_absent: true,
         }
     }
 
@@ -74,7 +77,7 @@ impl Update {
         to: Revision,
         tells_absent: bool,
     ) -> Self {
-        let mut update = Self::new(from, to);
+        let mut update = Self { tells_absent, ..Self::new(from, to) };
         let compare = |name: &ResourceName| update.compare(name, wanted, resources);
         match logged {
             Some(names) => names.iter().for_each(compare),
@@ -243,7 +246,12 @@ impl Update {
             let now = |parameters: &Parameters| {
                 variants.and_then(|variants: &Variants| variants.resolve(parameters))
             };
-            if holders.any(|part| now(&part.parameters).is_some()) {
+            // Who has nothing yet where that is unknown keeps it.
+            let is_replaced = match self.tells_absent {
+                true => holders.any(|part| now(&part.parameters).is_some()),
+                false => holders.all(|part| now(&part.parameters).is_some()),
+            };
+            if is_replaced {
                 let is_known = removed.variant.was_there(self.from);
                 let list = if is_known { &mut self.replaced } else { &mut self.passed };
                 list.push(Arc::clone(&removed.variant));

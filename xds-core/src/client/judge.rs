@@ -591,7 +591,10 @@ impl Judge<'_> {
     fn leave_other_servers(&mut self) {
         for (name, _) in self.coming.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
-            for held in named.held.iter().filter(|held| held.server != Some(self.server)) {
+            // What a proxy restored is for those who did not come back yet, until they ask for it.
+            let is_kept = |held: &&Held| self.relay.is_some() && held.server.is_none();
+            let others = named.held.iter().filter(|held| held.server != Some(self.server));
+            for held in others.filter(|held| !is_kept(held)) {
                 let key = (name.clone(), held.accepted.constraints().clone());
                 if !self.changes.put.contains_key(&key) {
                     self.changes.removed.insert(key, Why::Replaced);

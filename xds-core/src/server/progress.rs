@@ -361,20 +361,23 @@ impl Progress {
 
     /// T31: what is gone is told with the variant that takes its place.
     fn drop_replaced(&mut self, told: &mut Vec<Handle>, snapshot: &Snapshot) {
-        let subscription = &self.subscription;
-        let is_replaced = |handle: &Handle| {
-            let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
-            let mut holders = subscription.covering(&handle.name).filter(|params| handle.matches(params));
-            holders.any(|params| variants.resolve(params).is_some())
-        };
-        self.gone.retain(|handle, gone| {
-            let is_replaced = is_replaced(handle);
-            if is_replaced && let Gone::Held { removed_at, .. } = gone {
-                told.push(handle.clone());
-                self.responses.tell(*removed_at);
+        let replaced = self.gone.keys().filter(|handle| self.is_replaced(handle, snapshot));
+        for handle in replaced.cloned().collect::<Vec<_>>() {
+            if let Some(Gone::Held { removed_at, .. }) = self.gone.remove(&handle) {
+                told.push(handle);
+                self.responses.tell(removed_at);
             }
-            !is_replaced
-        });
+        }
+    }
+
+    /// Whether who has it gets another variant, or is known to get none.
+    fn is_replaced(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+        let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
+        let holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+        let (found, others): (Vec<_>, Vec<_>) =
+            holders.partition(|params| variants.resolve(params).is_some());
+        let is_answered = |params: &Parameters| self.is_answered_for(&handle.name, params, snapshot);
+        !found.is_empty() && others.into_iter().all(is_answered)
     }
 
     /// S33: removals of a type that others refer to wait; on demand all do.
@@ -479,7 +482,10 @@ impl Progress {
         }
         // T35: what it had is told by its constraints, and another locator's variant is left alone.
         let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
-        let own: Vec<_> = held.iter().filter(|handle| handle.matches(parameters)).cloned().collect();
+        // What others of its locators have, too, goes when nobody has anything in its place.
+        let own =
+            held.iter().filter(|handle| handle.matches(parameters) && self.is_known_gone(handle, snapshot));
+        let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|handle| self.told(handle));
             return Answer::Gone(own);

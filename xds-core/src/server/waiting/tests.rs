@@ -283,3 +283,29 @@ fn a_type_that_was_never_heard_of_is_waited_for() {
     assert_eq!((client.sent(), client.waits_until()), (String::new(), None));
     assert!(cache.snapshot().of_type(&cluster).is_none());
 }
+
+/// Found by the simulator: the client brought the name, and one of its two locators has nothing.
+#[test]
+fn t35_what_a_client_brought_is_not_gone_while_another_of_its_locators_is_unknown() {
+    let cache = Cache::on_demand();
+    let mut client = Delta::new(&cache);
+    client.ask_with("X", "r?env=a r?env=b", "", &[("r", "old")]);
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !r?env=a !r?env=b/14");
+    assert_eq!(client.sent(), "n1 X -r[env=a] !r[env=b](14)");
+}
+
+/// Both have one variant, and it left the cache; one of them is known to have nothing in its place.
+#[test]
+fn t43_what_two_locators_of_a_stream_share_stays_until_both_are_answered() {
+    let cache = Cache::on_demand();
+    commit(&cache, "X r[env=a]=A");
+    let mut client = delta(&cache, "X", "r?env=a&pod=1 r?env=a&pod=2");
+    assert_eq!(client.sent(), "n1 X r[env=a]=A");
+    client.ack("X", "1");
+    commit(&cache, "X -r[env=a] !r?env=a&pod=1");
+    assert_eq!(client.sent(), "");
+    client.ask("X", "r?env=a&pod=1");
+    let told = client.sent();
+    assert!(!told.contains("-r[env=a] ") && !told.ends_with("-r[env=a]") && !told.ends_with("-r"), "{told}");
+}
