@@ -229,6 +229,11 @@ impl Client {
         }
     }
 
+    /// Whether nothing is watched, no server thinks so, and nothing that they brought is left in the cache.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.types.iter().all(|of_type| of_type.entries.is_empty())
+    }
+
     /// What the servers say exists. A copy that watchers keep although it was deleted (C9) is not in it (C9b).
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {

@@ -8,6 +8,8 @@
 //! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their own, or on that of another
 //!   want that brought a variant which is for them, too (T43). Only what constraints say decides that.
 //!
+//! Variants are kept with their constraints, and each stream selects by them (T42).
+//!
 //! It holds no socket, task or clock, and does not own the clients: it is told what became of them
 //! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked ([`settle`](Proxy::settle)).
 //!
@@ -38,14 +40,28 @@ use settle::Upstream;
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
 pub use route::Route;
 
+#[cfg(test)]
+mod bound_tests;
 mod config;
 #[cfg(test)]
 mod fixture;
 pub mod health;
 mod linger;
 mod name;
+#[cfg(test)]
+mod outage_tests;
+#[cfg(test)]
+mod questions_tests;
+#[cfg(test)]
+mod random_tests;
 mod review;
 mod route;
+#[cfg(test)]
+mod rules_tests;
+#[cfg(test)]
+mod scripted;
+#[cfg(test)]
+mod sets_tests;
 mod settle;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
+use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
 use crate::xdstp::glob_of;
 
@@ -287,13 +288,14 @@ impl Judge<'_> {
         entries.any(|entry| entry.authority == authority && self.serves(entry) && !entry.is_collection())
     }
 
-    /// T43c; whether it can be taken.
+    /// T43c; whether it can be taken. Of what one locator alone is asked for with nothing is shared, whatever it says: each
+    /// such client brings its own.
     fn bind(&mut self, received: &mut Received<'_>) -> bool {
-        let can_be_bound = received.constraints.is_unconstrained() || received.do_not_cache;
-        let Some(relay) = self.relay.filter(|_| can_be_bound) else { return true };
-        let is_bound = received.is_plain
-            || received.do_not_cache
-            || !self.speaks_locators[self.watched.authority_of(&received.name)];
+        let Some(relay) = self.relay else { return true };
+        let says_whom = !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];
+        let is_for_all = received.constraints.is_unconstrained() && !says_whom;
+        let is_alone = relay.stamp.as_ref().is_some_and(Constraints::is_exact);
+        let is_bound = is_for_all || received.do_not_cache || is_alone;
         match &relay.stamp {
             _ if !is_bound => true,
             Some(stamp) => {
@@ -308,9 +310,6 @@ impl Judge<'_> {
     }
 
     fn take(&mut self, mut received: Received<'_>, timed: &mut Vec<Timed>) {
-        if !self.bind(&mut received) {
-            return;
-        }
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -322,6 +321,9 @@ impl Judge<'_> {
         // S24, T33b, T41: what nobody watches is ignored, whatever is wrong with it.
         if !watching.iter().any(is_for) && aliases.is_empty() {
             self.judged.unasked += 1;
+            return;
+        }
+        if !self.bind(&mut received) {
             return;
         }
         if is_set(&received.name) {
@@ -515,22 +517,33 @@ impl Judge<'_> {
     }
 
     /// Whether a variant is gone when all this is of its name. What came from another stream the server may know by other
-    /// constraints, or it names the parameters that it has nothing for, those of each locator by themselves (T35).
+    /// constraints, or it names the parameters that it has nothing for, those of each locator by themselves (T35): if one of
+    /// its users has nothing, it is not what it was.
     fn is_gone(&self, held: &Held, told: &[Option<Constraints>]) -> bool {
         let is_it = |gone: &Option<Constraints>| {
             gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
         };
         let is_old = held.server != Some(self.server) || held.seen <= self.since;
-        told.iter().any(is_it) || (is_old && self.is_used_only_by(held, told.iter().flatten()))
+        // T43c: what is bound is known here by the parameters that it is for.
+        let is_bound = held.accepted.constraints().is_exact() && held.seen != self.number;
+        let lacks =
+            |constraints: &Constraints| self.users(held).any(|parameters| constraints.matches(parameters));
+        told.iter().any(is_it) || ((is_old || is_bound) && told.iter().flatten().any(lacks))
     }
 
     /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
     fn is_used_only_by<'m>(&self, held: &Held, meant: impl Iterator<Item = &'m Constraints> + Clone) -> bool {
+        let mut users = self.users(held).peekable();
+        users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
+    }
+
+    /// The parameters that a variant is watched with.
+    fn users(&self, held: &Held) -> impl Iterator<Item = &Parameters> {
         let mut watching = Vec::new();
         self.watched.watching(held.accepted.name().as_str(), &mut watching);
-        let parameters = watching.iter().map(|at| &self.watched.entry(*at).parameters);
-        let mut users = parameters.filter(|one| held.accepted.constraints().matches(one)).peekable();
-        users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
+        let constraints = held.accepted.constraints().clone();
+        let parameters = watching.into_iter().map(|at| &self.watched.entry(at).parameters);
+        parameters.filter(move |parameters| constraints.matches(parameters))
     }
 
     /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing

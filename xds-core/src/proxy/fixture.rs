@@ -9,8 +9,8 @@ use prost::Message;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 
 use super::health::Status;
-use super::{Proxy, ProxyConfig, Route, UpstreamKind};
-use crate::client::{Client, ClientConfig, Outcome, Protocol, ServerConfig};
+use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
+use crate::client::{Client, ClientConfig, Outcome, Protocol, Restored, ServerConfig};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{
     DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
@@ -33,6 +33,12 @@ pub(super) enum Refusal {
 enum Stream {
     Sotw(SotwStream),
     Delta(DeltaStream),
+    /// Nobody answers by himself.
+    Scripted {
+        protocol: Protocol,
+        /// SotW: what was listed last.
+        listed: String,
+    },
 }
 
 /// The client of one route.
@@ -49,6 +55,9 @@ pub(super) struct World {
     pub(super) proxy: Proxy,
     config: ProxyConfig,
     protocol: Protocol,
+    is_scripted: bool,
+    /// What the proxy rejected of what the origin sent.
+    pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
     /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
     told: Vec<String>,
@@ -71,6 +80,8 @@ impl World {
             proxy: Proxy::new(config.clone()),
             config,
             protocol,
+            is_scripted: false,
+            rejected: Vec::new(),
             upstreams: BTreeMap::new(),
             told: Vec::new(),
             is_up: true,
@@ -83,6 +94,45 @@ impl World {
 
     pub(super) fn delta(content: &str) -> Self {
         Self::new(Protocol::Delta, content, ProxyConfig::default())
+    }
+
+    /// In front of an upstream that says only what it is [told to](Self::get).
+    pub(super) fn scripted(protocol: Protocol) -> Self {
+        Self { is_scripted: true, ..Self::new(protocol, "", ProxyConfig::default()) }
+    }
+
+    /// In front of another proxy.
+    pub(super) fn behind(other: &Self) -> Self {
+        Self {
+            origin: Arc::clone(other.proxy.cache()),
+            ..Self::new(other.protocol, "", other.config.clone())
+        }
+    }
+
+    /// Has the upstream send [a response](super::scripted).
+    pub(super) fn get(&mut self, text: &str) -> Outcome {
+        self.get_from(&Route::Shared, text)
+    }
+
+    pub(super) fn get_from(&mut self, route: &Route, text: &str) -> Outcome {
+        let upstream = self.upstreams.get_mut(route).expect("it is asked");
+        let response = scripted::response(text, self.protocol);
+        let outcome = upstream.client.on_response(self.now, 0, &response).expect("a response");
+        self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+        self.run();
+        outcome
+    }
+
+    /// The client of the shared route before anything is asked, with what it knew in an earlier life.
+    pub(super) fn restore(&mut self, restored: Vec<Restored>) {
+        let mut client = Client::new(self.config_of(&Route::Shared));
+        client.restore(self.now, restored);
+        self.upstreams.insert(Route::Shared, Upstream { client, stream: None, types: BTreeSet::new() });
+    }
+
+    /// How many clients of upstreams there are.
+    pub(super) fn upstreams(&self) -> usize {
+        self.upstreams.len()
     }
 
     /// A client of the proxy that asks for this by delta.
@@ -112,6 +162,7 @@ impl World {
 
     /// What upstreams were told since this was asked last.
     pub(super) fn told(&mut self) -> String {
+        assert_eq!(self.rejected, [""; 0], "the origin keeps to the rules");
         std::mem::take(&mut self.told).join(" ")
     }
 
@@ -139,31 +190,32 @@ impl World {
 
     /// Everything goes where it has to.
     pub(super) fn run(&mut self) {
-        loop {
-            self.proxy.on_demand(self.now);
-            let routes = self.proxy.to_settle();
-            let mut is_busy = !routes.is_empty();
-            for route in routes {
-                let client = || self.config_of(&route);
-                let new = (!self.upstreams.contains_key(&route)).then(client);
-                if let Some(config) = new {
-                    let client = Client::new(config);
-                    let upstream = Upstream { client, stream: None, types: BTreeSet::new() };
-                    self.upstreams.insert(route.clone(), upstream);
-                }
-                let upstream = self.upstreams.get_mut(&route).unwrap();
-                self.proxy.settle(self.now, &route, &mut upstream.client);
+        while self.run_once() {}
+    }
+
+    /// One way up and one way down; whether anything went.
+    pub(super) fn run_once(&mut self) -> bool {
+        self.proxy.on_demand(self.now);
+        let routes = self.proxy.to_settle();
+        let mut is_busy = !routes.is_empty();
+        for route in routes {
+            let client = || self.config_of(&route);
+            let new = (!self.upstreams.contains_key(&route)).then(client);
+            if let Some(config) = new {
+                let client = Client::new(config);
+                let upstream = Upstream { client, stream: None, types: BTreeSet::new() };
+                self.upstreams.insert(route.clone(), upstream);
             }
-            for route in self.proxy.take_unneeded() {
-                self.upstreams.remove(&route);
-            }
-            for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
-                is_busy |= self.pump(&route);
-            }
-            if !is_busy {
-                return;
-            }
+            let upstream = self.upstreams.get_mut(&route).unwrap();
+            self.proxy.settle(self.now, &route, &mut upstream.client);
         }
+        for route in self.proxy.take_unneeded() {
+            self.upstreams.remove(&route);
+        }
+        for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
+            is_busy |= self.pump(&route);
+        }
+        is_busy
     }
 
     fn config_of(&self, route: &Route) -> ClientConfig {
@@ -171,6 +223,7 @@ impl World {
             ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
         let mut config = ClientConfig::new(Bytes::new(), server);
         config.default_authority.speaks_locators = route.node().is_none();
+        config.authorities.insert("a".to_owned(), config.default_authority.clone());
         config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
         config
     }
@@ -182,13 +235,17 @@ impl World {
         if stream.is_some() && !client.is_wanted(0) {
             *stream = None;
             client.on_left(self.now, 0);
+            self.proxy.on_outcome(self.now, route, client, &Outcome::default());
         }
         if stream.is_none() && self.is_up && client.connect_at(0).is_some_and(|at| at <= self.now) {
             client.on_connecting(0);
             client.on_open(self.now, 0);
             self.proxy.on_outcome(self.now, route, client, &Outcome::default());
             types.clear();
-            *stream = Some(Stream::new(&self.origin, self.protocol, route, &self.refused));
+            *stream = Some(match self.is_scripted {
+                true => Stream::Scripted { protocol: self.protocol, listed: String::new() },
+                false => Stream::new(&self.origin, self.protocol, route, &self.refused),
+            });
             is_busy = true;
         }
         let Some(open) = stream else { return is_busy };
@@ -210,7 +267,7 @@ impl World {
                 self.proxy.on_outcome(self.now, route, client, &outcome);
                 return true;
             }
-            self.told.extend(open.on_request(self.now, &request));
+            self.told.extend(open.on_request(self.now, &request, &mut self.rejected));
             is_busy = true;
         }
         while let Some(response) = open.next(self.now, &self.origin) {
@@ -257,14 +314,14 @@ impl Stream {
     }
 
     /// What it says of subscriptions.
-    fn on_request(&mut self, now: Duration, frame: &Bytes) -> Option<String> {
+    fn on_request(&mut self, now: Duration, frame: &Bytes, rejected: &mut Vec<String>) -> Option<String> {
         match self {
             Self::Sotw(stream) => {
                 let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
                 let asked = asked(request.resource_names, request.resource_locators);
                 let told = format!("[{}]", shown("", &asked));
                 let error_detail = request.error_detail.map(|status| status.message);
-                assert_eq!(error_detail, None, "the origin keeps to the rules");
+                rejected.extend(error_detail.clone());
                 let is_answer = !request.response_nonce.is_empty();
                 let request = SotwRequest {
                     type_url: request.type_url,
@@ -279,7 +336,7 @@ impl Stream {
             Self::Delta(stream) => {
                 let request = DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap();
                 let error_detail = request.error_detail.map(|status| status.message);
-                assert_eq!(error_detail, None, "the origin keeps to the rules");
+                rejected.extend(error_detail.clone());
                 let subscribe = asked(request.resource_names_subscribe, request.resource_locators_subscribe);
                 let unsubscribe =
                     asked(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
@@ -297,6 +354,24 @@ impl Stream {
                 stream.on_request(request).unwrap();
                 (!told.is_empty()).then(|| told.join(" "))
             }
+            Self::Scripted { protocol: Protocol::Sotw, listed } => {
+                let request = DiscoveryRequest::decode(frame.as_ref()).unwrap();
+                let now =
+                    format!("[{}]", shown("", &asked(request.resource_names, request.resource_locators)));
+                let is_new = std::mem::replace(listed, now.clone()) != now;
+                let error = request.error_detail.map(|status| format!("!{}", status.message));
+                error.or_else(|| is_new.then_some(now))
+            }
+            Self::Scripted { protocol: Protocol::Delta, .. } => {
+                let request = DeltaDiscoveryRequest::decode(frame.as_ref()).unwrap();
+                let error = request.error_detail.map(|status| format!("!{}", status.message));
+                let subscribe = asked(request.resource_names_subscribe, request.resource_locators_subscribe);
+                let unsubscribe =
+                    asked(request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
+                let told = [error.unwrap_or_default(), shown("+", &subscribe), shown("-", &unsubscribe)];
+                let told: Vec<_> = told.into_iter().filter(|told| !told.is_empty()).collect();
+                (!told.is_empty()).then(|| told.join(" "))
+            }
         }
     }
 
@@ -304,6 +379,7 @@ impl Stream {
         let next = match self {
             Self::Sotw(stream) => stream.next(now, &origin.snapshot()),
             Self::Delta(stream) => stream.next(now, &origin.snapshot()),
+            Self::Scripted { .. } => return None,
         };
         match next {
             Next::Send(response) => {

@@ -32,8 +32,8 @@ pub(super) struct Want {
     pub(super) asking: usize,
     /// What its variant came by, or will come by.
     pub(super) via: Option<QuestionId>,
-    /// It waits for the question of another.
-    pub(super) is_joined: bool,
+    /// The question of another that it waits for, or waited for last.
+    pub(super) joined: Option<QuestionId>,
     /// A variant was for it when it was looked at last.
     pub(super) is_found: bool,
     /// What the cache says of it.
@@ -66,7 +66,7 @@ pub(super) struct Question {
 impl Want {
     pub(super) fn new(bound: &Parameters, number: u64) -> Self {
         let parameters = bound.unbound();
-        Self { parameters, asking: 0, via: None, is_joined: false, is_found: false, told: None, number }
+        Self { parameters, asking: 0, via: None, joined: None, is_found: false, told: None, number }
     }
 }
 

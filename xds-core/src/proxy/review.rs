@@ -145,14 +145,20 @@ impl Proxy {
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
-        for want in name.wants.values_mut() {
-            want.via = None;
+        loop {
+            for want in name.wants.values_mut() {
+                want.via = None;
+            }
+            match self.mode(key, &name) {
+                Mode::Lazy => self.review_lazy(now, key, &mut name, variants),
+                Mode::Direct => self.review_direct(key, &mut name),
+            }
+            let is_refused = name.wants.values().any(|want| want.asking > 0 && want.via.is_none());
+            // Who was refused may ask when others went.
+            if !self.drop_unused(now, key, &mut name, variants) || !is_refused {
+                break;
+            }
         }
-        match self.mode(key, &name) {
-            Mode::Lazy => self.review_lazy(now, key, &mut name, variants),
-            Mode::Direct => self.review_direct(key, &mut name),
-        }
-        self.drop_unused(now, key, &mut name, variants);
         self.tell(key, &mut name, &snapshot, transaction);
         if !name.wants.is_empty() || !name.questions.is_empty() {
             self.names.insert(key.clone(), name);
@@ -229,7 +235,10 @@ impl Proxy {
                 self.counts.requalified += 1;
             }
             let own = (Route::Shared, parameters.clone());
-            let is_asked = name.questions.contains_key(&own);
+            // T35: whom another's answer brought nothing for asks by itself, at once with all who waited for it.
+            let is_in_vain = want.joined.as_ref().and_then(|id| name.questions.get(id));
+            let is_in_vain = is_in_vain.is_some_and(|question| question.answer.is_some());
+            let is_asked = is_in_vain || name.questions.contains_key(&own);
             // While no keys are known, the first answer may be for all. Once they are, whose parameters agree on them get the same.
             let joined = pending.get(&project(&parameters)).filter(|_| !is_asked).cloned();
             // The upstream is away: there is nobody to ask. Known keys: the answer is for all that agree on them.
@@ -243,9 +252,8 @@ impl Proxy {
                         self.timers.insert((until, key.clone()));
                     }
                     let want = name.wants.get_mut(&bound).expect("it is wanted");
-                    self.counts.joined += u64::from(!std::mem::replace(&mut want.is_joined, true));
-                    want.via = Some(id.clone());
-                    name.questions.get_mut(&id).expect("it is pending").users += 1;
+                    self.counts.joined += u64::from(want.joined.replace(id.clone()).is_none());
+                    self.rely(key, name, &bound, id);
                 }
                 _ => {
                     if !is_asked {
@@ -260,9 +268,7 @@ impl Proxy {
     /// Has a want rely on a question, which is asked if it was not.
     fn rely(&mut self, key: &Key, name: &mut Name, bound: &Parameters, id: QuestionId) {
         if !name.questions.contains_key(&id) {
-            let want = name.wants.get_mut(bound).expect("it is wanted");
-            if name.questions.len() >= self.config.questions_limit {
-                self.counts.refused += u64::from(want.told.is_none());
+            if name.questions.len() >= self.config.questions_limit && !self.make_room(key, name) {
                 return;
             }
             let number = self.next_number();
@@ -272,16 +278,39 @@ impl Proxy {
         }
         let question = name.questions.get_mut(&id).expect("it was asked above");
         question.users += 1;
-        // What somebody relies on is not only asked to compare, and does not end with the time for that.
-        question.is_audit = false;
-        if let Some(ends_at) = question.ends_at.take() {
+        // An audit ends all the same, and then is a question like others.
+        if !question.is_audit
+            && let Some(ends_at) = question.ends_at.take()
+        {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
         name.wants.get_mut(bound).expect("it is wanted").via = Some(id);
     }
 
-    /// Questions that only ask what another one asks as well go at once; others linger.
-    fn drop_unused(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
+    /// Ends the question that would have ended first of those that nobody relies on, if there is one.
+    fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
+        let idle = name.questions.iter().filter(|(_, question)| !question.is_audit);
+        let idle = idle.filter_map(|(id, question)| Some((question.ends_at?, id)));
+        let Some((ends_at, id)) = idle.min().map(|(ends_at, id)| (ends_at, id.clone())) else { return false };
+        self.end(key, name, ends_at, id);
+        true
+    }
+
+    fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: QuestionId) {
+        let question = name.questions.remove(&id);
+        self.order(&id.0, Order::Unwatch { watch: question.and_then(|question| question.watch) });
+        self.forget_idle(&(ends_at, key.clone(), id));
+    }
+
+    /// Questions that only ask what another one asks as well go at once; others linger. Whether there is
+    /// more room than before.
+    fn drop_unused(
+        &mut self,
+        now: Duration,
+        key: &Key,
+        name: &mut Name,
+        variants: Option<&Variants>,
+    ) -> bool {
         let mut users = BTreeMap::<QuestionId, usize>::new();
         for want in name.wants.values().filter(|want| want.asking > 0) {
             if let Some(via) = &want.via {
@@ -299,7 +328,9 @@ impl Proxy {
             |id: &QuestionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
         let covered: BTreeSet<_> = users.keys().filter_map(resolve).collect();
         let is_lazy = self.mode(key, name) == Mode::Lazy;
+        let mut has_room = false;
         for id in unused {
+            has_room |= name.questions[&id].ends_at.is_none();
             let is_redundant = is_lazy && resolve(&id).is_some_and(|variant| covered.contains(&variant));
             let is_aside = self.is_aside(&id.0.main(), &key.0);
             let is_stale = match &id.0 {
@@ -316,24 +347,26 @@ impl Proxy {
                 false => now,
             });
             if ends_at <= now || is_redundant || is_stale {
-                let watch = question.watch;
-                name.questions.remove(&id);
                 // What came aside stays until the main stream is answered.
                 if is_stale && let Route::Aside { .. } = &id.0 {
+                    name.questions.remove(&id);
+                    self.forget_idle(&(ends_at, key.clone(), id.clone()));
                     self.retire(&id.0);
                     continue;
                 }
-                self.forget_idle(&(ends_at, key.clone(), id.clone()));
-                self.order(&id.0, Order::Unwatch { watch });
+                self.end(key, name, ends_at, id);
+                has_room = true;
             } else if begins {
                 self.timers.insert((ends_at, key.clone()));
                 self.keep_idle((ends_at, key.clone(), id));
             }
         }
+        has_room
     }
 
     /// Has the cache say of each want what its own question was answered.
-    fn tell(&self, key: &Key, name: &mut Name, snapshot: &Snapshot, transaction: &mut Transaction) {
+    fn tell(&mut self, key: &Key, name: &mut Name, snapshot: &Snapshot, transaction: &mut Transaction) {
+        let mut refusals = 0;
         let is_set = is_set(key.1.as_str());
         let Name { wants, questions, is_unshared, .. } = name;
         let variants = snapshot.get(&key.0, &key.1);
@@ -357,12 +390,14 @@ impl Proxy {
                 None => Some(refused()),
             };
             if answer != want.told {
+                refusals += u64::from(want.asking > 0 && !is_found && want.via.is_none());
                 let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
                 transaction.answer(key.0.clone(), locator, answer.clone());
                 want.told = answer;
             }
             want.asking > 0
         });
+        self.counts.refused += refusals;
     }
 }
 

@@ -15,6 +15,8 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+use crate::subscription::WILDCARD;
+use crate::xdstp::glob_of;
 
 /// One client, as far as it is known here.
 #[derive(Debug, Default)]
@@ -26,6 +28,8 @@ pub(super) struct Upstream {
     pub(super) standing: Standing,
     /// What is asked here is asked elsewhere by now.
     pub(super) is_retiring: bool,
+    /// Nothing that it brought is left in the cache.
+    is_idle: bool,
 }
 
 /// What a client is to do.
@@ -69,14 +73,12 @@ impl Proxy {
         }
     }
 
-    /// Clients that are not needed any more, each told once.
+    /// Clients that are not needed any more, each told once: when it said that it took back from the cache what it brought.
     pub fn take_unneeded(&mut self) -> Vec<Route> {
         let is_unneeded = |(route, upstream): &(&Route, &Upstream)| {
-            **route != Route::Shared
-                && !upstream.is_retiring
-                && upstream.orders.is_empty()
-                && upstream.watches.is_empty()
-                && !upstream.standing.is_changed()
+            let is_unused =
+                upstream.orders.is_empty() && upstream.watches.is_empty() && !upstream.is_retiring;
+            **route != Route::Shared && is_unused && upstream.is_idle && !upstream.standing.is_changed()
         };
         let mut unneeded: Vec<_> =
             self.upstreams.iter().filter(is_unneeded).map(|(route, _)| route.clone()).collect();
@@ -107,17 +109,30 @@ impl Proxy {
                 }
             }
             for watch in unwatched {
-                let upstream = self.upstreams.get_mut(route);
+                let is_renewed = self.is_renewed(route, watch);
+                let upstream = self.upstreams.get_mut(route).filter(|_| !is_renewed);
                 let known = upstream.and_then(|upstream| upstream.watches.remove(&watch));
                 client.on_unwatch(watch);
                 if let Some(((type_url, _), _)) = known {
                     self.release_type(route, &type_url);
                 }
             }
+            if let Some(upstream) = self.upstreams.get_mut(route) {
+                upstream.is_idle = client.is_idle();
+            }
             self.review_all(now, touched);
         }
         self.withhold_types(now, route, client);
         self.retire_asides(route, client);
+    }
+
+    /// Whether a question took the place of the one whose watch ends, in the same batch: then it has the same.
+    fn is_renewed(&self, route: &Route, watch: WatchId) -> bool {
+        let watched = self.upstreams.get(route).and_then(|upstream| upstream.watches.get(&watch));
+        let Some((key, parameters)) = watched else { return false };
+        let id = (route.clone(), parameters.clone());
+        let question = self.names.get(key).and_then(|name| name.questions.get(&id));
+        question.is_some_and(|question| question.watch == Some(watch))
     }
 
     /// Asks a question, unless nobody wants to know any more; whether something is known of it at once.
@@ -145,7 +160,9 @@ impl Proxy {
                 question.asked_at = upstream.is_connected.then_some(now);
                 question.hear(watch, client);
                 is_new = true;
-                if !question.is_answered && self.restored.contains(&set_id(key, parameters)) {
+                // Once: when this question ends its members go.
+                let is_restored = !self.restored.is_empty() && self.restored.remove(&set_id(key, parameters));
+                if is_restored && !question.is_answered {
                     question.answer = Some(Answer::Complete);
                 }
             }
@@ -167,6 +184,7 @@ impl Proxy {
         let mut touched = self.follow_streams(now, route, client);
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let mut refused = None;
+        upstream.is_idle = client.is_idle();
         let is_connected = (0..client.servers()).any(|server| client.is_connected(server));
         if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
             for (key, parameters) in upstream.watches.values() {
@@ -201,8 +219,11 @@ impl Proxy {
         if let Some(judged) = &outcome.response {
             self.counts.replaced += judged.replaced as u64;
             for plain in &judged.plain {
-                let key = (judged.type_url.clone(), plain.clone());
-                self.stop_sharing(&key, &mut touched);
+                // A wildcard or glob without one of its members is not complete.
+                let sets = glob_of(plain).into_iter().chain([ResourceName::from(WILDCARD)]);
+                for name in std::iter::once(plain.clone()).chain(sets) {
+                    self.stop_sharing(&(judged.type_url.clone(), name), &mut touched);
+                }
             }
         }
         if let Some(judged) = &outcome.response {

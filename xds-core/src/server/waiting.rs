@@ -21,12 +21,13 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::xdstp;
 
-/// Since when a locator waits, and what the client was told meanwhile.
-#[derive(Debug, Clone, Copy)]
+/// Since when a locator waits, and whether the client was told.
+#[derive(Debug, Clone)]
 pub(super) struct Waiting {
     since: Duration,
-    /// The kind of error. What comes after it is told all the same: that there is none, too.
-    told: Option<Code>,
+    is_told: bool,
+    /// What it was told that the source said instead of an answer.
+    failure: Option<(Code, Arc<str>)>,
 }
 
 /// What the cache knows of a locator.
@@ -56,7 +57,12 @@ impl<O: Owed> Types<O> {
             matches!(progress.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.set_aside(cannot_be_answered) {
-            progress.waiting.entry(locator).or_insert(Waiting { since: now, told: None });
+            let new = Waiting { since: now, is_told: false, failure: None };
+            let waiting = progress.waiting.entry(locator).or_insert_with(|| new.clone());
+            // D9: who asks anew is told anew.
+            if waiting.failure.is_some() {
+                *waiting = new;
+            }
         }
         // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
         let is_state = O::IS_SOTW && progress.known.full_state;
@@ -75,18 +81,21 @@ impl<O: Owed> Types<O> {
                     return false;
                 }
                 Knowledge::Failed { .. } if is_state => return false,
+                // S37: once. The source may still say that there is nothing.
                 Knowledge::Failed { code, message } => {
-                    if !has_to_wait && waiting.told.replace(code) != Some(code) {
+                    let failure = Some((code, Arc::clone(&message)));
+                    if !has_to_wait && waiting.failure != failure {
                         owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                        (waiting.failure, waiting.is_told) = (failure, true);
                     }
                     return true;
                 }
                 Knowledge::Unknown => {}
             }
             match Gate::at(waiting.since + wait, now) {
-                _ if waiting.told.is_some() || is_state || has_to_wait => {}
+                _ if waiting.is_told || is_state || has_to_wait => {}
                 Gate::Open => {
-                    waiting.told = Some(Code::UNAVAILABLE);
+                    waiting.is_told = true;
                     let text = format!("{} is not known yet: its source did not answer", locator.name);
                     owed.refuse(progress.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
@@ -101,7 +110,7 @@ impl<O: Owed> Types<O> {
 
     /// The earliest time at which a client is told that it waits in vain.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| waiting.told.is_none());
+        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
         untold.map(|waiting| waiting.since + self.config.sync_wait).min()
     }
 }
@@ -173,7 +182,9 @@ impl Progress {
     pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
         let Locator { name, parameters } = locator;
         let variants = snapshot.get(&self.type_url, name);
-        if let Some(constraints) = variants.and_then(|variants| variants.unmatched(parameters)) {
+        // T43c: of what is bound the keys tell no parameters apart, and all would be meant.
+        let unmatched = variants.and_then(|variants| variants.unmatched(parameters));
+        if let Some(constraints) = unmatched.filter(|constraints| !constraints.is_unconstrained()) {
             return constraints;
         }
         let others = self.subscription.covering(name).flat_map(Parameters::iter);

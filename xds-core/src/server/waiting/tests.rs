@@ -309,3 +309,19 @@ fn t43_what_two_locators_of_a_stream_share_stays_until_both_are_answered() {
     let told = client.sent();
     assert!(!told.contains("-r[env=a] ") && !told.ends_with("-r[env=a]") && !told.ends_with("-r"), "{told}");
 }
+
+#[test]
+fn s37_an_absence_that_comes_after_an_error_is_told() {
+    let cache = Cache::on_demand();
+    let mut client = delta(&cache, "X", "a");
+    commit(&cache, "X !a/8");
+    assert_eq!(client.sent(), "n1 X !\"a\"(8)");
+    client.ack("X", "1");
+    commit(&cache, "X !a/");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "X !a");
+    assert_eq!(client.sent(), "n2 X -a", "it waited for an answer all the time");
+    client.ask("X", "a");
+    commit(&cache, "X !a/8");
+    assert_eq!(client.sent(), "n3 X !\"a\"(8)");
+}

@@ -1,0 +1,160 @@
+//! Upstreams that go, come back with something else, or let what they said end.
+
+use std::time::Duration;
+
+use super::fixture::World;
+use super::{ProxyConfig, Sharing};
+use crate::client::Protocol;
+use crate::server::fixture::{Delta, commit};
+
+const PROTOCOLS: [Protocol; 2] = [Protocol::Delta, Protocol::Sotw];
+
+fn settle(one: &mut World, other: &mut World) {
+    for _ in 0..10 {
+        one.run();
+        other.run();
+    }
+}
+
+#[test]
+fn v26_c9b_a_chain_passes_constraints_and_versions_on_and_outlives_its_origin() {
+    for protocol in PROTOCOLS {
+        let content = "X r[env=a]=A r[env=b]=B r[env=c]=C s=S";
+        let mut first = World::new(protocol, content, ProxyConfig::default());
+        let mut second = World::behind(&first);
+        let mut direct = Delta::new(&first.origin);
+        direct.ask("X", "r?env=a r?env=b s?");
+        let mut leaf = second.leaf("X", "r?env=a r?env=b s?");
+        settle(&mut first, &mut second);
+        for world in [&mut first, &mut second] {
+            world.pass(Duration::from_millis(50));
+        }
+        settle(&mut first, &mut second);
+        assert_eq!(direct.sent(), "n1 X r[env=a]=A r[env=b]=B s[]=S");
+        assert_eq!(leaf.sent(), "n1 X r[env=a]=A r[env=b]=B s[]=S", "{protocol:?}");
+        assert_eq!(leaf.last.resources, direct.last.resources, "to the byte, versions too");
+        leaf.ack("X", "1");
+        first.lose();
+        settle(&mut first, &mut second);
+        let mut hit = second.leaf("X", "r?env=b&pod=7 s?");
+        let mut miss = second.leaf("X", "r?env=c");
+        settle(&mut first, &mut second);
+        assert_eq!((hit.sent(), miss.sent()), ("n1 X r[env=b]=B s[]=S".into(), String::new()));
+        hit.ack("X", "1");
+        for seconds in [1, 14, 1000] {
+            let time = Duration::from_secs(seconds);
+            first.pass(time);
+            second.pass(time);
+            settle(&mut first, &mut second);
+            for leaf in [&mut leaf, &mut hit] {
+                leaf.pass(time);
+                assert_eq!(leaf.sent(), "", "{protocol:?}: nothing is taken away");
+            }
+        }
+        miss.pass(Duration::from_secs(1015));
+        let told = miss.sent();
+        assert!(
+            told.is_empty() || told == "n1 X !\"r\"(14)",
+            "{protocol:?}: never that there is none: {told}"
+        );
+    }
+}
+
+#[test]
+fn what_changed_while_an_upstream_was_away_is_told_when_it_is_back() {
+    for protocol in PROTOCOLS {
+        let mut world = World::new(protocol, "CDS a=1 b=1 c[env=p]=1", ProxyConfig::default());
+        let mut leaf = world.leaf("CDS", "a? b? c?env=p&pod=1");
+        let mut other = world.leaf("CDS", "c?env=p&pod=2");
+        let mut state = world.sotw_leaf("CDS", "*?env=p");
+        world.run();
+        leaf.sent();
+        leaf.ack("CDS", "1");
+        assert_eq!(other.sent(), "n1 CDS c[env=p]=1");
+        other.ack("CDS", "1");
+        assert_eq!(state.sent(), "n1 CDS a[]=1 b[]=1 c[env=p]=1");
+        state.ack("CDS", "1");
+        world.lose();
+        commit(&world.origin, "CDS a=2 -b -c[env=p] c[env=p,!ver]=2 d=1");
+        world.is_up = true;
+        world.pass(Duration::from_secs(10));
+        world.pass(Duration::from_secs(20));
+        let sent = leaf.sent();
+        assert_eq!(sent, "n2 CDS a[]=2 c[env=p,!ver]=2 -c[env=p]", "{protocol:?}");
+        leaf.ack("CDS", "2");
+        leaf.pass(Duration::from_secs(5));
+        assert_eq!(leaf.sent(), "n3 CDS -b[]", "{protocol:?}");
+        assert_eq!(other.sent(), "n2 CDS c[env=p,!ver]=2 -c[env=p]", "{protocol:?}");
+        let mut last = state.sent();
+        for nonce in 2..5 {
+            state.ack("CDS", &nonce.to_string());
+            state.pass(Duration::from_secs(5));
+            let sent = state.sent();
+            last = if sent.is_empty() { last } else { sent };
+        }
+        assert!(last.ends_with("CDS a[]=2 c[env=p,!ver]=2 d[]=1"), "{protocol:?}: {last}");
+    }
+}
+
+/// Counted from what upstream said last, a client has it for one TTL more at most.
+#[test]
+fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbeats_keep_it() {
+    for protocol in PROTOCOLS {
+        let mut world = World::scripted(protocol);
+        let [mut leaf, mut shared] = ["r?", "r?pod=2"].map(|list| {
+            let mut leaf = Delta::new(world.proxy.cache());
+            leaf.stream.on_ttl_support();
+            leaf.ask("X", list);
+            leaf
+        });
+        world.run();
+        world.get("X v1 n1: r[]=A@10");
+        for leaf in [&mut leaf, &mut shared] {
+            assert_eq!(leaf.sent(), "n1 X r[]{ttl=10}=A", "{protocol:?}");
+            leaf.ack("X", "1");
+        }
+        for beat in 2..6 {
+            world.pass(Duration::from_secs(8));
+            world.get(&format!("X v1 n{beat}: r[]@10"));
+            assert_eq!(world.leaf("X", "r?").sent(), "n1 X r[]=A");
+            for leaf in [&mut leaf, &mut shared] {
+                leaf.now = world.now;
+                assert_eq!(leaf.sent(), format!("n{beat} X r[]{{ttl=10}}"), "told again at half of it");
+                leaf.ack("X", &beat.to_string());
+            }
+        }
+        world.pass(Duration::from_secs(10));
+        (leaf.now, shared.now) = (world.now, world.now);
+        assert_eq!(leaf.sent(), "n6 X -r[]", "{protocol:?}");
+        // Who shared it is asked for, and meanwhile not told to keep it: its own clock ends what it has.
+        shared.pass(Duration::from_secs(100));
+        assert_eq!(shared.sent(), "");
+        assert!(world.told().contains("r{pod=2}"));
+        assert_eq!(world.leaf("X", "r?pod=9").sent(), "", "C9b");
+    }
+}
+
+/// T35: it is told for each locator by itself that there is nothing, and for none by the constraints of what there was.
+#[test]
+fn t35_what_several_locators_had_goes_when_it_went_while_the_upstream_was_away() {
+    let content = "CDS s[env=a]=1 s[env=b]=2";
+    let config = ProxyConfig { sharing: Sharing::Off, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, content, config);
+    let mut leaves = ["s?env=a", "s?env=a&ver=2", "s?env=b&ver=1"].map(|list| world.leaf("CDS", list));
+    world.run();
+    for (leaf, sent) in leaves.iter_mut().zip(["[env=a]=1", "[env=a]=1", "[env=b]=2"]) {
+        assert_eq!(leaf.sent(), format!("n1 CDS s{sent}"));
+        leaf.ack("CDS", "1");
+    }
+    world.lose();
+    commit(&world.origin, "CDS -s[env=a] -s[env=b] s[env=b,ver=1]=3");
+    world.is_up = true;
+    world.pass(Duration::from_secs(10));
+    world.pass(Duration::from_secs(20));
+    for (leaf, sent) in leaves.iter_mut().zip(["", "", "n2 CDS s[env=b,ver=1]=3 -s[env=b]"]) {
+        assert_eq!(leaf.sent(), sent);
+        leaf.pass(Duration::from_secs(5));
+    }
+    assert_eq!(leaves[0].sent(), "n2 CDS -s[env=a]");
+    assert_eq!(leaves[1].sent(), "n2 CDS -s[env=a]");
+}

@@ -1,0 +1,142 @@
+//! How questions come and go: in batches, at the limit, while others wait for them.
+
+use std::time::Duration;
+
+use super::fixture::World;
+use super::{ProxyConfig, ProxyLoad, Sharing};
+use crate::Constraints;
+use crate::client::{Protocol, Restored};
+use crate::resource::VariantId;
+use crate::server::fixture::{payload, type_url};
+
+/// The question that ended and the one that takes its place are one watch of the client, which must not be forgotten.
+#[test]
+fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS r=A", ProxyConfig::default());
+        let _keeps_the_stream = world.leaf("CDS", "s");
+        let one = world.leaf("CDS", "r");
+        world.run();
+        drop(one);
+        world.run();
+        world.told();
+        let mut other = world.leaf("CDS", "r");
+        world.pass(Duration::from_secs(60));
+        assert_eq!((other.sent(), world.told()), ("n1 CDS r=A".into(), String::new()), "{protocol:?}");
+        other.ack("CDS", "1");
+        world.commit("CDS -r");
+        world.pass(Duration::from_secs(20));
+        assert_eq!(other.sent(), "", "S33");
+        other.pass(Duration::from_secs(5));
+        assert_eq!(other.sent(), "n2 CDS -r", "{protocol:?}");
+    }
+}
+
+#[test]
+fn who_was_refused_is_asked_for_when_others_leave() {
+    let config = ProxyConfig { questions_limit: 2, sharing: Sharing::Off, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
+    let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("X", &format!("r?env=b&pod={pod}"))).collect();
+    let mut served = world.leaf("X", "r?env=a&pod=9");
+    world.run();
+    assert_eq!(leaves[0].sent(), "n1 X -r");
+    assert_eq!(leaves[2].sent(), "n1 X !\"r\"(8)");
+    assert_eq!(served.sent(), "n1 X !\"r\"(8)");
+    assert_eq!(world.proxy.load(), ProxyLoad { wants: 4, questions: 2 });
+    leaves.remove(0);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.proxy.load(), ProxyLoad { wants: 3, questions: 2 });
+    leaves[1].ack("X", "1");
+    assert_eq!(leaves[1].sent(), "n2 X -r", "what lingers gives way");
+}
+
+/// T35: one absence is no other's, but nobody has to wait for those of all others.
+#[test]
+fn an_absent_name_is_asked_for_by_all_who_waited_at_once() {
+    for content in ["X s=S", "X r[env=b]=B s=S"] {
+        let mut world = World::delta(content);
+        world.is_slow = true;
+        let mut seen = world.leaf("X", "r?env=b");
+        world.run();
+        let mut leaves: Vec<_> = (0..20).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
+        world.run();
+        let mut turns = 0;
+        while leaves.iter_mut().any(|leaf| leaf.last.nonce.is_empty() && leaf.sent().is_empty()) {
+            world.is_slow = false;
+            world.run_once();
+            turns += 1;
+            assert!(turns < 100);
+        }
+        assert!(turns <= 5, "{turns}");
+        seen.sent();
+    }
+}
+
+fn restored(type_name: &str, name: &str, content: &str) -> Restored {
+    let constraints = Constraints::NONE;
+    let id = VariantId { type_url: type_url(type_name), name: name.into(), constraints };
+    let payload = payload(type_name, name, content);
+    Restored { id, payload, version: "1".into(), ttl: None, aliases: Vec::new() }
+}
+
+#[test]
+fn a_restored_wildcard_is_complete_only_as_long_as_its_members_are_kept() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS a=1 b=1", ProxyConfig::default());
+        world.proxy.restore_sets([(type_url("CDS"), "*".into(), Constraints::NONE)]);
+        world.restore(vec![restored("CDS", "a", "0")]);
+        world.is_up = false;
+        let mut one = world.sotw_leaf("CDS", "*?");
+        world.run();
+        assert_eq!(one.sent(), "n1 CDS a[]=0", "{protocol:?}");
+        one.ack("CDS", "1");
+        world.is_up = true;
+        world.run();
+        assert_eq!(one.sent(), "n2 CDS a[]=1 b[]=1", "{protocol:?}");
+        drop(one);
+        world.run();
+        world.pass(Duration::from_secs(60));
+        world.lose();
+        let mut late = world.sotw_leaf("CDS", "*?");
+        world.run();
+        assert_eq!(late.sent(), "", "nobody knows any more");
+    }
+}
+
+#[test]
+fn a_question_that_somebody_joined_before_its_answer_lingers_anew() {
+    let config = ProxyConfig { linger: Duration::from_millis(40), ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X r=A", config);
+    world.is_slow = true;
+    let _keeps_the_stream = world.leaf("X", "s");
+    let one = world.leaf("X", "r?pod=1");
+    world.run();
+    drop(one);
+    world.run();
+    world.pass(Duration::from_millis(30));
+    let other = world.leaf("X", "r?pod=2");
+    world.run();
+    world.pass(Duration::from_millis(15));
+    drop(other);
+    world.run();
+    assert_eq!(world.told(), "+r{pod=1} +s{}");
+    world.pass(Duration::from_millis(44));
+    assert_eq!(world.told(), "-r{pod=1}");
+}
+
+#[test]
+fn an_audit_that_somebody_relies_on_ends_all_the_same() {
+    let config = ProxyConfig { sharing: Sharing::Audit { one_in: 1 }, ..ProxyConfig::default() };
+    let mut world = World::new(Protocol::Delta, "X r=A", config);
+    let one = world.leaf("X", "r?pod=1");
+    world.run();
+    let other = world.leaf("X", "r?pod=2");
+    world.run();
+    world.commit("X -r");
+    drop((one, other));
+    world.run();
+    world.pass(Duration::from_secs(60));
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.proxy.load(), ProxyLoad::default());
+}

@@ -1,0 +1,216 @@
+//! Whatever comes in whatever order: who asks ends up with what the origin has for it, and loses nothing on the way that the
+//! origin had for it all the time.
+
+use std::time::Duration;
+
+use quickcheck::{Arbitrary, Gen, quickcheck};
+
+use super::fixture::World;
+use super::{ProxyConfig, ProxyLoad, Sharing};
+use crate::client::Protocol;
+use crate::server::fixture::{Delta, commit, parameters, type_url};
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Ask { leaf: usize, name: usize, locator: usize },
+    Leave { leaf: usize },
+    Put { name: usize, variants: usize },
+    Slow(bool),
+    Up(bool),
+    Pass(u64),
+    Run,
+    Read { leaf: usize },
+}
+
+/// What a name may consist of: the same keys, no two for the same parameters.
+const VARIANTS: [&[&str]; 7] = [
+    &[],
+    &[""],
+    &["[env=a]", "[env=b]"],
+    &["[env=a]"],
+    &["[env=a,ver=1]", "[env=a,ver=2]", "[env=b,!ver]"],
+    &["[env=b,ver=1]"],
+    &["[ver=2]", "[!ver]"],
+];
+
+const LOCATORS: [&str; 8] = [
+    "",
+    "env=a",
+    "env=a&pod=1",
+    "env=a&ver=1&pod=2",
+    "env=a&ver=2&pod=3",
+    "env=b&ver=1",
+    "env=b&pod=4",
+    "ver=2&pod=5",
+];
+
+const NAMES: [&str; 2] = ["r", "s"];
+
+const LEAVES: usize = 5;
+
+impl Arbitrary for Step {
+    fn arbitrary(g: &mut Gen) -> Self {
+        let mut below = |bound: usize| usize::arbitrary(g) % bound;
+        match below(16) {
+            0..4 => Self::Ask { leaf: below(LEAVES), name: below(2), locator: below(LOCATORS.len()) },
+            4 => Self::Leave { leaf: below(LEAVES) },
+            5..8 => Self::Put { name: below(2), variants: below(VARIANTS.len()) },
+            8 => Self::Slow(below(2) == 0),
+            9 => Self::Up(below(3) > 0),
+            10 => Self::Pass([1, 40, 60, 900][below(4)]),
+            11..14 => Self::Run,
+            _ => Self::Read { leaf: below(LEAVES) },
+        }
+    }
+}
+
+/// A client of one locator, and what it has: constraints and content.
+struct Leaf {
+    client: Delta,
+    name: usize,
+    locator: usize,
+    had_always: bool,
+    has: Option<(String, String)>,
+}
+
+struct Run {
+    world: World,
+    leaves: Vec<Option<Leaf>>,
+    content: [(usize, usize); 2],
+    puts: usize,
+    is_sotw: bool,
+}
+
+impl Run {
+    fn origin(&self, name: usize, locator: usize) -> Option<String> {
+        let (variants, number) = self.content[name];
+        let bound = parameters(&LOCATORS[locator].replace('&', " "));
+        let is_for = |when: &&&str| {
+            let text = when.trim_start_matches('[').trim_end_matches(']');
+            text.is_empty() || text.parse::<crate::Constraints>().unwrap().matches(&bound)
+        };
+        VARIANTS[variants].iter().find(is_for).map(|when| format!("{number}{}", when.len()))
+    }
+
+    fn put(&mut self, name: usize, variants: usize) {
+        self.puts += 1;
+        let (before, after) = (VARIANTS[self.content[name].0], VARIANTS[variants]);
+        let text = NAMES[name];
+        let gone = before.iter().filter(|when| !after.contains(when)).map(|when| format!("-{text}{when}"));
+        let put = after.iter().map(|when| format!("{text}{when}={}{}", self.puts, when.len()));
+        let words: Vec<_> = gone.chain(put).collect();
+        if !words.is_empty() {
+            commit(&self.world.origin, &format!("CDS {}", words.join(" ")));
+        }
+        self.content[name] = (variants, self.puts);
+        for at in 0..LEAVES {
+            let Some(leaf) = &self.leaves[at] else { continue };
+            let has = self.origin(leaf.name, leaf.locator).is_some();
+            self.leaves[at].as_mut().unwrap().had_always &= has;
+        }
+    }
+
+    fn read(&mut self, at: usize) {
+        let now = self.world.now;
+        let Some(leaf) = &mut self.leaves[at] else { return };
+        leaf.client.now = now;
+        for line in leaf.client.sent().split("; ").filter(|line| !line.is_empty()) {
+            let (nonce, rest) = line[1..].split_once(" CDS").unwrap();
+            leaf.client.ack("CDS", nonce);
+            let before = leaf.has.take();
+            let mut puts = rest.split_whitespace().filter(|word| !word.starts_with(['-', '!']));
+            leaf.has = puts.next().map(|word| {
+                let (name, content) = word.rsplit_once('=').unwrap();
+                (name.to_owned(), content.to_owned())
+            });
+            assert!(puts.next().is_none(), "one variant for one locator (T3): {line}");
+            let is_gone = |name: &str| {
+                let plain = name.split('[').next().unwrap();
+                rest.split_whitespace().any(|word| word == format!("-{name}") || word == format!("-{plain}"))
+            };
+            if leaf.has.is_none() {
+                leaf.has = before.filter(|(name, _)| !is_gone(name));
+            }
+            if rest.contains(" -") && leaf.has.is_none() {
+                assert!(!leaf.had_always, "{line}: the origin had it all the time");
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Ask { leaf, name, locator } => {
+                let client = self.world.leaf("CDS", &format!("{}?{}", NAMES[name], LOCATORS[locator]));
+                self.leaves[leaf] = Some(Leaf { client, name, locator, had_always: false, has: None });
+                // What the proxy was told earlier may be told on.
+                if !self.world.is_slow {
+                    self.world.run();
+                    self.read(leaf);
+                    let origin = self.origin(name, locator);
+                    let leaf = self.leaves[leaf].as_mut().unwrap();
+                    leaf.had_always = leaf.has.as_ref().is_some_and(|(_, has)| Some(has) == origin.as_ref());
+                }
+            }
+            Step::Leave { leaf } => self.leaves[leaf] = None,
+            Step::Put { name, variants } => {
+                // As it is today: our own server sends a full state of SotW with what it holds back for a while (S33) beside
+                // what overlaps that, and both are rejected (C4b).
+                if self.is_sotw {
+                    self.put(name, 0);
+                    self.world.run();
+                    self.world.pass(Duration::from_secs(6));
+                }
+                self.put(name, variants);
+            }
+            Step::Slow(is_slow) => self.world.is_slow = is_slow,
+            Step::Up(true) => self.world.is_up = true,
+            Step::Up(false) => self.world.lose(),
+            Step::Pass(millis) => self.world.pass(Duration::from_millis(millis)),
+            Step::Run => self.world.run(),
+            Step::Read { leaf } => self.read(leaf),
+        }
+    }
+
+    fn heal(&mut self) {
+        (self.world.is_slow, self.world.is_up) = (false, true);
+        for _ in 0..30 {
+            self.world.pass(Duration::from_secs(5));
+            (0..LEAVES).for_each(|at| self.read(at));
+        }
+    }
+}
+
+fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
+    let world = World::new(protocol, "", config);
+    let leaves = (0..LEAVES).map(|_| None).collect();
+    let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0, is_sotw: protocol == Protocol::Sotw };
+    steps.iter().for_each(|step| run.step(*step));
+    run.heal();
+    for leaf in run.leaves.iter().flatten() {
+        let has = leaf.has.as_ref().map(|(_, content)| content.clone());
+        let place = (NAMES[leaf.name], LOCATORS[leaf.locator]);
+        assert_eq!(has, run.origin(leaf.name, leaf.locator), "{place:?}");
+    }
+    run.leaves.clear();
+    run.world.run();
+    for _ in 0..3 {
+        run.world.pass(Duration::from_secs(40));
+    }
+    assert_eq!(run.world.proxy.load(), ProxyLoad::default());
+    let snapshot = run.world.proxy.cache().snapshot();
+    let left = snapshot.of_type(&type_url("CDS")).map_or(0, |of| of.iter().count());
+    assert_eq!(left, 0, "nobody asks for it");
+}
+
+quickcheck! {
+    fn clients_end_up_with_what_the_origin_has(steps: Vec<Step>, is_delta: bool, kind: u8) -> bool {
+        let protocol = if is_delta { Protocol::Delta } else { Protocol::Sotw };
+        let sharing = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }][usize::from(kind % 4)];
+        let linger = Duration::from_millis([30_000, 500][usize::from(kind / 4 % 2)]);
+        let questions_limit = [10_000, 2][usize::from(kind / 8 % 2)];
+        // Who was refused has nothing.
+        let questions_limit = if sharing == Sharing::Off || !kind.is_multiple_of(16) { 10_000 } else { questions_limit };
+        check(&steps, protocol, ProxyConfig { sharing, linger, questions_limit, ..ProxyConfig::default() });
+        true
+    }
+}
