@@ -11,7 +11,7 @@ use super::config::{Protocol, Relay};
 use super::failure::Failure;
 use super::overlap::{Changes, Key, Why};
 use super::rejection::{Reason, Rejection};
-use super::response::{Gone, Payload, Received, Response, ToldError, Unreadable};
+use super::response::{Gone, Payload, Received, Response, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
 use super::watched::{Entry, Held, WatchedType, end_of, is_set};
@@ -21,10 +21,9 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
-use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
-use crate::xdstp::glob_of;
 
+mod gone;
 mod tell;
 
 impl Client {
@@ -479,140 +478,6 @@ impl Judge<'_> {
         match payload.len() * 2 >= self.frame.len() {
             true => self.frame.slice_ref(payload),
             false => Bytes::copy_from_slice(payload),
-        }
-    }
-
-    /// D10, D11, T30b
-    fn take_removals(&mut self, removed: Vec<Gone>) {
-        let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
-        for gone in removed {
-            // D14: what is not known is ignored. P4.6: so is what a server says that was left.
-            if !self.watched.names.contains_key(&gone.name) || !self.is_listened_to(&gone.name) {
-                continue;
-            }
-            // D24: a name that is gone is no alias either.
-            if gone.constraints.is_none() {
-                self.orphans.extend(self.watched.forget_alias(&gone.name));
-            }
-            told.entry(gone.name.clone()).or_default().push(gone.constraints.clone());
-            self.absent.push(gone);
-        }
-        for (name, told) in told {
-            let Some(named) = self.watched.names.get(&name) else { continue };
-            let is_gone = |held: &&Held| self.is_gone(held, &told);
-            let key = |name: &ResourceName, held: &Held| (name.clone(), held.accepted.constraints().clone());
-            let mut keys: Vec<Key> = named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
-            // X13: a glob that is removed has no members.
-            let entries = named.entries.iter().map(|at| self.watched.entry(*at));
-            let members =
-                entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
-            for member in members {
-                let held = self.watched.names.get(member).map(|named| &named.held[..]).unwrap_or_default();
-                let unseen = held.iter().filter(|held| held.seen != self.number);
-                keys.extend(unseen.map(|held| key(member, held)));
-                self.absent.push(Gone { name: member.clone(), constraints: None });
-            }
-            self.changes.removed.extend(keys.into_iter().map(|key| (key, Why::Told)));
-        }
-    }
-
-    /// Whether a variant is gone when all this is of its name. What came from another stream the server may know by other
-    /// constraints, or it names the parameters that it has nothing for, those of each locator by themselves (T35): if one of
-    /// its users has nothing, it is not what it was.
-    fn is_gone(&self, held: &Held, told: &[Option<Constraints>]) -> bool {
-        let is_it = |gone: &Option<Constraints>| {
-            gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
-        };
-        let is_old = held.server != Some(self.server) || held.seen <= self.since;
-        // T43c: what is bound is known here by the parameters that it is for.
-        let is_bound = held.accepted.constraints().is_exact() && held.seen != self.number;
-        let lacks =
-            |constraints: &Constraints| self.users(held).any(|parameters| constraints.matches(parameters));
-        told.iter().any(is_it) || ((is_old || is_bound) && told.iter().flatten().any(lacks))
-    }
-
-    /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
-    fn is_used_only_by<'m>(&self, held: &Held, meant: impl Iterator<Item = &'m Constraints> + Clone) -> bool {
-        let mut users = self.users(held).peekable();
-        users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
-    }
-
-    /// The parameters that a variant is watched with.
-    fn users(&self, held: &Held) -> impl Iterator<Item = &Parameters> {
-        let mut watching = Vec::new();
-        self.watched.watching(held.accepted.name().as_str(), &mut watching);
-        let constraints = held.accepted.constraints().clone();
-        let parameters = watching.into_iter().map(|at| &self.watched.entry(at).parameters);
-        parameters.filter(move |parameters| constraints.matches(parameters))
-    }
-
-    /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing
-    /// for certain while something cannot be told by name.
-    /// What an error is told of is neither: that decides (S37, P1.15).
-    fn take_missing(&mut self, errors: &[ToldError]) {
-        if self.judged.rejections.iter().any(|rejection| rejection.name.is_none()) {
-            return;
-        }
-        let rejected: BTreeSet<_> =
-            self.judged.rejections.iter().filter_map(|rejection| rejection.name.clone()).collect();
-        let in_error: BTreeSet<_> = errors.iter().map(|error| error.name.clone()).collect();
-        let is_in_error = |name: &ResourceName| {
-            in_error.contains(name)
-                || (!in_error.is_empty() && glob_of(name).is_some_and(|glob| in_error.contains(&glob)))
-        };
-        let bit = 1 << self.server;
-        let mut watching = Vec::new();
-        for (name, named) in &self.watched.names {
-            let is_present = |held: &Held| {
-                held.seen == self.number
-                    || self.changes.put.contains_key(&(name.clone(), held.accepted.constraints().clone()))
-            };
-            let missing: Vec<_> = named.held.iter().filter(|held| !is_present(held)).collect();
-            if missing.is_empty() || rejected.contains(name) || is_in_error(name) {
-                continue;
-            }
-            self.watched.watching(name.as_str(), &mut watching);
-            let mut asked = watching.iter().map(|at| self.watched.entry(*at));
-            if !asked.any(|entry| entry.told & bit != 0 && self.serves(entry)) {
-                continue;
-            }
-            for held in missing {
-                let key = (name.clone(), held.accepted.constraints().clone());
-                self.changes.removed.insert(key, Why::Missing);
-            }
-            self.absent.push(Gone { name: name.clone(), constraints: None });
-        }
-        // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more.
-        let is_lost = |state: &State| state.copy.is_none() && state.status == ResourceStatus::Nacked;
-        let is_present = |name: &ResourceName| {
-            rejected.contains(name)
-                || is_in_error(name)
-                || self.changes.put.keys().any(|(put, _)| put == name)
-        };
-        let told = self.watched.entries.iter().map(|(_, entry)| entry);
-        let told = told.filter(|entry| entry.told & bit != 0 && self.serves(entry));
-        let states = told.flat_map(|entry| {
-            let members = entry.members.iter().flat_map(|members| members.iter());
-            members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
-        });
-        let lost: BTreeSet<_> = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name).collect();
-        let gone = lost.into_iter().filter(|name| !is_present(name)).cloned();
-        self.absent.extend(gone.map(|name| Gone { name, constraints: None }).collect::<Vec<_>>());
-    }
-
-    /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
-    fn leave_other_servers(&mut self) {
-        for (name, _) in self.coming.iter().map(|coming| &coming.key) {
-            let Some(named) = self.watched.names.get(name) else { continue };
-            // What a proxy restored is for those who did not come back yet, until they ask for it.
-            let is_kept = |held: &&Held| self.relay.is_some() && held.server.is_none();
-            let others = named.held.iter().filter(|held| held.server != Some(self.server));
-            for held in others.filter(|held| !is_kept(held)) {
-                let key = (name.clone(), held.accepted.constraints().clone());
-                if !self.changes.put.contains_key(&key) {
-                    self.changes.removed.insert(key, Why::Replaced);
-                }
-            }
         }
     }
 

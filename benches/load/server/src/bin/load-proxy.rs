@@ -42,7 +42,7 @@ async fn main() -> Result<(), Error> {
     let origin = std::env::current_exe()?.with_file_name("load-server");
     // The later ones count. It ends with this process, however that ends.
     let own = ["-grpc".into(), beside(grpc).to_string(), "-http".into(), beside(http).to_string()];
-    let script = r#"exec 3<&0; "$@" <&- & origin=$!; cat <&3 >&-; kill $origin"#;
+    let script = r#"exec 3<&0; "$@" <&- & origin=$!; cat <&3 >/dev/null; kill $origin"#;
     let mut child = Command::new("sh")
         .args(["-c", script, "origin"])
         .arg(origin)
