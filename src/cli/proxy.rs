@@ -73,6 +73,8 @@ pub(super) struct ProxyCommand {
     #[arg(long, value_name = "KEY", value_delimiter = ',', conflicts_with = "by_node", help_heading = SHARING)]
     wildcard_keys: Vec<String>,
     /// How long further clients wait for the first answer of a name, which may be for them too
+    ///
+    /// Then as many more ask as wait for an answer, and so on, so that a slow upstream is not asked by all at once.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = wait, help_heading = SHARING)]
     coalesce: Duration,
     /// How long what nobody asks for any more stays at hand

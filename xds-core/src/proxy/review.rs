@@ -229,6 +229,15 @@ impl Proxy {
                 pending.insert(project(&id.1), id.clone());
             }
         }
+        // Who waited long for the first answer asks, as many as were asked before: where it is slow to come, each round asks twice
+        // as many, and not all of a fleet at once.
+        let is_unanswered = |(id, question): &(&QuestionId, &Question)| {
+            id.0 == Route::Shared && !question.is_answered && !question.is_audit
+        };
+        let asked_at = name.questions.iter().filter(is_unanswered).map(|(_, question)| question.asked_at);
+        let mut allowed = asked_at.clone().count();
+        // The upstream is away: there is nobody to ask.
+        let newest = asked_at.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
         for (bound, parameters) in unmatched {
             let want = name.wants.get_mut(&bound).expect("it is wanted");
             if std::mem::replace(&mut want.is_found, false) {
@@ -241,21 +250,24 @@ impl Proxy {
             let is_asked = is_in_vain || name.questions.contains_key(&own);
             // While no keys are known, the first answer may be for all. Once they are, whose parameters agree on them get the same.
             let joined = pending.get(&project(&parameters)).filter(|_| !is_asked).cloned();
-            // The upstream is away: there is nobody to ask. Known keys: the answer is for all that agree on them.
-            let until = joined.as_ref().map(|id| match name.questions[id].asked_at {
+            let until = match newest {
                 Some(at) if keys.is_empty() => at + self.config.coalesce,
                 _ => Duration::MAX,
-            });
-            match (joined, until) {
-                (Some(id), Some(until)) if until > now => {
+            };
+            let has_waited = until <= now && allowed > 0;
+            match joined {
+                Some(id) if !has_waited => {
+                    // Who may not ask now may when those who do have waited.
+                    let again = if until > now { until } else { now + self.config.coalesce };
                     if until < Duration::MAX {
-                        self.timers.insert((until, key.clone()));
+                        self.timers.insert((again, key.clone()));
                     }
                     let want = name.wants.get_mut(&bound).expect("it is wanted");
                     self.counts.joined += u64::from(want.joined.replace(id.clone()).is_none());
                     self.rely(key, name, &bound, id);
                 }
-                _ => {
+                joined => {
+                    allowed -= usize::from(joined.is_some());
                     if !is_asked {
                         pending.entry(project(&parameters)).or_insert_with(|| own.clone());
                     }
