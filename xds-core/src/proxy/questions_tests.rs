@@ -140,3 +140,18 @@ fn an_audit_that_somebody_relies_on_ends_all_the_same() {
     world.pass(Duration::from_secs(60));
     assert_eq!(world.proxy.load(), ProxyLoad::default());
 }
+
+/// The wait has an end also where the upstream was connected all the time.
+#[test]
+fn who_joins_on_a_stream_that_stands_waits_50_ms_and_then_asks() {
+    let mut world = World::delta("X r[env=a]=A");
+    let _keeps_the_stream = world.leaf("X", "s");
+    world.run();
+    world.told();
+    world.is_slow = true;
+    let _leaves: Vec<_> = (0..2).map(|pod| world.leaf("X", &format!("r?env=a&pod={pod}"))).collect();
+    world.run();
+    assert_eq!(world.told(), "+r{env=a,pod=0}");
+    world.pass(Duration::from_millis(50));
+    assert_eq!(world.told(), "+r{env=a,pod=1}");
+}

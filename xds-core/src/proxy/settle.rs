@@ -173,6 +173,10 @@ impl Proxy {
             }
         }
         let is_known = question.is_answered || question.answer.is_some();
+        if !is_known && upstream.is_connected && name.wants.len() > name.questions.len() {
+            // Others wait for its answer, and not for ever.
+            self.timers.insert((now + self.config.coalesce, key.clone()));
+        }
         if is_new {
             self.request_type(now, route, &key.0);
         }

@@ -14,6 +14,7 @@ use super::{Key, Notice, Proxy};
 use crate::cache::{Answer, Transaction};
 use crate::client::Client;
 use crate::code::Code;
+use crate::constraint::Constraints;
 use crate::name::TypeUrl;
 use crate::resource::VariantId;
 use crate::variants::Variants;
@@ -167,8 +168,9 @@ impl Proxy {
         type_url: &TypeUrl,
         outcome: Result<(), Status>,
     ) -> BTreeSet<Key> {
-        let Some(upstream) = self.upstreams.get_mut(aside) else { return BTreeSet::new() };
-        if outcome.is_ok() {
+        if outcome.is_ok()
+            && let Some(upstream) = self.upstreams.get_mut(aside)
+        {
             upstream.standing.first_stream = None;
         }
         let main = aside.main();
@@ -270,10 +272,15 @@ impl Proxy {
             return;
         }
         standing.types.remove(type_url);
-        // A type that goes aside is still wanted of the upstream.
-        let health = standing.health.as_mut().filter(|health| health.probe_at(type_url).is_none());
-        let events = health.map(|health| health.release(type_url)).unwrap_or_default();
-        self.hear_health(route, events);
+        let is_aside = matches!(route, Route::Aside { .. });
+        let main = route.main();
+        let upstream = self.upstreams.get_mut(&main);
+        let Some(health) = upstream.and_then(|upstream| upstream.standing.health.as_mut()) else { return };
+        // A type that goes aside is wanted of the upstream as long as somebody asks for it there.
+        if health.probe_at(type_url).is_some() == is_aside {
+            let events = health.release(type_url);
+            self.hear_health(&main, events);
+        }
     }
 
     /// Has a client ask for those types that its stream may be asked for.
@@ -319,11 +326,17 @@ impl Proxy {
             }
             let mut transaction = Transaction::new();
             let snapshot = self.cache.snapshot();
+            let stamp = aside.relay(&self.cache, &self.config.upstream).stamp;
+            // What other nodes have, and what is for one locator alone, came by other clients.
+            let is_own = |constraints: &Constraints| match &stamp {
+                Some(stamp) => constraints == stamp,
+                None => !constraints.is_exact(),
+            };
             let of_type = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
             for variant in of_type.flat_map(|(_, variants)| Variants::iter(variants)) {
                 let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
                 let id = VariantId { type_url: type_url.clone(), name, constraints };
-                if !client.holds(&id) {
+                if is_own(&id.constraints) && !client.holds(&id) {
                     transaction.remove(id);
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fixture::{Refusal, World};
+use super::fixture::{Refusal, World, by_node};
 use super::health::{Event, State};
 use super::{Notice, ProxyConfig, Route};
 use crate::client::Protocol;
@@ -115,5 +115,57 @@ fn g4_a_type_that_is_refused_by_errors_is_answered_so_until_a_new_stream_brings_
         world.is_up = true;
         settle(&mut world);
         assert_eq!(sent(&mut leaves), ["", "", "n2 Y y[env=a]=1"], "{protocol:?}");
+    }
+}
+
+/// What is isolated and not wanted any more is not tried again: its time would be over at every look.
+#[test]
+fn a_type_that_nobody_wants_any_more_is_forgotten_though_it_was_isolated() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::AmongOthers);
+        let [_cds, _x, y] = leaves(&world);
+        settle(&mut world);
+        assert!(matches!(state(&world, "Y"), Some(State::Rejected(..))), "{protocol:?}");
+        drop(y);
+        settle(&mut world);
+        assert_eq!(state(&world, "Y"), None, "{protocol:?}");
+        for _ in 0..20 {
+            settle(&mut world);
+            assert!(world.proxy.next_deadline().is_none_or(|at| at > world.now), "{protocol:?}");
+        }
+        assert_eq!(world.routes(), [Route::Shared]);
+    }
+}
+
+/// Each node has streams of its own, and one cache.
+#[test]
+fn a_type_that_comes_back_for_one_node_takes_nothing_from_another() {
+    for protocol in PROTOCOLS {
+        let content = "CDS c[env=a]=1 c[env=b]=2; Y y[env=a]=1 y[env=b]=2";
+        let mut world = World::new(protocol, content, by_node(&["env"]));
+        world.refused.insert("Y", Refusal::AmongOthers);
+        let asked = ["a", "b"].map(|env| {
+            let leaf = |type_name, name: &str| world.leaf(type_name, &format!("{name}?env={env}"));
+            (leaf("CDS", "c"), leaf("Y", "y"))
+        });
+        let [(_one, mut a), (_other, mut b)] = asked;
+        settle(&mut world);
+        assert_eq!(
+            (a.sent(), b.sent()),
+            ("n1 Y y[env=a]=1".into(), "n1 Y y[env=b]=2".into()),
+            "{protocol:?}"
+        );
+        a.ack("Y", "1");
+        b.ack("Y", "1");
+        world.refused.clear();
+        world.lose();
+        world.is_up = true;
+        for _ in 0..5 {
+            settle(&mut world);
+        }
+        assert_eq!((a.sent(), b.sent()), (String::new(), String::new()), "{protocol:?}");
+        assert_eq!(world.leaf("Y", "y?env=b&pod=1").sent(), "n1 Y y[env=b]=2");
+        world.commit("Y y[env=b]=3");
+        assert_eq!((a.sent(), b.sent()), (String::new(), "n2 Y y[env=b]=3".into()), "{protocol:?}");
     }
 }
