@@ -169,8 +169,7 @@ impl ProxyCommand {
         let mut builder = Proxy::builder(bootstrap)
             .config(self.config())
             .protocol(if self.sotw { Protocol::Sotw } else { Protocol::Delta })
-            .mapping(Arc::clone(&server.parameters))
-            .resource_timeout(self.resource_timeout);
+            .mapping(Arc::clone(&server.parameters));
         if let Some(file) = &self.cache_file {
             let secrets = if self.cache_secrets { Secrets::Kept } else { Secrets::LeftOut };
             builder = builder.last_good(file, secrets);
@@ -223,6 +222,7 @@ impl ProxyCommand {
             linger: self.linger,
             linger_bytes: self.linger_bytes,
             questions_limit: self.questions_limit,
+            resource_timeout: self.resource_timeout,
             ..ProxyConfig::default()
         }
     }

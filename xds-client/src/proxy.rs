@@ -31,7 +31,7 @@ use xds_core::client::{self as machine, Client as ClientMachine, Code, Outcome, 
 use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, ParameterMapping, TypeUrl, VariantId};
+use xds_core::{Cache, ParameterMapping, TypeUrl, VariantId, XdstpName};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
@@ -64,7 +64,6 @@ struct Settings {
     connector: Option<Connector>,
     credentials: Option<Credentials>,
     recorder: Arc<dyn Recorder>,
-    resource_timeout: Option<Duration>,
     mapping: Arc<ParameterMapping>,
 }
 
@@ -124,7 +123,6 @@ impl Proxy {
                 connector: None,
                 credentials: None,
                 recorder: Arc::new(NoRecorder),
-                resource_timeout: None,
                 mapping: Arc::default(),
             },
             last_good: None,
@@ -222,12 +220,6 @@ impl ProxyBuilder {
         self
     }
 
-    /// As [`ClientBuilder::resource_timeout`].
-    pub fn resource_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.resource_timeout = Some(timeout);
-        self
-    }
-
     /// Keeps what was accepted in this file, and starts from what is there: streams are served that at once, and wildcards
     /// that were complete are.
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
@@ -311,6 +303,7 @@ impl Shared {
         let mut builder: ClientBuilder = Client::builder(bootstrap)
             .protocol(settings.protocol)
             .recorder(Arc::clone(&settings.recorder))
+            .resource_timeout(self.config.resource_timeout)
             .relay(RelaySettings {
                 relay: route.relay(&self.cache, &self.config.upstream),
                 proxy: Relay { route: route.clone(), shared: Arc::clone(self) },
@@ -327,9 +320,6 @@ impl Shared {
         if let Some(credentials) = &settings.credentials {
             builder = builder.call_credentials(Arc::clone(credentials));
         }
-        if let Some(timeout) = settings.resource_timeout {
-            builder = builder.resource_timeout(timeout);
-        }
         let client = builder.start()?;
         self.lock().clients.insert(route.clone(), client.clone());
         Ok(client)
@@ -339,13 +329,11 @@ impl Shared {
     fn take_restored(&self, route: &Route) -> Vec<Restored> {
         let mut state = self.lock();
         let stamp = route.relay(&self.cache, &self.config.upstream).stamp;
-        let (own, others) = std::mem::take(&mut state.restored).into_iter().partition(|restored| {
-            let is_by_node = matches!(self.config.kind_of(&restored.id.name), UpstreamKind::Node { .. });
-            match (&stamp, route) {
-                (Some(stamp), Route::Node(_)) => is_by_node && restored.id.constraints == *stamp,
-                _ => *route == Route::Shared && !is_by_node,
-            }
-        });
+        let is_own = |restored: &Restored| match (&stamp, route) {
+            (Some(stamp), Route::Node(_)) => restored.id.constraints == *stamp,
+            _ => *route == Route::Shared,
+        };
+        let (own, others) = std::mem::take(&mut state.restored).into_iter().partition(is_own);
         state.restored = others;
         own
     }
@@ -453,6 +441,12 @@ async fn run(shared: Arc<Shared>) {
 }
 
 impl Relay {
+    /// To be told before the client hears of it.
+    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, code: Option<Code>, reason: &str) {
+        let status = code.map(|code| Status { code, message: reason.into() });
+        self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
+    }
+
     pub(crate) fn start(&self) -> Instant {
         self.shared.start
     }
@@ -469,14 +463,6 @@ impl Relay {
         if is_due {
             self.shared.wake.notify_one();
         }
-    }
-}
-
-impl Relay {
-    /// To be told before the client hears of it.
-    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, code: Option<Code>, reason: &str) {
-        let status = code.map(|code| Status { code, message: reason.into() });
-        self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
     }
 }
 
@@ -497,7 +483,8 @@ impl Drop for Guard {
 
 /// A wildcard or glob that was complete, beside the resources.
 fn is_set_record(id: &VariantId) -> bool {
-    id.name.as_str() == "*" || id.name.as_str().ends_with("/*")
+    let name = id.name.as_str();
+    name == "*" || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
 }
 
 impl fmt::Debug for Proxy {

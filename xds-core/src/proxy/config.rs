@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::name::{ResourceName, TypeUrl};
-use crate::xdstp::XdstpName;
+use crate::name::TypeUrl;
 
 /// What a proxy is told at its start.
 #[derive(Debug, Clone)]
 pub struct ProxyConfig {
-    /// What its upstreams understand, those of old-style names.
+    /// What its upstreams understand.
     pub upstream: UpstreamKind,
-    /// The same of new-style names, by authority, where it differs.
-    pub authorities: BTreeMap<String, UpstreamKind>,
     /// How variants are shared. Default: [`Sharing::Trust`].
     pub sharing: Sharing,
     /// The same for types where it differs.
@@ -70,7 +67,6 @@ impl Default for ProxyConfig {
     fn default() -> Self {
         Self {
             upstream: UpstreamKind::Locators { set_keys: None },
-            authorities: BTreeMap::new(),
             sharing: Sharing::default(),
             sharing_of: BTreeMap::new(),
             coalesce: Duration::from_millis(50),
@@ -83,17 +79,6 @@ impl Default for ProxyConfig {
 }
 
 impl ProxyConfig {
-    /// Whom a name is asked of.
-    #[must_use]
-    pub fn kind_of(&self, name: &ResourceName) -> &UpstreamKind {
-        if self.authorities.is_empty() {
-            return &self.upstream;
-        }
-        let new_style = XdstpName::of(name.as_str()).ok().flatten();
-        let own = new_style.and_then(|name| self.authorities.get(name.authority()));
-        own.unwrap_or(&self.upstream)
-    }
-
     pub(super) fn sharing(&self, type_url: &TypeUrl) -> Sharing {
         self.sharing_of.get(type_url).copied().unwrap_or(self.sharing)
     }

@@ -31,7 +31,7 @@ enum Mode {
 
 impl Proxy {
     fn mode(&self, key: &Key, name: &Name) -> Mode {
-        let is_lazy = matches!(self.config.kind_of(&key.1), UpstreamKind::Locators { .. })
+        let is_lazy = matches!(self.config.upstream, UpstreamKind::Locators { .. })
             && self.config.sharing(&key.0) != Sharing::Off
             && !name.is_unshared
             && !name.is_eager
@@ -42,7 +42,7 @@ impl Proxy {
 
     /// What a want is asked for with when it is asked for by itself.
     fn question_of(&self, key: &Key, is_unshared: bool, parameters: &Parameters) -> QuestionId {
-        match self.config.kind_of(&key.1) {
+        match &self.config.upstream {
             UpstreamKind::Node { keys } => {
                 let projected = parameters.project(|key| keys.contains(key));
                 (self.way(Route::Node(projected.clone()), &key.0), projected)
