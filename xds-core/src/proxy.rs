@@ -1,8 +1,8 @@
 //! The caching proxy: many clients in front of few subscriptions upstream, every variant shared by those it is for.
 //!
 //! Clients are streams of a cache [on demand](Cache::on_demand). What they ask for, a [`Proxy`] asks of its upstreams: each
-//! is a [`Client`](crate::client::Client) that fills the same cache. Nothing is copied from one to the other. What the proxy decides is who is
-//! asked for what, and which locators are answered:
+//! is a [`Client`](crate::client::Client) that fills the same cache. Nothing is copied from one to the other. What the proxy
+//! decides is who is asked for what, and which locators are answered:
 //!
 //! - a *want* is a locator that streams ask for, to the letter;
 //! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their own, or on that of another

@@ -14,6 +14,7 @@ use crate::hash::FixedState;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+pub(super) use crate::subscription::WILDCARD;
 use crate::xdstp::{self, XdstpName};
 
 /// One type.
@@ -239,9 +240,6 @@ const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 pub(crate) fn is_set(name: &str) -> bool {
     name == WILDCARD || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
 }
-
-/// Everything (S18, D16).
-pub(super) const WILDCARD: &str = "*";
 
 /// Up to so many variants are looked through one by one.
 const FEW: usize = 8;

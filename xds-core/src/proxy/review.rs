@@ -223,18 +223,15 @@ impl Proxy {
             .flat_map(|variant| variant.constraints().keys().iter().map(AsRef::as_ref))
             .collect();
         let project = |parameters: &Parameters| parameters.project(|key| keys.contains(key));
-        let mut pending: BTreeMap<Parameters, QuestionId> = BTreeMap::new();
-        for (id, question) in &name.questions {
-            if id.0 == Route::Shared && !question.is_answered && !question.is_audit {
-                pending.insert(project(&id.1), id.clone());
-            }
-        }
-        // Who waited long for the first answer asks, as many as were asked before: where it is slow to come, each round asks twice
-        // as many, and not all of a fleet at once.
         let is_unanswered = |(id, question): &(&QuestionId, &Question)| {
             id.0 == Route::Shared && !question.is_answered && !question.is_audit
         };
-        let asked_at = name.questions.iter().filter(is_unanswered).map(|(_, question)| question.asked_at);
+        let unanswered = name.questions.iter().filter(is_unanswered);
+        let pending = unanswered.clone().map(|(id, _)| (project(&id.1), id.clone()));
+        let mut pending: BTreeMap<Parameters, QuestionId> = pending.collect();
+        // Who waited long for the first answer asks, as many as were asked before: where it is slow to come, each round asks twice
+        // as many, and not all of a fleet at once.
+        let asked_at = unanswered.map(|(_, question)| question.asked_at);
         let mut allowed = asked_at.clone().count();
         // The upstream is away: there is nobody to ask.
         let newest = asked_at.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());

@@ -17,6 +17,7 @@ use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
+use crate::client::is_set;
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::parameters::Parameters;
@@ -150,9 +151,9 @@ impl DeltaStream {
             let is_giving_up = progress.responses.are_in_flight() && !request.unsubscribe.is_empty();
             let before = is_giving_up.then(|| progress.subscription.locators());
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            owed.is_crossed |= added.wildcard || added.locators.names().any(is_set);
+            owed.is_crossed |= added.wildcard || added.locators.names().any(|name| is_set(name.as_str()));
             let dropped = before.map(|before| before.without(&progress.subscription.locators()));
-            if dropped.is_some_and(|dropped| dropped.names().any(is_set)) {
+            if dropped.is_some_and(|dropped| dropped.names().any(|name| is_set(name.as_str()))) {
                 progress.responses.cross_contents();
                 owed.is_crossed = false;
             }
@@ -653,12 +654,6 @@ impl types::Owed for Owed {
     fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, _: Duration) {
         self.endpoints.extend(names);
     }
-}
-
-/// Whether a name stands for many resources: the wildcard, or a glob (X12).
-fn is_set(name: &ResourceName) -> bool {
-    let name = name.as_str();
-    name == "*" || XdstpName::of(name).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
 
 #[cfg(test)]

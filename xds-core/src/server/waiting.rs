@@ -131,6 +131,9 @@ impl Progress {
 
     /// Whether all wildcards are answered: the first response tells a client that it has everything (D15, S27).
     fn knows_sets(&self, snapshot: &Snapshot) -> bool {
+        if !self.subscription.is_wildcard() {
+            return true;
+        }
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered = |parameters| snapshot.answer(&self.type_url, &wildcard, parameters).is_some();
         self.subscription.wildcards().all(is_answered)

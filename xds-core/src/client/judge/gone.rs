@@ -119,11 +119,6 @@ impl Judge<'_> {
         }
         // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more.
         let is_lost = |state: &State| state.copy.is_none() && state.status == ResourceStatus::Nacked;
-        let is_present = |name: &ResourceName| {
-            rejected.contains(name)
-                || is_in_error(name)
-                || self.changes.put.keys().any(|(put, _)| put == name)
-        };
         let told = self.watched.entries.iter().map(|(_, entry)| entry);
         let told = told.filter(|entry| entry.told & bit != 0 && self.serves(entry));
         let states = told.flat_map(|entry| {
@@ -131,6 +126,12 @@ impl Judge<'_> {
             members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
         });
         let lost: BTreeSet<_> = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name).collect();
+        if lost.is_empty() {
+            return;
+        }
+        let put: BTreeSet<_> = self.changes.put.keys().map(|(name, _)| name).collect();
+        let is_present =
+            |name: &ResourceName| put.contains(name) || rejected.contains(name) || is_in_error(name);
         let gone = lost.into_iter().filter(|name| !is_present(name)).cloned();
         self.absent.extend(gone.map(|name| Gone { name, constraints: None }).collect::<Vec<_>>());
     }
