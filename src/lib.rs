@@ -9,7 +9,9 @@ pub use xds_core::{
     TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
 };
 pub use xds_proto::type_url;
-pub use xds_server::{ServeError, Server, ServerConfig, Stopping, applied};
+pub use xds_server::{
+    Event, Observer, RejectedVariant, Rejections, ServeError, Server, ServerConfig, Stopping, applied,
+};
 
 #[cfg(feature = "client")]
 pub use xds_client as client;

@@ -12,7 +12,7 @@ use xds::client::bootstrap::{Bootstrap, BootstrapError};
 use xds::client::last_good::Secrets;
 use xds::client::proxy::{Proxy, ProxyConfig, Sharing, UpstreamKind};
 use xds::client::{Protocol, StartError};
-use xds::{Server, ServerConfig};
+use xds::{Observer, Rejections, Server, ServerConfig};
 
 use super::Failure;
 use super::mapping::Mapping;
@@ -74,7 +74,7 @@ pub(super) struct ProxyCommand {
     wildcard_keys: Vec<String>,
     /// How long further clients wait for the first answer of a name, which may be for them too
     ///
-    /// Then as many more ask as wait for an answer, and so on, so that a slow upstream is not asked by all at once.
+    /// Then as many more ask as wait for an answer, and the next wait is twice as long, so that a slow upstream is not asked by all at once.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = wait, help_heading = SHARING)]
     coalesce: Duration,
     /// How long what nobody asks for any more stays at hand
@@ -160,8 +160,10 @@ impl ProxyCommand {
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        let rejections = Rejections::new(Arc::clone(proxy.cache()));
+        let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config);
-        let server = server.with_routes(status::routes(proxy.clone()));
+        let server = server.with_routes(status::routes(proxy.clone(), rejections));
         Ok(server.serve(listener, shutdown).await?)
     }
 

@@ -1,13 +1,17 @@
 //! What a subscription says about its client (T2).
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use crate::hash::FixedState;
 use crate::name::digest;
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
-/// Clones are shared. A list: there are few keys, and one piece of memory holds them all.
+/// Clones are shared. A list: there are few keys, and one piece of memory holds them all. Tables are full of parameter sets that
+/// differ in a few of many values, so order and hash go by a digest first, and have no meaning.
 ///
 /// ```
 /// use xds_core::Parameters;
@@ -18,11 +22,14 @@ use crate::name::digest;
 /// assert!(parameters.get("version").is_some() && parameters.get("zone").is_none());
 /// assert_eq!(parameters.project(|key| key == "env"), Parameters::from_iter([("env", "prod")]));
 /// ```
-#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Parameters(
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Parameters {
+    digest: u64,
     /// Sorted by key, each once.
-    Arc<[(Arc<str>, Arc<str>)]>,
-);
+    pairs: Arc<[Pair]>,
+}
+
+type Pair = (Arc<str>, Arc<str>);
 
 impl Parameters {
     /// No parameters at all.
@@ -34,16 +41,16 @@ impl Parameters {
     /// The value of a key; `None` when the key is absent, which differs from the empty value (T6).
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Arc<str>> {
-        if self.0.len() <= LINEAR_KEYS {
-            return self.0.iter().find(|(mine, _)| **mine == *key).map(|(_, value)| value);
+        if self.pairs.len() <= LINEAR_KEYS {
+            return self.pairs.iter().find(|(mine, _)| **mine == *key).map(|(_, value)| value);
         }
-        let at = self.0.binary_search_by(|(mine, _)| (**mine).cmp(key)).ok()?;
-        Some(&self.0[at].1)
+        let at = self.pairs.binary_search_by(|(mine, _)| (**mine).cmp(key)).ok()?;
+        Some(&self.pairs[at].1)
     }
 
     /// The keys in order, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
-        self.0.iter().map(|(key, value)| (key, value))
+        self.pairs.iter().map(|(key, value)| (key, value))
     }
 
     /// The same without the keys that the filter refuses.
@@ -75,13 +82,33 @@ impl Parameters {
     /// How many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.pairs.len()
     }
 
     /// Whether there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pairs.is_empty()
+    }
+}
+
+impl Ord for Parameters {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let is_same = || Arc::ptr_eq(&self.pairs, &other.pairs);
+        let by_pairs = || if is_same() { Ordering::Equal } else { self.pairs.cmp(&other.pairs) };
+        self.digest.cmp(&other.digest).then_with(by_pairs)
+    }
+}
+
+impl PartialOrd for Parameters {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Parameters {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
     }
 }
 
@@ -102,7 +129,7 @@ impl fmt::Display for Parameters {
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.into()));
-        let mut pairs: Vec<(Arc<str>, Arc<str>)> = pairs.collect();
+        let mut pairs: Vec<Pair> = pairs.collect();
         if pairs.is_empty() {
             return Self::default();
         }
@@ -112,7 +139,7 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
             pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
             pairs.dedup_by(|(left, _), (right, _)| left == right);
         }
-        Self(pairs.into())
+        Self { digest: FixedState::default().hash_one(&pairs), pairs: pairs.into() }
     }
 }
 

@@ -156,7 +156,7 @@ impl Proxy {
             let number = self.next_number();
             let name = self.names.entry(key.clone()).or_default();
             let want = name.wants.entry(locator.parameters.clone());
-            let want = want.or_insert_with(|| Want::new(&locator.parameters, number));
+            let want = want.or_insert_with(|| Want::new(number));
             let is_new = want.asking == 0;
             want.asking = asking;
             let is_done = match (is_new, asking) {
@@ -164,7 +164,9 @@ impl Proxy {
                 (true, _) => self.share(now, &key, &locator.parameters),
                 (false, _) => true,
             };
-            if !is_done {
+            if !is_done && let Some(name) = self.names.get_mut(&key) {
+                let number = name.wants[&locator.parameters].number;
+                name.asked.insert(number, locator.parameters);
                 touched.insert(key);
             }
         }
@@ -183,7 +185,11 @@ impl Proxy {
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
-            due.extend(self.timers.pop_first().map(|(_, key)| key));
+            let Some((_, key)) = self.timers.pop_first() else { break };
+            let name = self.names.get_mut(&key);
+            let later = name.and_then(|name| name.ask_overdue(now, self.config.coalesce));
+            self.timers.extend(later.map(|at| (at, key.clone())));
+            due.insert(key);
         }
         self.review_all(now, due);
     }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tracing::{debug, info, warn};
 use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
-use xds_core::{Cache, Snapshot, Watch};
+use xds_core::{Cache, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::clients::{Clients, Place};
 use crate::frame::{Outlet, Room};
@@ -107,6 +107,13 @@ impl Machine {
         match self {
             Self::Sotw(stream) => stream.report(snapshot),
             Self::Delta(stream) => stream.report(snapshot),
+        }
+    }
+
+    fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        match self {
+            Self::Sotw(stream) => stream.rejected(type_url, snapshot),
+            Self::Delta(stream) => stream.rejected(type_url, snapshot),
         }
     }
 }
@@ -291,6 +298,7 @@ impl Driver {
             (_, Some(verdict)) => {
                 self.tell(Event::Answered(&verdict));
                 self.log(&verdict);
+                self.tell_rejected(&verdict);
             }
             // D5: it blocks nothing and says nothing of any response.
             (Some(nonce), None) => {
@@ -340,6 +348,15 @@ impl Driver {
                 let r#type = type_url.message_name();
                 warn!(node = id, cluster, r#type, %nonce, detail, "NACK: the client rejected configuration");
             }
+        }
+    }
+
+    fn tell_rejected(&self, verdict: &Verdict) {
+        if let Verdict::Nacked { type_url, detail, .. } = verdict
+            && self.config.observer.is_some()
+        {
+            let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
+            self.tell(Event::Rejected { type_url, variants: &variants, detail });
         }
     }
 

@@ -30,6 +30,7 @@
 //! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
+//! | `rejections` | which variants clients reject |
 //! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
@@ -40,6 +41,7 @@ mod delivery;
 mod driver;
 mod frame;
 mod observe;
+mod rejections;
 mod requests;
 mod roster;
 mod service;
@@ -47,5 +49,6 @@ pub mod skim;
 
 pub use delivery::applied;
 pub use observe::{Event, Observer};
+pub use rejections::{RejectedVariant, Rejections};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
 pub use tonic::transport::server::Connected;

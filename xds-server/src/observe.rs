@@ -1,10 +1,12 @@
 //! What happens on streams, for whoever counts it.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
 use xds_core::server::{Response, StreamError, Verdict};
+use xds_core::{TypeUrl, Variant};
 
 use crate::skim::Client;
 
@@ -33,6 +35,16 @@ pub enum Event<'a> {
     Sent(&'a Response),
     /// The client accepted or rejected a response.
     Answered(&'a Verdict),
+    /// After [`Answered`](Self::Answered) with a rejection: what the response held of this type, as far as it is still the newest
+    /// content. Which of it the client cannot use it says in words only.
+    Rejected {
+        /// The type.
+        type_url: &'a TypeUrl,
+        /// The contents.
+        variants: &'a [Arc<Variant>],
+        /// The client's own words.
+        detail: &'a str,
+    },
     /// A request named a response that does not wait for an answer (S8, D5).
     StaleNonce,
     /// A request brought another node than the first, which counts (G7).

@@ -21,7 +21,7 @@ use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT, LISTENER};
-use xds_server::{Event, Observer, ServeError, Server, ServerConfig, skim};
+use xds_server::{Event, Observer, Rejections, ServeError, Server, ServerConfig, skim};
 
 /// A message whose field 1 is the name, with something to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -391,6 +391,48 @@ async fn g7_d5_an_observer_is_told_what_happens_on_a_stream() {
     let told = told.0.lock().unwrap().clone();
     let expected = ["one opened", "sent 1", "Acked", "NodeChanged", "StaleNonce", "ended Ok"];
     assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn what_clients_reject_is_counted_by_variant_version_and_client() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    put(&cache, CLUSTER, "b", "1");
+    let rejections = Rejections::new(Arc::clone(&cache));
+    let observer = Some(Arc::clone(&rejections) as Arc<dyn Observer>);
+    let server = Running::with(&cache, ServerConfig { observer, ..ServerConfig::default() }).await;
+    let (requests, mut responses) = server.delta().await;
+    let request = |nonce: &str, error: Option<&str>| DeltaDiscoveryRequest {
+        node: Some(Node { id: "one".into(), ..Node::default() }),
+        type_url: CLUSTER.into(),
+        response_nonce: nonce.into(),
+        error_detail: error.map(|message| xds_proto::google::rpc::Status {
+            code: 3,
+            message: message.into(),
+            details: Vec::new(),
+        }),
+        ..DeltaDiscoveryRequest::default()
+    };
+    requests.send(request("", None)).await.unwrap();
+    let first = next(&mut responses).await.unwrap().unwrap();
+    requests.send(request(&first.nonce, None)).await.unwrap();
+    put(&cache, CLUSTER, "b", "2");
+    let second = next(&mut responses).await.unwrap().unwrap();
+    requests.send(request(&second.nonce, Some("no such port"))).await.unwrap();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while rejections.list().is_empty() {
+        assert!(tokio::time::Instant::now() < deadline, "the rejection is not counted");
+        tokio::task::yield_now().await;
+    }
+    let listed = rejections.list();
+    let [rejected] = &listed[..] else { panic!("{listed:?}") };
+    assert_eq!((rejected.id.name.as_str(), rejected.count, &*rejected.detail), ("b", 1, "no such port"));
+    assert_eq!(
+        rejected.clients.iter().map(|(name, count)| (&*name.id, *count)).collect::<Vec<_>>(),
+        [("one", 1)]
+    );
+    put(&cache, CLUSTER, "b", "3");
+    assert_eq!(rejections.list(), [], "nobody rejected this version");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! How a proxy stands, over HTTP: for people, and for who decides whether to send clients to it.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -8,19 +10,21 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use xds::client::proxy::health::State as TypeState;
 use xds::client::proxy::{Proxy, Route, Upstream};
+use xds::{RejectedVariant, Rejections};
 
 use crate::cli::type_name;
 
 /// `/proxy`, `/readyz` and `/readyz/TYPE`.
-pub(super) fn routes(proxy: Proxy) -> axum::Router {
+pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>) -> axum::Router {
+    let readiness = axum::Router::new().route("/readyz/{type}", get(ready)).with_state(proxy.clone());
     axum::Router::new()
         .route("/proxy", get(tell))
+        .with_state((proxy, rejections))
         .route("/readyz", get(async || "ready\n"))
-        .route("/readyz/{type}", get(ready))
-        .with_state(proxy)
+        .merge(readiness)
 }
 
-async fn tell(State(proxy): State<Proxy>) -> impl IntoResponse {
+async fn tell(State((proxy, rejections)): State<(Proxy, Arc<Rejections>)>) -> impl IntoResponse {
     let (counts, load) = (proxy.counts(), proxy.load());
     let text = json!({
         "upstreams": proxy.upstreams().iter().map(upstream).collect::<Vec<_>>(),
@@ -31,8 +35,25 @@ async fn tell(State(proxy): State<Proxy>) -> impl IntoResponse {
             "requalified": counts.requalified, "replaced": counts.replaced, "unshared": counts.unshared,
             "audited": counts.audited, "disagreed": counts.disagreed, "refused": counts.refused,
         },
+        "rejected_by_clients": rejections.list().iter().map(rejected).collect::<Vec<_>>(),
     });
     ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n"))
+}
+
+fn rejected(rejected: &RejectedVariant) -> Value {
+    let clients = rejected
+        .clients
+        .iter()
+        .map(|(client, count)| json!({"node": *client.id, "cluster": *client.cluster, "count": count}));
+    json!({
+        "type": rejected.id.type_url.as_str(),
+        "name": rejected.id.name.as_str(),
+        "constraints": rejected.id.constraints.to_string(),
+        "version": rejected.version.to_string(),
+        "count": rejected.count,
+        "clients": clients.collect::<Vec<_>>(),
+        "last": rejected.detail,
+    })
 }
 
 fn upstream(upstream: &Upstream) -> Value {

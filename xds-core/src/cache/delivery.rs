@@ -382,7 +382,7 @@ impl Spans {
         self.0.is_empty()
     }
 
-    fn cover(&self, revision: Revision) -> bool {
+    pub(crate) fn cover(&self, revision: Revision) -> bool {
         self.0.iter().any(|span| span.after < revision && revision <= span.until)
     }
 

@@ -51,13 +51,7 @@ impl Demand {
     pub fn take(&self) -> Vec<Demanded> {
         let mut interest = lock(&self.0.interest);
         let Some(book) = &mut interest.book else { return Vec::new() };
-        let mut changed: Vec<_> = std::mem::take(&mut book.changed).into_iter().collect();
-        changed.sort_unstable_by_key(|(_, number)| *number);
-        let count = |((type_url, locator), _): ((TypeUrl, Locator), u64)| {
-            let asking = book.asking(&type_url, &locator).len();
-            Demanded { type_url, locator, asking }
-        };
-        changed.into_iter().map(count).collect()
+        book.take()
     }
 
     /// Ready when [`take`](Self::take) has something. One task at a time may wait.
@@ -87,10 +81,19 @@ impl Cache {
 /// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they choose a variant.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    types: BTreeMap<TypeUrl, BTreeMap<Locator, Vec<Arc<Stream>>>>,
-    /// In the order of their first change.
-    changed: BTreeMap<(TypeUrl, Locator), u64>,
-    last_change: u64,
+    types: BTreeMap<TypeUrl, OfType>,
+    /// Each once, in the order of their first change.
+    changed: Vec<(TypeUrl, Locator)>,
+}
+
+type OfType = BTreeMap<ResourceName, BTreeMap<Parameters, Asking>>;
+
+/// Those who ask for one locator.
+#[derive(Debug, Default)]
+struct Asking {
+    streams: Vec<Arc<Stream>>,
+    /// That there are some, or none any more, was not read yet.
+    is_changed: bool,
 }
 
 impl Book {
@@ -104,62 +107,73 @@ impl Book {
         waker: &AtomicWaker,
     ) {
         let was_empty = self.changed.is_empty();
+        let of_type = self.types.entry(type_url.clone()).or_default();
         for (parameters, names) in before.without(after).sets() {
-            names.iter().for_each(|name| self.leave(type_url, stream, name, parameters));
+            for name in names.iter() {
+                let asking = of_type.get_mut(name).and_then(|of_name| of_name.get_mut(parameters));
+                let asking = asking.expect("what is left was asked for");
+                let at = asking.streams.iter().rposition(|other| Arc::ptr_eq(other, stream));
+                asking.streams.swap_remove(at.expect("who leaves has asked"));
+                if asking.streams.is_empty() {
+                    note(asking, type_url, name, parameters, &mut self.changed);
+                }
+            }
         }
         for (parameters, names) in after.without(before).sets() {
-            names.iter().for_each(|name| self.join(type_url, stream, name, parameters));
-        }
-        if self.types.get(type_url).is_some_and(BTreeMap::is_empty) {
-            self.types.remove(type_url);
+            for name in names.iter() {
+                let asking = of_type.entry(name.clone()).or_default().entry(parameters.clone()).or_default();
+                asking.streams.push(Arc::clone(stream));
+                if asking.streams.len() == 1 {
+                    note(asking, type_url, name, parameters, &mut self.changed);
+                }
+            }
         }
         if was_empty && !self.changed.is_empty() {
             waker.wake();
         }
     }
 
-    fn join(
-        &mut self,
-        type_url: &TypeUrl,
-        stream: &Arc<Stream>,
-        name: &ResourceName,
-        parameters: &Parameters,
-    ) {
-        let locator = Locator { name: name.clone(), parameters: parameters.clone() };
-        let of_type = self.types.entry(type_url.clone()).or_default();
-        let asking = of_type.entry(locator.clone()).or_default();
-        asking.push(Arc::clone(stream));
-        if asking.len() == 1 {
-            self.note(type_url, locator);
-        }
-    }
-
-    fn leave(
-        &mut self,
-        type_url: &TypeUrl,
-        stream: &Arc<Stream>,
-        name: &ResourceName,
-        parameters: &Parameters,
-    ) {
-        let locator = Locator { name: name.clone(), parameters: parameters.clone() };
-        let of_type = self.types.get_mut(type_url).expect("what is left was asked for");
-        let asking = of_type.get_mut(&locator).expect("what is left was asked for");
-        let at = asking.iter().rposition(|other| Arc::ptr_eq(other, stream));
-        asking.swap_remove(at.expect("who leaves has asked"));
-        if asking.is_empty() {
-            of_type.remove(&locator);
-            self.note(type_url, locator);
-        }
-    }
-
-    fn note(&mut self, type_url: &TypeUrl, locator: Locator) {
-        self.last_change += 1;
-        self.changed.entry((type_url.clone(), locator)).or_insert(self.last_change);
-    }
-
     /// The streams that ask for a locator.
-    pub(super) fn asking(&self, type_url: &TypeUrl, locator: &Locator) -> &[Arc<Stream>] {
-        let asking = self.types.get(type_url).and_then(|of_type| of_type.get(locator));
-        asking.map_or(&[], |asking| asking)
+    pub(super) fn asking(
+        &self,
+        type_url: &TypeUrl,
+        Locator { name, parameters }: &Locator,
+    ) -> &[Arc<Stream>] {
+        let of_name = self.types.get(type_url).and_then(|of_type| of_type.get(name));
+        of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |asking| &asking.streams)
+    }
+
+    fn take(&mut self) -> Vec<Demanded> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
+    }
+
+    fn read(&mut self, type_url: TypeUrl, locator: Locator) -> Demanded {
+        let mut count = 0;
+        if let Some(of_type) = self.types.get_mut(&type_url)
+            && let Some(of_name) = of_type.get_mut(&locator.name)
+            && let Some(asking) = of_name.get_mut(&locator.parameters)
+        {
+            (count, asking.is_changed) = (asking.streams.len(), false);
+            if count == 0 {
+                of_name.remove(&locator.parameters);
+                if of_name.is_empty() {
+                    of_type.remove(&locator.name);
+                }
+            }
+        }
+        Demanded { type_url, locator, asking: count }
+    }
+}
+
+fn note(
+    asking: &mut Asking,
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    parameters: &Parameters,
+    changed: &mut Vec<(TypeUrl, Locator)>,
+) {
+    if !std::mem::replace(&mut asking.is_changed, true) {
+        changed.push((type_url.clone(), Locator { name: name.clone(), parameters: parameters.clone() }));
     }
 }

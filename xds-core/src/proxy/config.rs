@@ -16,7 +16,8 @@ pub struct ProxyConfig {
     /// The same for types where it differs.
     pub sharing_of: BTreeMap<TypeUrl, Sharing>,
     /// While nobody knows which keys the variants of a name tell apart: how long further locators of it wait for the first one's
-    /// answer, which may be for them, too. Then as many more are asked as are unanswered, and so on. Default 50 ms.
+    /// answer, which may be for them, too. Then as many more are asked as are unanswered, and the next wait is twice as long, and
+    /// so on. Default 50 ms.
     pub coalesce: Duration,
     /// How long what nobody asks for any more stays subscribed upstream, a tenth more or less. Default 30 s.
     pub linger: Duration,

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ProxyConfig;
-use super::name::QuestionId;
+use super::name::{Name, Question, QuestionId};
+use super::review::Mode;
+use super::route::Route;
+use super::settle::Order;
 use super::{Key, Proxy};
 use crate::client::is_set;
 use crate::hash::FixedState;
@@ -26,7 +30,8 @@ impl ProxyConfig {
 impl Proxy {
     /// Notes what a question keeps that ends later.
     pub(super) fn keep_idle(&mut self, idle: Idle) {
-        let (_, (type_url, name), (_, parameters)) = &idle;
+        let (_, (type_url, name), id) = &idle;
+        let parameters = &id.1;
         let bytes = self.cache.read(|snapshot| {
             let len = |variants: &Variants| {
                 variants.resolve(parameters).map_or(0, |variant| variant.payload().len())
@@ -67,5 +72,75 @@ impl Proxy {
             }
         }
         ended
+    }
+
+    /// Ends the question that would have ended first of those that nobody relies on, if there is one.
+    pub(super) fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
+        let idle = name.questions.iter().filter(|(_, question)| !question.is_audit);
+        let idle = idle.filter_map(|(id, question)| Some((question.ends_at?, id)));
+        let Some((ends_at, id)) = idle.min().map(|(ends_at, id)| (ends_at, id.clone())) else { return false };
+        self.end(key, name, ends_at, id);
+        true
+    }
+
+    fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: QuestionId) {
+        let question = name.questions.remove(&id);
+        self.order(&id.0, Order::Unwatch { watch: question.and_then(|question| question.watch) });
+        self.forget_idle(&(ends_at, key.clone(), id));
+    }
+
+    /// Questions that only ask what another one asks as well go at once; others linger. Whether there is
+    /// more room than before.
+    pub(super) fn drop_unused(
+        &mut self,
+        now: Duration,
+        key: &Key,
+        name: &mut Name,
+        variants: Option<&Variants>,
+    ) -> bool {
+        let unused = |(_, question): &(&QuestionId, &Question)| question.users == 0 && !question.is_audit;
+        let unused: Vec<_> = name.questions.iter().filter(unused).map(|(id, _)| Arc::clone(id)).collect();
+        if unused.is_empty() {
+            return false;
+        }
+        let resolve =
+            |id: &QuestionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
+        let used = name.questions.iter().filter(|(_, question)| question.users > 0).map(|(id, _)| id);
+        let covered: BTreeSet<_> = used.filter_map(resolve).collect();
+        let is_lazy = self.mode(key, name) == Mode::Lazy;
+        let mut has_room = false;
+        for id in unused {
+            has_room |= name.questions[&id].ends_at.is_none();
+            let is_redundant = is_lazy && resolve(&id).is_some_and(|variant| covered.contains(&variant));
+            let is_aside = self.is_aside(&id.0.main(), &key.0);
+            let is_stale = match &id.0 {
+                Route::Shared => name.is_unshared || is_aside,
+                Route::Node(_) => is_aside,
+                Route::Aside { .. } => !is_aside,
+                Route::Alone(_) => !name.is_unshared,
+            };
+            let question = name.questions.get_mut(&id).expect("it was seen above");
+            let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
+            let begins = question.ends_at.is_none();
+            let ends_at = *question.ends_at.get_or_insert_with(|| match lingers {
+                true => now + self.config.lingers(&id),
+                false => now,
+            });
+            if ends_at <= now || is_redundant || is_stale {
+                // What came aside stays until the main stream is answered.
+                if is_stale && let Route::Aside { .. } = &id.0 {
+                    name.questions.remove(&id);
+                    self.forget_idle(&(ends_at, key.clone(), id.clone()));
+                    self.retire(&id.0);
+                    continue;
+                }
+                self.end(key, name, ends_at, id);
+                has_room = true;
+            } else if begins {
+                self.timers.insert((ends_at, key.clone()));
+                self.keep_idle((ends_at, key.clone(), id));
+            }
+        }
+        has_room
     }
 }

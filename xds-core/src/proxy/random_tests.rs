@@ -78,7 +78,6 @@ struct Run {
     leaves: Vec<Option<Leaf>>,
     content: [(usize, usize); 2],
     puts: usize,
-    is_sotw: bool,
 }
 
 impl Run {
@@ -152,16 +151,7 @@ impl Run {
                 }
             }
             Step::Leave { leaf } => self.leaves[leaf] = None,
-            Step::Put { name, variants } => {
-                // As it is today: our own server sends a full state of SotW with what it holds back for a while (S33) beside
-                // what overlaps that, and both are rejected (C4b).
-                if self.is_sotw {
-                    self.put(name, 0);
-                    self.world.run();
-                    self.world.pass(Duration::from_secs(6));
-                }
-                self.put(name, variants);
-            }
+            Step::Put { name, variants } => self.put(name, variants),
             Step::Slow(is_slow) => self.world.is_slow = is_slow,
             Step::Up(true) => self.world.is_up = true,
             Step::Up(false) => self.world.lose(),
@@ -183,7 +173,7 @@ impl Run {
 fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     let world = World::new(protocol, "", config);
     let leaves = (0..LEAVES).map(|_| None).collect();
-    let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0, is_sotw: protocol == Protocol::Sotw };
+    let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0 };
     steps.iter().for_each(|step| run.step(*step));
     run.heal();
     for leaf in run.leaves.iter().flatten() {

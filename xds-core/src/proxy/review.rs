@@ -1,7 +1,8 @@
 //! Which want relies on which question (T43, T43b).
 //!
-//! Looked at again is a name: when somebody asks for it whom nothing at hand is for, when its variants changed, when a
-//! question was answered. That costs O(wants of the name). Who asks for what is at hand costs a lookup.
+//! A want is looked at again when it is new, and while it waits: when a variant came, when a question was answered. Who has a
+//! variant is left alone, whatever becomes of its content, until one of the name's variants goes. Who asks for what is at
+//! hand costs a lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::name::{Name, Question, QuestionId};
 use super::route::Route;
 use super::settle::Order;
 use super::{Key, Notice, Proxy};
-use crate::cache::{Answer, Snapshot, Transaction};
+use crate::cache::{Answer, Transaction};
 use crate::client::is_set;
 use crate::code::Code;
 use crate::name::TypeUrl;
@@ -22,7 +23,7 @@ use crate::variants::{Variant, Variants};
 
 /// How wants of a name come to questions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     /// By what the constraints of its variants match.
     Lazy,
     /// Each has its own, whatever is at hand.
@@ -30,7 +31,7 @@ enum Mode {
 }
 
 impl Proxy {
-    fn mode(&self, key: &Key, name: &Name) -> Mode {
+    pub(super) fn mode(&self, key: &Key, name: &Name) -> Mode {
         let is_lazy = matches!(self.config.upstream, UpstreamKind::Locators { .. })
             && self.config.sharing(&key.0) != Sharing::Off
             && !name.is_unshared
@@ -41,20 +42,18 @@ impl Proxy {
     }
 
     /// What a want is asked for with when it is asked for by itself.
-    fn question_of(&self, key: &Key, is_unshared: bool, parameters: &Parameters) -> QuestionId {
-        match &self.config.upstream {
+    fn question_of(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> QuestionId {
+        Arc::new(match &self.config.upstream {
             UpstreamKind::Node { keys } => {
-                let projected = parameters.project(|key| keys.contains(key));
+                let projected = bound.project(|key| keys.contains(key));
                 (self.way(Route::Node(projected.clone()), &key.0), projected)
             }
-            UpstreamKind::Locators { .. } if is_unshared => {
-                (Route::Alone(parameters.clone()), parameters.bound())
-            }
+            UpstreamKind::Locators { .. } if is_unshared => (Route::Alone(bound.unbound()), bound.clone()),
             UpstreamKind::Locators { set_keys: Some(keys) } if is_set(key.1.as_str()) => {
-                (self.way(Route::Shared, &key.0), parameters.project(|key| keys.contains(key)))
+                (self.way(Route::Shared, &key.0), bound.project(|key| keys.contains(key)))
             }
-            UpstreamKind::Locators { .. } => (self.way(Route::Shared, &key.0), parameters.clone()),
-        }
+            UpstreamKind::Locators { .. } => (self.way(Route::Shared, &key.0), bound.clone()),
+        })
     }
 
     /// The stream that a type is asked for on.
@@ -75,23 +74,22 @@ impl Proxy {
         if let Sharing::Audit { one_in } = audit
             && self.counts.hits.is_multiple_of(one_in.max(1).into())
         {
-            let parameters = name.wants[bound].parameters.clone();
-            self.audit(now, key, (Route::Shared, parameters));
+            self.audit(now, key, shared(bound));
         }
         let name = self.names.get_mut(key).expect("it was looked up above");
-        let is_cover = |id: &QuestionId| variant.constraints().matches(&id.1);
-        // Few questions bring many wants what they need.
-        let used = name
-            .questions
-            .iter_mut()
-            .filter(|(id, question)| id.0 == Route::Shared && question.users > 0 && !question.is_audit);
-        let Some((id, question)) = used.into_iter().find(|(id, _)| is_cover(id)) else { return false };
+        // T43b: the same question for all who share a variant, the oldest. There are few.
+        let is_cover = |(id, question): &(&QuestionId, &mut Question)| {
+            id.0 == Route::Shared && !question.is_audit && variant.constraints().matches(&id.1)
+        };
+        let covers = name.questions.iter_mut().filter(is_cover);
+        let oldest = covers.min_by_key(|(_, question)| question.number);
+        let Some((id, question)) = oldest.filter(|(_, question)| question.users > 0) else { return false };
         let want = name.wants.get_mut(bound).expect("somebody asks for it");
         if want.via.is_some() {
             return false;
         }
         question.users += 1;
-        want.via = Some(id.clone());
+        want.via = Some(Arc::clone(id));
         want.is_found = true;
         true
     }
@@ -107,6 +105,7 @@ impl Proxy {
             return false;
         }
         question.users -= 1;
+        question.waiting.remove(&want.number);
         name.wants.remove(bound);
         true
     }
@@ -120,14 +119,13 @@ impl Proxy {
         self.counts.audited += 1;
         let ends_at = Some(now + AUDIT_TIME);
         let question = Question { is_audit: true, ends_at, ..Question::new(number) };
-        name.questions.insert(id.clone(), question);
+        name.questions.insert(Arc::clone(&id), question);
         self.timers.insert((now + AUDIT_TIME, key.clone()));
-        self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1 });
+        self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
     }
 
-    pub(super) fn review_all(&mut self, now: Duration, keys: BTreeSet<Key>) {
+    pub(super) fn review_all(&mut self, now: Duration, mut keys: BTreeSet<Key>) {
         let mut transaction = Transaction::new();
-        let mut keys = keys;
         while !keys.is_empty() {
             for key in keys {
                 self.review(now, &key, &mut transaction);
@@ -139,27 +137,30 @@ impl Proxy {
         }
     }
 
-    /// Looks at one name again.
+    /// Looks at those wants of a name again that something may have changed for.
     fn review(&mut self, now: Duration, key: &Key, transaction: &mut Transaction) {
         let Some(mut name) = self.names.remove(key) else { return };
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
         self.end_audits(now, key, &mut name, variants);
+        name.follow(variants);
+        let mut reviewed = Vec::new();
         loop {
-            for want in name.wants.values_mut() {
-                want.via = None;
-            }
+            let taken = name.take_asked();
+            let wanted =
+                taken.iter().filter(|(_, is_asked)| *is_asked).map(|(bound, _)| bound.clone()).collect();
             match self.mode(key, &name) {
-                Mode::Lazy => self.review_lazy(now, key, &mut name, variants),
-                Mode::Direct => self.review_direct(key, &mut name),
+                Mode::Lazy => self.review_lazy(now, key, &mut name, wanted, variants),
+                Mode::Direct => self.review_direct(key, &mut name, wanted, variants),
             }
-            let is_refused = name.wants.values().any(|want| want.asking > 0 && want.via.is_none());
+            reviewed.extend(taken);
             // Who was refused may ask when others went.
-            if !self.drop_unused(now, key, &mut name, variants) || !is_refused {
+            if !self.drop_unused(now, key, &mut name, variants) || name.refused.is_empty() {
                 break;
             }
+            name.asked.append(&mut name.refused);
         }
-        self.tell(key, &mut name, &snapshot, transaction);
+        self.tell(key, &mut name, reviewed, transaction);
         if !name.wants.is_empty() || !name.questions.is_empty() {
             self.names.insert(key.clone(), name);
         }
@@ -168,6 +169,9 @@ impl Proxy {
     /// An upstream that agrees sends what is at hand once more, or nothing. Where it has another variant for the same
     /// parameters, that evicts the one at hand (T34), and others lose theirs.
     fn end_audits(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
+        if name.questions.values().all(|question| !question.is_audit) {
+            return;
+        }
         let resolves = |parameters| variants.is_some_and(|variants| variants.resolve(parameters).is_some());
         let is_lost = name.wants.iter().any(|(bound, want)| want.is_found && !resolves(bound));
         let mut is_eager = false;
@@ -180,78 +184,82 @@ impl Proxy {
         }
         if is_eager && !name.is_eager {
             self.counts.disagreed += 1;
-            name.is_eager = true;
+            (name.is_eager, name.is_stale) = (true, true);
             let (type_url, name) = key.clone();
             self.notices.push(Notice::Overlapping { type_url, name });
         }
     }
 
-    fn review_direct(&mut self, key: &Key, name: &mut Name) {
-        let wanted: Vec<_> = wanted(name);
-        for (bound, parameters) in wanted {
-            let id = self.question_of(key, name.is_unshared, &parameters);
-            self.rely(key, name, &bound, id);
+    fn review_direct(
+        &mut self,
+        key: &Key,
+        name: &mut Name,
+        wanted: Vec<Parameters>,
+        variants: Option<&Variants>,
+    ) {
+        let is_set = is_set(key.1.as_str());
+        for bound in wanted {
+            let is_found = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
+            let id = self.question_of(key, name.is_unshared, &bound);
+            self.rely(key, name, &bound, id, is_found);
         }
     }
 
-    fn review_lazy(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
+    fn review_lazy(
+        &mut self,
+        now: Duration,
+        key: &Key,
+        name: &mut Name,
+        wanted: Vec<Parameters>,
+        variants: Option<&Variants>,
+    ) {
+        if wanted.is_empty() {
+            return;
+        }
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
         // T43b: one question for each variant, the oldest.
         let mut covers = BTreeMap::<*const Variant, QuestionId>::new();
-        let shared = |(id, question): &(&QuestionId, &Question)| id.0 == Route::Shared && !question.is_audit;
-        let mut asked: Vec<_> = name.questions.iter().filter(shared).collect();
+        let is_shared =
+            |(id, question): &(&QuestionId, &Question)| id.0 == Route::Shared && !question.is_audit;
+        let mut asked: Vec<_> = name.questions.iter().filter(is_shared).collect();
         asked.sort_unstable_by_key(|(_, question)| question.number);
         for (id, _) in asked {
             if let Some(variant) = resolve(&id.1) {
-                covers.entry(Arc::as_ptr(variant)).or_insert_with(|| id.clone());
+                covers.entry(Arc::as_ptr(variant)).or_insert_with(|| Arc::clone(id));
             }
         }
         let mut unmatched = Vec::new();
-        for (bound, parameters) in wanted(name) {
+        for bound in wanted {
             match resolve(&bound) {
                 Some(variant) => {
-                    let own = || (Route::Shared, parameters.clone());
-                    let id = covers.entry(Arc::as_ptr(variant)).or_insert_with(own).clone();
-                    self.rely(key, name, &bound, id);
+                    let id = covers.entry(Arc::as_ptr(variant)).or_insert_with(|| shared(&bound)).clone();
+                    self.rely(key, name, &bound, id, true);
                 }
-                None => unmatched.push((bound, parameters)),
+                None => unmatched.push(bound),
             }
         }
-        let keys: BTreeSet<&str> = variants
-            .into_iter()
-            .flat_map(Variants::iter)
-            .flat_map(|variant| variant.constraints().keys().iter().map(AsRef::as_ref))
-            .collect();
+        if unmatched.is_empty() {
+            return;
+        }
+        let keys = name.keys.clone();
         let project = |parameters: &Parameters| parameters.project(|key| keys.contains(key));
-        let is_unanswered = |(id, question): &(&QuestionId, &Question)| {
-            id.0 == Route::Shared && !question.is_answered && !question.is_audit
-        };
-        let unanswered = name.questions.iter().filter(is_unanswered);
-        let pending = unanswered.clone().map(|(id, _)| (project(&id.1), id.clone()));
-        let mut pending: BTreeMap<Parameters, QuestionId> = pending.collect();
-        // Who waited long for the first answer asks, as many as were asked before: where it is slow to come, each round asks twice
-        // as many, and not all of a fleet at once.
-        let asked_at = unanswered.map(|(_, question)| question.asked_at);
-        let mut allowed = asked_at.clone().count();
-        // The upstream is away: there is nobody to ask.
-        let newest = asked_at.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
-        for (bound, parameters) in unmatched {
+        let mut pending: BTreeMap<_, _> =
+            name.unanswered().map(|(id, _)| (project(&id.1), Arc::clone(id))).collect();
+        let mut allowed = name.unanswered().count();
+        let until = name.first_answer_overdue(self.config.coalesce);
+        let until = until.filter(|_| keys.is_empty()).unwrap_or(Duration::MAX);
+        for bound in unmatched {
             let want = name.wants.get_mut(&bound).expect("it is wanted");
-            if std::mem::replace(&mut want.is_found, false) {
-                self.counts.requalified += 1;
-            }
-            let own = (Route::Shared, parameters.clone());
+            self.counts.requalified += u64::from(want.is_found);
+            let has_joined = want.joined.is_some();
+            let own = shared(&bound);
             // T35: whom another's answer brought nothing for asks by itself, at once with all who waited for it.
             let is_in_vain = want.joined.as_ref().and_then(|id| name.questions.get(id));
             let is_in_vain = is_in_vain.is_some_and(|question| question.answer.is_some());
             let is_asked = is_in_vain || name.questions.contains_key(&own);
             // While no keys are known, the first answer may be for all. Once they are, whose parameters agree on them get the same.
-            let joined = pending.get(&project(&parameters)).filter(|_| !is_asked).cloned();
-            let until = match newest {
-                Some(at) if keys.is_empty() => at + self.config.coalesce,
-                _ => Duration::MAX,
-            };
-            let has_waited = until <= now && allowed > 0;
+            let joined = pending.get(&project(&bound)).filter(|_| !is_asked).cloned();
+            let has_waited = has_joined && until <= now && allowed > 0;
             match joined {
                 Some(id) if !has_waited => {
                     // Who may not ask now may when those who do have waited.
@@ -260,33 +268,40 @@ impl Proxy {
                         self.timers.insert((again, key.clone()));
                     }
                     let want = name.wants.get_mut(&bound).expect("it is wanted");
-                    self.counts.joined += u64::from(want.joined.replace(id.clone()).is_none());
-                    self.rely(key, name, &bound, id);
+                    self.counts.joined += u64::from(want.joined.replace(Arc::clone(&id)).is_none());
+                    self.rely(key, name, &bound, id, false);
                 }
                 joined => {
                     allowed -= usize::from(joined.is_some());
                     if !is_asked {
-                        pending.entry(project(&parameters)).or_insert_with(|| own.clone());
+                        pending.entry(project(&bound)).or_insert_with(|| Arc::clone(&own));
                     }
-                    self.rely(key, name, &bound, own);
+                    self.rely(key, name, &bound, own, false);
                 }
             }
         }
     }
 
     /// Has a want rely on a question, which is asked if it was not.
-    fn rely(&mut self, key: &Key, name: &mut Name, bound: &Parameters, id: QuestionId) {
+    fn rely(&mut self, key: &Key, name: &mut Name, bound: &Parameters, id: QuestionId, is_found: bool) {
+        let want = name.wants.get_mut(bound).expect("it is wanted");
+        want.is_found = is_found;
+        let number = want.number;
         if !name.questions.contains_key(&id) {
             if name.questions.len() >= self.config.questions_limit && !self.make_room(key, name) {
+                name.refused.insert(number, bound.clone());
                 return;
             }
-            let number = self.next_number();
+            let question = Question::new(self.next_number());
             self.counts.misses += 1;
-            name.questions.insert(id.clone(), Question::new(number));
+            name.questions.insert(Arc::clone(&id), question);
             self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
         }
         let question = name.questions.get_mut(&id).expect("it was asked above");
         question.users += 1;
+        if !is_found {
+            question.waiting.insert(number, bound.clone());
+        }
         // An audit ends all the same, and then is a question like others.
         if !question.is_audit
             && let Some(ends_at) = question.ends_at.take()
@@ -296,126 +311,46 @@ impl Proxy {
         name.wants.get_mut(bound).expect("it is wanted").via = Some(id);
     }
 
-    /// Ends the question that would have ended first of those that nobody relies on, if there is one.
-    fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
-        let idle = name.questions.iter().filter(|(_, question)| !question.is_audit);
-        let idle = idle.filter_map(|(id, question)| Some((question.ends_at?, id)));
-        let Some((ends_at, id)) = idle.min().map(|(ends_at, id)| (ends_at, id.clone())) else { return false };
-        self.end(key, name, ends_at, id);
-        true
-    }
-
-    fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: QuestionId) {
-        let question = name.questions.remove(&id);
-        self.order(&id.0, Order::Unwatch { watch: question.and_then(|question| question.watch) });
-        self.forget_idle(&(ends_at, key.clone(), id));
-    }
-
-    /// Questions that only ask what another one asks as well go at once; others linger. Whether there is
-    /// more room than before.
-    fn drop_unused(
+    /// Has the cache say of each want what its own question was answered.
+    fn tell(
         &mut self,
-        now: Duration,
         key: &Key,
         name: &mut Name,
-        variants: Option<&Variants>,
-    ) -> bool {
-        let mut users = BTreeMap::<QuestionId, usize>::new();
-        for want in name.wants.values().filter(|want| want.asking > 0) {
-            if let Some(via) = &want.via {
-                *users.entry(via.clone()).or_default() += 1;
-            }
-        }
-        let mut unused = Vec::new();
-        for (id, question) in &mut name.questions {
-            question.users = users.get(id).copied().unwrap_or(0);
-            if question.users == 0 && !question.is_audit {
-                unused.push(id.clone());
-            }
-        }
-        let resolve =
-            |id: &QuestionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
-        let covered: BTreeSet<_> = users.keys().filter_map(resolve).collect();
-        let is_lazy = self.mode(key, name) == Mode::Lazy;
-        let mut has_room = false;
-        for id in unused {
-            has_room |= name.questions[&id].ends_at.is_none();
-            let is_redundant = is_lazy && resolve(&id).is_some_and(|variant| covered.contains(&variant));
-            let is_aside = self.is_aside(&id.0.main(), &key.0);
-            let is_stale = match &id.0 {
-                Route::Shared => name.is_unshared || is_aside,
-                Route::Node(_) => is_aside,
-                Route::Aside { .. } => !is_aside,
-                Route::Alone(_) => !name.is_unshared,
-            };
-            let question = name.questions.get_mut(&id).expect("it was seen above");
-            let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
-            let begins = question.ends_at.is_none();
-            let ends_at = *question.ends_at.get_or_insert_with(|| match lingers {
-                true => now + self.config.lingers(&id),
-                false => now,
-            });
-            if ends_at <= now || is_redundant || is_stale {
-                // What came aside stays until the main stream is answered.
-                if is_stale && let Route::Aside { .. } = &id.0 {
-                    name.questions.remove(&id);
-                    self.forget_idle(&(ends_at, key.clone(), id.clone()));
-                    self.retire(&id.0);
-                    continue;
-                }
-                self.end(key, name, ends_at, id);
-                has_room = true;
-            } else if begins {
-                self.timers.insert((ends_at, key.clone()));
-                self.keep_idle((ends_at, key.clone(), id));
-            }
-        }
-        has_room
-    }
-
-    /// Has the cache say of each want what its own question was answered.
-    fn tell(&mut self, key: &Key, name: &mut Name, snapshot: &Snapshot, transaction: &mut Transaction) {
-        let mut refusals = 0;
-        let is_set = is_set(key.1.as_str());
-        let Name { wants, questions, is_unshared, .. } = name;
-        let variants = snapshot.get(&key.0, &key.1);
-        wants.retain(|bound, want| {
-            let is_found = !is_set && variants.is_some_and(|variants| variants.resolve(bound).is_some());
-            want.is_found = is_found;
-            let own = self.question_of(key, *is_unshared, &want.parameters);
-            let refused = || Answer::Failed {
-                code: Code::RESOURCE_EXHAUSTED,
-                message: "too many parameter sets of this name are asked for".into(),
-            };
+        reviewed: Vec<(Parameters, bool)>,
+        transaction: &mut Transaction,
+    ) {
+        for (bound, is_asked) in reviewed {
+            let Some(want) = name.wants.get(&bound) else { continue };
+            let is_refused = is_asked && !want.is_found && want.via.is_none();
             let answer = match &want.via {
-                _ if want.asking == 0 || is_found => None,
+                _ if !is_asked || want.is_found => None,
                 // T35: what is absent for one locator is so for no other.
-                Some(via) if *via == own => {
-                    let question = questions.get(via);
-                    let answer = question.and_then(|question| question.answer.clone());
+                Some(via) if *via == self.question_of(key, name.is_unshared, &bound) => {
+                    let answer = name.questions.get(via).and_then(|question| question.answer.clone());
                     answer.or_else(|| self.refusal(&via.0, &key.0))
                 }
                 Some(_) => None,
-                None => Some(refused()),
+                None => Some(Answer::Failed {
+                    code: Code::RESOURCE_EXHAUSTED,
+                    message: "too many parameter sets of this name are asked for".into(),
+                }),
             };
             if answer != want.told {
-                refusals += u64::from(want.asking > 0 && !is_found && want.via.is_none());
+                self.counts.refused += u64::from(is_refused);
                 let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
                 transaction.answer(key.0.clone(), locator, answer.clone());
-                want.told = answer;
             }
-            want.asking > 0
-        });
-        self.counts.refused += refusals;
+            match name.wants.get_mut(&bound) {
+                Some(want) if is_asked => want.told = answer,
+                _ => drop(name.wants.remove(&bound)),
+            }
+        }
     }
 }
 
 /// How long an upstream has to say that it does not agree.
 const AUDIT_TIME: Duration = Duration::from_secs(5);
 
-/// The wants that somebody asks for, oldest first: bound, and as they were sent.
-fn wanted(name: &Name) -> Vec<(Parameters, Parameters)> {
-    let mut wanted: Vec<_> = name.wants.iter().filter(|(_, want)| want.asking > 0).collect();
-    wanted.sort_unstable_by_key(|(_, want)| want.number);
-    wanted.into_iter().map(|(bound, want)| (bound.clone(), want.parameters.clone())).collect()
+fn shared(bound: &Parameters) -> QuestionId {
+    Arc::new((Route::Shared, bound.clone()))
 }

@@ -22,7 +22,7 @@ fn t1_t42_variants_are_kept_by_name_and_constraints_and_each_locator_gets_its_ow
         let mut leaves = ["r?env=a", "r?env=b", "r?"].map(|list| world.leaf("X", list));
         world.run();
         world.pass(Duration::from_millis(50));
-        world.pass(Duration::from_millis(50));
+        world.pass(Duration::from_millis(100));
         world.get("X v1 n1: r[env=a]=A r[env=b]=B r[!env]=C");
         assert_eq!(held(&world).len(), 3, "{protocol:?}");
         let got = leaves.each_mut().map(Delta::sent);

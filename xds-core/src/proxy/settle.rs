@@ -130,7 +130,7 @@ impl Proxy {
     fn is_renewed(&self, route: &Route, watch: WatchId) -> bool {
         let watched = self.upstreams.get(route).and_then(|upstream| upstream.watches.get(&watch));
         let Some((key, parameters)) = watched else { return false };
-        let id = (route.clone(), parameters.clone());
+        let id = Arc::new((route.clone(), parameters.clone()));
         let question = self.names.get(key).and_then(|name| name.questions.get(&id));
         question.is_some_and(|question| question.watch == Some(watch))
     }
@@ -145,9 +145,8 @@ impl Proxy {
         client: &mut Client,
     ) -> bool {
         let Some(name) = self.names.get_mut(key) else { return false };
-        let Some(question) = name.questions.get_mut(&(route.clone(), parameters.clone())) else {
-            return false;
-        };
+        let id = Arc::new((route.clone(), parameters.clone()));
+        let Some(question) = name.questions.get_mut(&id) else { return false };
         let Some(upstream) = self.upstreams.get_mut(route) else { return false };
         if question.watch.is_some() {
             return false;
@@ -173,7 +172,9 @@ impl Proxy {
             }
         }
         let is_known = question.is_answered || question.answer.is_some();
-        if !is_known && upstream.is_connected && name.wants.len() > name.questions.len() {
+        if is_known {
+            name.wake(&id);
+        } else if upstream.is_connected && name.wants.len() > name.questions.len() {
             // Others wait for its answer, and not for ever.
             self.timers.insert((now + self.config.coalesce, key.clone()));
         }
@@ -192,17 +193,19 @@ impl Proxy {
         let is_connected = (0..client.servers()).any(|server| client.is_connected(server));
         if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
             for (key, parameters) in upstream.watches.values() {
-                let id = (route.clone(), parameters.clone());
+                let id = Arc::new((route.clone(), parameters.clone()));
                 let question = self.names.get_mut(key).and_then(|name| name.questions.get_mut(&id));
                 if let Some(question) = question.filter(|question| !question.is_answered) {
                     question.asked_at = is_connected.then_some(now);
-                    touched.insert(key.clone());
+                    if question.waiting.len() > 1 {
+                        self.timers.insert((now + self.config.coalesce, key.clone()));
+                    }
                 }
             }
         }
         for of_watch in &outcome.touched {
             let Some((key, parameters)) = upstream.watches.get(&of_watch.watch) else { continue };
-            let id = (route.clone(), parameters.clone());
+            let id = Arc::new((route.clone(), parameters.clone()));
             let Some(name) = self.names.get_mut(key) else { continue };
             let Some(question) = name.questions.get_mut(&id) else { continue };
             if of_watch.member.is_none() {
@@ -213,6 +216,7 @@ impl Proxy {
                 if question.answer == Some(Answer::Complete) && crate::client::is_set(key.1.as_str()) {
                     self.notices.push(Notice::SetComplete(set_id(key, parameters)));
                 }
+                name.wake(&id);
                 touched.insert(key.clone());
             }
         }
@@ -240,7 +244,7 @@ impl Proxy {
     /// T43c: what came without saying whom it is for is asked for again, by each locator alone.
     fn stop_sharing(&mut self, key: &Key, touched: &mut BTreeSet<Key>) {
         if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
-            name.is_unshared = true;
+            (name.is_unshared, name.is_stale) = (true, true);
             self.counts.unshared += 1;
             self.notices.push(Notice::Unshared { type_url: key.0.clone(), name: key.1.clone() });
             touched.insert(key.clone());

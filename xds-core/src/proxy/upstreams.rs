@@ -90,7 +90,7 @@ impl Proxy {
         let events = standing.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
         let mut touched = self.hear_health(route, events);
         if let Route::Aside { type_url, .. } = route {
-            touched.extend(self.keys_of(type_url));
+            touched.extend(self.turn(type_url));
         }
         self.review_all(now, touched);
     }
@@ -180,7 +180,7 @@ impl Proxy {
         let health = standing.health.as_mut();
         let events = health.map(|health| health.on_probe(now, type_url, outcome)).unwrap_or_default();
         let mut touched = self.hear_health(&main, events);
-        touched.extend(self.keys_of(type_url));
+        touched.extend(self.turn(type_url));
         touched
     }
 
@@ -193,7 +193,7 @@ impl Proxy {
                 Event::Reclassified { type_url, .. } => vec![type_url.clone()],
             };
             for type_url in types {
-                touched.extend(self.keys_of(&type_url));
+                touched.extend(self.turn(&type_url));
                 let aside = route.aside(&type_url);
                 if self.is_aside(route, &type_url)
                     && let Some(upstream) = self.upstreams.get_mut(&aside)
@@ -207,6 +207,15 @@ impl Proxy {
             self.notices.push(Notice::Health { route: route.clone(), event });
         }
         touched
+    }
+
+    /// The names of a type, whose wants all may go another way from now on.
+    fn turn(&mut self, type_url: &TypeUrl) -> Vec<Key> {
+        let keys = self.keys_of(type_url);
+        for key in &keys {
+            self.names.get_mut(key).expect("it is one of them").is_stale = true;
+        }
+        keys
     }
 
     fn keys_of(&self, type_url: &TypeUrl) -> Vec<Key> {
@@ -321,7 +330,7 @@ impl Proxy {
             let Route::Aside { type_url, .. } = &aside else { continue };
             let keys = self.keys_of(type_url);
             let mut questions = keys.iter().flat_map(|key| &self.names[key].questions);
-            if !questions.all(|((route, _), question)| route != main || question.is_answered) {
+            if !questions.all(|(id, question)| id.0 != *main || question.is_answered) {
                 continue;
             }
             let mut transaction = Transaction::new();

@@ -19,7 +19,7 @@ use super::types::{self, TypeState, Types};
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
 use crate::client::is_set;
 use crate::constraint::Constraints;
-use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::{Form, Variant};
@@ -151,6 +151,7 @@ impl DeltaStream {
             let is_giving_up = progress.responses.are_in_flight() && !request.unsubscribe.is_empty();
             let before = is_giving_up.then(|| progress.subscription.locators());
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+            progress.awaits_sets |= added.wildcard;
             owed.is_crossed |= added.wildcard || added.locators.names().any(|name| is_set(name.as_str()));
             let dropped = before.map(|before| before.without(&progress.subscription.locators()));
             if dropped.is_some_and(|dropped| dropped.names().any(|name| is_set(name.as_str()))) {
@@ -202,6 +203,12 @@ impl DeltaStream {
     /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.types.report(snapshot)
+    }
+
+    /// What the response of a type held that the client rejected last, as far as it is still the newest content. To be asked
+    /// when [a request](Self::on_request) was such an answer; O(what is asked for).
+    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        self.types.rejected(type_url, snapshot)
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) struct Progress {
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
     /// What the cache does not know yet.
     pub(super) waiting: BTreeMap<Locator, Waiting>,
+    /// A wildcard was asked for, and all of its resources are not known to be there yet.
+    pub(super) awaits_sets: bool,
     /// What leaves the cache is held until it is known to be gone.
     pub(super) is_on_demand: bool,
     /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
@@ -142,6 +144,7 @@ impl Progress {
             spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            awaits_sets: false,
             is_on_demand,
             ahead: BTreeMap::new(),
             waiting_since: None,
@@ -370,14 +373,42 @@ impl Progress {
         }
     }
 
-    /// Whether who has it gets another variant, or is known to get none.
+    /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps something else of the client cannot be
+    /// held beside it.
     fn is_replaced(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
-        let holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
-        let (found, others): (Vec<_>, Vec<_>) =
-            holders.partition(|params| variants.resolve(params).is_some());
-        let is_answered = |params: &Parameters| self.is_answered_for(&handle.name, params, snapshot);
-        !found.is_empty() && others.into_iter().all(is_answered)
+        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+        self.is_known_gone(handle, snapshot)
+            && (holders.any(|params| variants.resolve(params).is_some())
+                || self.meets_others(handle, snapshot))
+    }
+
+    /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone for one locator beside what
+    /// another one gets now, and they overlap.
+    pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
+        let Some(membership) = &self.membership else { return false };
+        if self.gone.is_empty() && !membership.position().is_behind(snapshot) {
+            return false;
+        }
+        let update = membership.update(snapshot);
+        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
+        removed.chain(self.held()).any(|variant| {
+            let handle = self.handle(variant);
+            !self.is_known_gone(&handle, snapshot) && self.meets_others(&handle, snapshot)
+        })
+    }
+
+    /// Whether what the client gets of the name overlaps this.
+    fn meets_others(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+        let (Some(constraints), Some(variants)) =
+            (&handle.constraints, snapshot.get(&self.type_url, &handle.name))
+        else {
+            return false;
+        };
+        let chosen = self.chosen(&handle.name, snapshot);
+        let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
+        // What is too complex to judge was judged when it was taken.
+        variants.meeting(constraints).is_ok_and(|met| met.iter().any(is_chosen))
     }
 
     /// S33: removals of a type that others refer to wait; on demand all do.

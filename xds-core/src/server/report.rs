@@ -63,6 +63,12 @@ impl<O: Owed> Types<O> {
         });
         states.filter(|report| !report.resources.is_empty()).collect()
     }
+
+    /// What the response of a type held that the client rejected last, as far as it is still the newest content.
+    pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        let state = self.known(type_url.as_str());
+        state.map(|state| state.progress.rejected(snapshot)).unwrap_or_default()
+    }
 }
 
 impl Progress {
@@ -104,6 +110,15 @@ impl Progress {
         let mut resources: Vec<_> = selected.chain(held).chain(absent).chain(unmatched).collect();
         resources.sort_by(|one, other| one.name.cmp(&other.name));
         TypeReport { type_url, resources }
+    }
+
+    fn rejected(&self, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        let Some(membership) = &self.membership else { return Vec::new() };
+        let everything = membership.everything(snapshot);
+        let was_rejected = |variant: &&Arc<Variant>| {
+            self.responses.was_rejected_last(&self.handle(variant), variant.changed_at)
+        };
+        everything.changed.iter().filter(was_rejected).cloned().collect()
     }
 
     /// Whether the stream is as far as the commit that brought a content.

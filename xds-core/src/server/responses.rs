@@ -269,6 +269,15 @@ impl Responses {
         of_part.map(|group| &group.complaint).or(self.state_rejected.as_ref()).map(|of| &of.detail)
     }
 
+    /// Whether this, of that commit, was in what the client rejected last.
+    pub(super) fn was_rejected_last(&self, handle: &Handle, changed_at: Revision) -> bool {
+        match (&self.state_rejected, self.rejected.last()) {
+            (Some(complaint), _) => complaint.about.cover(changed_at),
+            (None, Some(group)) => group.complaint.about.cover(changed_at) && group.handles.contains(handle),
+            (None, None) => false,
+        }
+    }
+
     /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
     /// than the limit.
     pub(super) fn open(&self, limit: usize) -> Option<Open> {

@@ -148,6 +148,7 @@ impl SotwStream {
             let is_late = progress.known.full_state && !is_current;
             let before = is_late.then(|| progress.subscription.locators());
             let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
+            progress.awaits_sets |= added.wildcard;
             // S8b: who wants it again by the time that response comes takes it from there.
             let was_crossed = is_current && progress.responses.take_crossed();
             if before.is_some_and(|before| !before.without(&progress.subscription.locators()).is_empty()) {
@@ -198,6 +199,12 @@ impl SotwStream {
     /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.types.report(snapshot)
+    }
+
+    /// What the response of a type held that the client rejected last, as far as it is still the newest content. To be asked
+    /// when [a request](Self::on_request) was such an answer; O(what is asked for).
+    pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
+        self.types.rejected(type_url, snapshot)
     }
 
     /// The version that a response with all that a type's subscription selects would have; that of nothing where

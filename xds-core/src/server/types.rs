@@ -145,6 +145,11 @@ impl<O: Owed> Types<O> {
     }
 
     /// The state of a type, if the stream ever asked for it.
+    pub(super) fn known(&self, type_url: &str) -> Option<&TypeState<O>> {
+        self.states.iter().find(|state| state.progress.type_url.as_str() == type_url)
+    }
+
+    /// The same to change it.
     pub(super) fn of_type(&mut self, type_url: &str) -> Option<&mut TypeState<O>> {
         self.states.iter_mut().find(|state| state.progress.type_url.as_str() == type_url)
     }
@@ -256,6 +261,14 @@ impl<O: Owed> Types<O> {
             let progress = &mut self.states[at].progress;
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
+            if O::IS_SOTW
+                && progress.known.full_state
+                && snapshot.is_on_demand()
+                && progress.is_torn(snapshot)
+            {
+                until = self.waits_until(at).into_iter().chain(until).min();
+                continue;
+            }
             if self.states[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
                 self.states[at].owed.resume();
             }

@@ -275,3 +275,15 @@ fn a_thousand_clients_of_ten_variants_have_the_memory_of_ten() {
     let all: usize = (0..10).map(|variant| payload("RDS", "r", &content(variant)).len()).sum();
     assert_eq!((payloads, bytes, cache.classes()), (10, all, 10));
 }
+
+#[test]
+fn c4b_what_overlaps_something_new_is_not_held_beside_it() {
+    let cache = cache("CDS s[ver=2]=A s[!ver]=B");
+    let mut client = sotw(&cache, "", "CDS", "s?ver=2&pod=5");
+    assert_eq!(client.sent(), "n1 CDS s[ver=2]=A");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -s[ver=2] -s[!ver] s[env=a]=C s[env=b]=D");
+    assert_eq!(client.sent(), "", "S33: routes may name it");
+    client.ask("CDS", "s?ver=2&pod=5 s?env=a&pod=1", "1");
+    assert_eq!(client.sent(), "n2 CDS s[env=a]=C");
+}

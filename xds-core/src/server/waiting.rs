@@ -67,8 +67,12 @@ impl<O: Owed> Types<O> {
         // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
         let is_state = O::IS_SOTW && progress.known.full_state;
         // An error that cannot go out yet would go with the answer that came meanwhile.
-        let has_to_wait = !progress.knows_sets(snapshot);
+        let has_to_wait = progress.awaits_sets && !progress.knows_sets(snapshot);
+        progress.awaits_sets = has_to_wait;
         let mut gate = Gate::Shut;
+        if progress.waiting.is_empty() {
+            return has_to_wait.then_some(gate);
+        }
         let mut waiting = std::mem::take(&mut progress.waiting);
         waiting.retain(|locator, waiting| {
             if !progress.subscription.lists(locator) {
@@ -131,9 +135,6 @@ impl Progress {
 
     /// Whether all wildcards are answered: the first response tells a client that it has everything (D15, S27).
     fn knows_sets(&self, snapshot: &Snapshot) -> bool {
-        if !self.subscription.is_wildcard() {
-            return true;
-        }
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered = |parameters| snapshot.answer(&self.type_url, &wildcard, parameters).is_some();
         self.subscription.wildcards().all(is_answered)
@@ -166,11 +167,15 @@ impl Progress {
         }
     }
 
-    /// Whether who asks for what a client has is known to get nothing in its place. Where the cache is not filled on demand
-    /// what it does not hold does not exist.
+    /// Whether each locator that a client has something for gets another variant, or is known to get none. Where the cache is not
+    /// filled on demand what it does not hold does not exist.
     pub(super) fn is_known_gone(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
-        holders.into_iter().all(|params| self.is_answered_for(&handle.name, params, snapshot))
+        let variants = snapshot.get(&self.type_url, &handle.name);
+        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+        holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
+            Some(found) => self.handle(found) != *handle,
+            None => self.is_answered_for(&handle.name, params, snapshot),
+        })
     }
 
     /// T36: where others may get something of the name, an error says for whom it is.

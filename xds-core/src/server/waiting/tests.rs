@@ -325,3 +325,37 @@ fn s37_an_absence_that_comes_after_an_error_is_told() {
     commit(&cache, "X !a/8");
     assert_eq!(client.sent(), "n3 X !\"a\"(8)");
 }
+
+#[test]
+fn c4b_a_full_state_does_not_hold_what_is_unknown_beside_what_overlaps_it() {
+    let cache = Cache::on_demand();
+    commit(&cache, "CDS d[ver!=9]=A");
+    let mut client = sotw(&cache, "CDS", "d?env=a d?env=b");
+    assert_eq!(client.sent(), "n1 CDS d[ver!=9]=A");
+    client.ack("CDS", "1");
+    commit(&cache, "CDS -d[ver!=9] d[env=a]=B");
+    assert_eq!(client.sent(), "", "nobody knows what env=b gets");
+    commit(&cache, "CDS !d?env=b");
+    assert_eq!(client.sent(), "n2 CDS d[env=a]=B");
+    client.ack("CDS", "2");
+    // What does not overlap goes out beside it.
+    commit(&cache, "CDS d[env=b]=C");
+    assert_eq!(client.sent(), "n3 CDS d[env=a]=B d[env=b]=C");
+    client.ack("CDS", "3");
+    commit(&cache, "CDS -d[env=b] d[env=a]=D");
+    assert_eq!(client.sent(), "n4 CDS d[env=a]=D d[env=b]=C");
+}
+
+#[test]
+fn t43_what_one_locator_has_another_variant_for_goes_when_the_other_is_answered() {
+    let cache = Cache::on_demand();
+    commit(&cache, "LDS a[ver!=9]=A");
+    let mut client = delta(&cache, "LDS", "a?env=a&ver=1 a?ver=1");
+    assert_eq!(client.sent(), "n1 LDS a[ver!=9]=A");
+    client.ack("LDS", "1");
+    commit(&cache, "LDS -a[ver!=9] a[env=a,ver=1]=B");
+    assert_eq!(client.sent(), "n2 LDS a[env=a,ver=1]=B");
+    client.ack("LDS", "2");
+    commit(&cache, "LDS !a?ver=1");
+    assert_eq!(client.sent(), "n3 LDS -a[ver!=9]");
+}
