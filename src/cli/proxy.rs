@@ -77,6 +77,15 @@ pub(super) struct ProxyCommand {
     /// Then as many more ask as wait for an answer, and the next wait is twice as long, so that a slow upstream is not asked by all at once.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = wait, help_heading = SHARING)]
     coalesce: Duration,
+    /// When what an upstream sends is accepted
+    ///
+    /// With canary, each new variant is sent to a few clients first. What one of them rejects is rejected upstream, by name and
+    /// with its words, and nobody else is sent it. For delta upstreams that know TP2.
+    #[arg(long, value_enum, default_value = "commit", help_heading = SHARING)]
+    ack: AckMode,
+    /// With --ack canary: how many clients are sent each variant first
+    #[arg(long, value_name = "COUNT", default_value = "2", value_parser = count, help_heading = SHARING)]
+    canaries: usize,
     /// How long what nobody asks for any more stays at hand
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = wait, help_heading = SHARING)]
     linger: Duration,
@@ -119,6 +128,15 @@ enum SharingMode {
     Audit,
     /// No: each distinct set of parameters is asked for
     Off,
+}
+
+/// When a response is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum AckMode {
+    /// At once, when it is valid
+    Commit,
+    /// When a few clients accepted it, or said nothing for 5 s
+    Canary,
 }
 
 /// Why a proxy cannot start.
@@ -221,6 +239,7 @@ impl ProxyCommand {
             upstream,
             sharing,
             coalesce: self.coalesce,
+            canaries: if self.ack == AckMode::Canary { self.canaries } else { 0 },
             linger: self.linger,
             linger_bytes: self.linger_bytes,
             questions_limit: self.questions_limit,

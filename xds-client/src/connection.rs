@@ -15,6 +15,7 @@ use xds_core::client::{Code, Outcome, Protocol, Reason};
 use crate::codec::Frames;
 use crate::hub::Hub;
 use crate::transport::{Transport, TransportError};
+use crate::trial::Trial;
 
 /// How a stream ended.
 enum End {
@@ -121,10 +122,19 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     };
     loop {
         tokio::select! {
-            message = responses.message() => match read(hub, server, transport.name(), message) {
-                None => {}
-                Some(lost) => return End::Lost(lost),
-            },
+            message = responses.message() => {
+                let frame = message.as_ref().ok().and_then(Option::as_ref);
+                let mut trial = frame.and_then(|frame| Trial::begin(hub, server, frame));
+                if let Some(trial) = &mut trial {
+                    tokio::select! {
+                        () = trial.settled() => {}
+                        () = unneeded(hub, server, transport.name()) => return End::Left,
+                    }
+                }
+                if let Some(lost) = read(hub, server, transport.name(), message, trial) {
+                    return End::Lost(lost);
+                }
+            }
             // C13: without anything to watch the stream is closed.
             () = unneeded(hub, server, transport.name()) => return End::Left,
         }
@@ -132,7 +142,13 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
 }
 
 /// Hands one response to the machine; why there is none.
-fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Status>) -> Option<Lost> {
+fn read(
+    hub: &Hub,
+    server: usize,
+    name: &str,
+    message: Result<Option<Bytes>, Status>,
+    trial: Option<Trial<'_>>,
+) -> Option<Lost> {
     let frame = match message {
         Ok(Some(frame)) => frame,
         Ok(None) => {
@@ -140,9 +156,14 @@ fn read(hub: &Hub, server: usize, name: &str, message: Result<Option<Bytes>, Sta
         }
         Err(status) => return Some(Lost::of(&status)),
     };
-    let (read, outcome) = hub.change_with(|machine, now| match machine.on_response(now, server, &frame) {
-        Ok(outcome) => (Ok(()), outcome),
-        Err(error) => (Err(error), Outcome::default()),
+    let (read, outcome) = hub.change_with(|machine, now| {
+        if let Some(trial) = trial {
+            trial.conclude(machine);
+        }
+        match machine.on_response(now, server, &frame) {
+            Ok(outcome) => (Ok(()), outcome),
+            Err(error) => (Err(error), Outcome::default()),
+        }
     });
     let judged = read.map(|()| outcome.response);
     if judged.is_ok() {

@@ -33,7 +33,7 @@ pub(crate) struct Hub {
     pub(crate) recorder: Arc<dyn Recorder>,
     persist: Option<Arc<Persist>>,
     /// The proxy that it asks for.
-    relay: Option<Relay>,
+    pub(crate) relay: Option<Relay>,
 }
 
 /// How a connection is told that there is something to do.

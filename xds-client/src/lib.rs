@@ -45,6 +45,7 @@
 //! | `hub`, `slot` | the machine and those around it; where watchers look |
 //! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
 //! | `persist` | writes the file |
+//! | `trial` | clients of a proxy that try a response first |
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
@@ -59,6 +60,7 @@ mod persist;
 pub mod proxy;
 mod slot;
 mod transport;
+mod trial;
 mod watcher;
 
 pub use client::{Client, ClientBuilder, StartError, WatchError};

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
@@ -31,7 +32,7 @@ use xds_core::client::{self as machine, Client as ClientMachine, Code, Outcome, 
 use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, ParameterMapping, TypeUrl, VariantId, XdstpName};
+use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId, XdstpName};
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
@@ -391,10 +392,18 @@ impl Shared {
             Notice::Overlapping { type_url, name } => warn!(
                 %type_url, %name, "the upstream has variants that overlap: this name is not shared any more"
             ),
+            Notice::Refused { variants, client, detail } => {
+                for VariantId { type_url, name, constraints } in variants {
+                    warn!(
+                        %type_url, %name, %constraints, node = %client.id, %detail,
+                        "a client rejected what it was sent first; nobody else is, and the upstream is told"
+                    );
+                }
+            }
             Notice::SetComplete((type_url, name, constraints)) => {
                 if let Some(persist) = &self.persist {
                     let id = VariantId { type_url, name, constraints };
-                    persist.note_record(Record::new(id, bytes::Bytes::new(), String::new(), String::new()));
+                    persist.note_record(Record::new(id, Bytes::new(), String::new(), String::new()));
                 }
             }
             Notice::Health { route, event } => match event {
@@ -449,6 +458,27 @@ impl Relay {
 
     pub(crate) fn start(&self) -> Instant {
         self.shared.start
+    }
+
+    /// Who tries a response first, if anybody does. The lock of the client is held, here and below.
+    pub(crate) fn try_first(&self, client: &ClientMachine, server: usize, frame: &Bytes) -> Option<Delivery> {
+        // Most proxies try nothing.
+        if self.shared.config.canaries == 0 {
+            return None;
+        }
+        self.shared.lock().machine.try_first(&self.route, client, server, frame)
+    }
+
+    pub(crate) fn canary_timeout(&self) -> Duration {
+        self.shared.config.canary_timeout
+    }
+
+    pub(crate) fn conclude(&self, client: &mut ClientMachine, results: &[Delivered]) {
+        self.shared.lock().machine.conclude(client, results);
+    }
+
+    pub(crate) fn abandon(&self, client: &ClientMachine) {
+        self.shared.lock().machine.abandon(client);
     }
 
     /// Tells the machine what became of an event of its client. Whoever calls holds the lock of the client, so the lock of the

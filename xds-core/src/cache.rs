@@ -1,6 +1,7 @@
 //! The one cache of all three doors: transactions in, immutable snapshots out.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -15,6 +16,7 @@ use crate::variants::{Variant, Variants};
 use events::Hub;
 use interest::Interest;
 use transaction::{Change, VariantChange};
+use trial::Trial;
 
 pub use delivery::{ClientName, Delivered, Delivery, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
@@ -38,6 +40,7 @@ mod other_names;
 pub(crate) mod refs;
 mod snapshot;
 mod transaction;
+mod trial;
 mod update;
 mod wanted;
 
@@ -54,6 +57,9 @@ pub struct Cache {
     hub: Arc<Hub>,
     /// Who brings what is asked for.
     demand_waker: AtomicWaker,
+    trial: Mutex<Option<Trial>>,
+    /// How often one began or ended.
+    trials: AtomicU64,
 }
 
 /// What only commits need; its lock makes them one at a time.
@@ -165,6 +171,7 @@ impl Cache {
         let (concerned, waiting) = {
             let mut interest = lock(&self.interest);
             let concerned = interest.mark(current, &next, changed);
+            self.pick(&interest, &next, changed, &concerned);
             self.snapshot.store(Arc::new(next));
             (concerned, interest.waiting(answered))
         };

@@ -68,6 +68,7 @@ use crate::resource::VariantId;
 use crate::xdstp::XdstpName;
 
 use authority::Authority;
+use preview::Refusal;
 use state::State;
 use upstream::{Phase, Upstream};
 pub(crate) use watched::is_set;
@@ -95,6 +96,7 @@ pub(crate) mod fixture;
 mod judge;
 mod outcome;
 mod overlap;
+mod preview;
 mod rejection;
 mod report;
 mod requests;
@@ -139,6 +141,8 @@ pub struct Client {
     types: Vec<WatchedType>,
     type_numbers: BTreeMap<TypeUrl, usize>,
     relay: Option<Relay>,
+    /// What clients of a proxy cannot use.
+    refused: BTreeMap<VariantId, Refusal>,
     /// How many responses were judged.
     responses: u64,
     /// C5, C6: when entries count as absent, by how long they may take; those that do not any more are passed over.
@@ -218,6 +222,7 @@ impl Client {
                 None => Cache::with_key_sets(KeySetRule::Free),
             },
             relay: config.relay,
+            refused: BTreeMap::new(),
             upstreams: config.servers.into_iter().map(Upstream::new).collect(),
             authorities,
             authority_numbers: Arc::new(authority_numbers),

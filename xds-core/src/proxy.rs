@@ -22,6 +22,7 @@
 //! | `settle` | orders, and what becomes of them |
 //! | `upstreams` | which types each stream is asked for |
 //! | `linger` | questions that nobody relies on any more |
+//! | `trial` | responses that a few clients try first |
 //! | [`health`] | how each type stands with its upstream |
 //! | [`view`] | the same for readers in this process: a generation at a time, types that are rejected not at all |
 
@@ -29,13 +30,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Cache, Demand, Demanded};
+use crate::cache::{Cache, ClientName, Demand, Demanded};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
+use crate::resource::VariantId;
 
 use linger::Idle;
 use name::{Name, Want};
 use settle::Upstream;
+use trial::Trial;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
 pub use route::Route;
@@ -65,6 +68,9 @@ mod sets_tests;
 mod settle;
 #[cfg(test)]
 mod tests;
+mod trial;
+#[cfg(test)]
+mod trial_tests;
 mod upstreams;
 #[cfg(test)]
 mod upstreams_tests;
@@ -91,6 +97,7 @@ pub struct Proxy {
     counts: ProxyCounts,
     /// Orders the wants and questions by age.
     last_number: u64,
+    trial: Option<Trial>,
 }
 
 /// A name of one type.
@@ -117,6 +124,10 @@ pub struct ProxyCounts {
     pub disagreed: u64,
     /// Wants that were refused, as their name has too many questions already.
     pub refused: u64,
+    /// Responses that a few clients tried first.
+    pub tried: u64,
+    /// Of these, those that one of them rejected.
+    pub refused_by_clients: u64,
 }
 
 impl Proxy {
@@ -139,6 +150,7 @@ impl Proxy {
             notices: Vec::new(),
             counts: ProxyCounts::default(),
             last_number: 0,
+            trial: None,
         }
     }
 
@@ -239,6 +251,15 @@ pub enum Notice {
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
+    },
+    /// A client that tried a response rejected it; nobody else is sent what it brought.
+    Refused {
+        /// What it brought.
+        variants: Vec<VariantId>,
+        /// The client.
+        client: ClientName,
+        /// Its own words.
+        detail: Arc<str>,
     },
     /// The types of a main stream stand otherwise than before.
     Health {

@@ -52,6 +52,14 @@ impl Variant {
         Self { name, constraints, payload, version, changed_at, history, born_at, references, extras }
     }
 
+    /// What was put to make it.
+    pub(crate) fn resource(&self, type_url: &TypeUrl) -> Resource {
+        let (name, constraints) = (self.name.clone(), self.constraints.clone());
+        let id = VariantId { type_url: type_url.clone(), name, constraints };
+        let (references, extras) = (self.references.clone(), self.extras.clone());
+        Resource { id, payload: self.payload.clone(), version: self.version, references, extras }
+    }
+
     /// The same in the place of another, which was removed meanwhile or not.
     pub(crate) fn after(self, before: &Self, removed_at: Option<Revision>) -> Self {
         let was_there = (before.changed_at, Some(before.version));

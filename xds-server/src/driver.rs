@@ -319,7 +319,7 @@ impl Driver {
     fn next(&mut self) -> (Next, Option<Option<Duration>>) {
         let (now, is_open, machine) = (self.now(), self.is_open, &mut self.machine);
         // Read after the last request was handed over, as the machines ask for.
-        self.watch.cache().read(|snapshot| {
+        self.watch.read(|snapshot| {
             let next = machine.next(now, snapshot);
             let is_sent = matches!(next, Next::Send(_));
             let rest = if is_sent && is_open { machine.until_due(now, snapshot) } else { None };

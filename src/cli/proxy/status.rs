@@ -34,6 +34,7 @@ async fn tell(State((proxy, rejections)): State<(Proxy, Arc<Rejections>)>) -> im
             "hits": counts.hits, "misses": counts.misses, "joined": counts.joined,
             "requalified": counts.requalified, "replaced": counts.replaced, "unshared": counts.unshared,
             "audited": counts.audited, "disagreed": counts.disagreed, "refused": counts.refused,
+            "tried": counts.tried, "refused_by_clients": counts.refused_by_clients,
         },
         "rejected_by_clients": rejections.list().iter().map(rejected).collect::<Vec<_>>(),
     });

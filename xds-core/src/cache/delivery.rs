@@ -92,22 +92,25 @@ impl Commit {
     /// ```
     #[must_use]
     pub fn applied(&self, who: impl Fn(&ClientName) -> bool) -> Delivery {
-        let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
-        for ledger in &*self.concerned {
-            let client = ledger.stream.client();
-            if who(&client) {
-                // G6: nameless streams have nothing in common.
-                let alone = client.id.is_empty().then_some(ledger.stream.id);
-                let (_, ledgers) =
-                    clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
-                ledgers.push(Arc::clone(ledger));
-            }
-        }
-        Delivery { revision: self.revision, clients: clients.into_values().collect() }
+        let passes = |ledger: &&Arc<Ledger>| who(&ledger.stream.client());
+        Delivery::of(self.revision, self.concerned.iter().filter(passes).cloned())
     }
 }
 
 impl Delivery {
+    pub(super) fn of(revision: Revision, ledgers: impl Iterator<Item = Arc<Ledger>>) -> Self {
+        let mut clients = BTreeMap::<_, (ClientName, Vec<_>)>::new();
+        for ledger in ledgers {
+            let client = ledger.stream.client();
+            // G6: nameless streams have nothing in common.
+            let alone = client.id.is_empty().then_some(ledger.stream.id);
+            let (_, of_client) =
+                clients.entry((client.clone(), alone)).or_insert_with(|| (client, Vec::new()));
+            of_client.push(ledger);
+        }
+        Self { revision, clients: clients.into_values().collect() }
+    }
+
     /// How far each client is now, in the order of their names.
     #[must_use]
     pub fn results(&self) -> Vec<Delivered> {

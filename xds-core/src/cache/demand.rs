@@ -9,9 +9,11 @@ use atomic_waker::AtomicWaker;
 use super::interest::Stream;
 use super::{Cache, lock};
 use crate::code::Code;
+use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Locators};
+use crate::subscription::{Locator, Locators, WILDCARD};
+use crate::xdstp::glob_of;
 
 /// One locator of one type, and how many ask for it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +143,20 @@ impl Book {
     ) -> &[Arc<Stream>] {
         let of_name = self.types.get(type_url).and_then(|of_type| of_type.get(name));
         of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |asking| &asking.streams)
+    }
+
+    /// The streams that ask for a variant: by its name, its glob, or everything.
+    pub(super) fn asking_for(
+        &self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        constraints: &Constraints,
+    ) -> impl Iterator<Item = &Arc<Stream>> {
+        let names = [Some(name.clone()), glob_of(name), Some(ResourceName::from(WILDCARD))];
+        let of_type = self.types.get(type_url);
+        let of_names = names.into_iter().flatten().filter_map(move |name| of_type?.get(&name));
+        let asking = of_names.flatten().filter(|(parameters, _)| constraints.matches(parameters));
+        asking.flat_map(|(_, asking)| &asking.streams)
     }
 
     fn take(&mut self) -> Vec<Demanded> {

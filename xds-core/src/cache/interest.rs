@@ -55,6 +55,10 @@ impl Watch {
         &self.cache
     }
 
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
     /// Waits until a commit concerned this stream since the last call returned. Needs no runtime; dropping the future
     /// loses nothing. One task at a time may wait.
     pub async fn woken(&self) {
@@ -175,7 +179,8 @@ impl Membership {
         let mut interest = lock(&self.watch.cache.interest);
         let (wanted, keys_at) = self.watch.project(&self.position.class.type_url, &self.asked);
         if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
-            self.position.cursor.fetch_max(interest.revision.0, Ordering::Relaxed);
+            let newest = interest.revision.min(self.watch.seen_revision());
+            self.position.cursor.fetch_max(newest.0, Ordering::Relaxed);
         }
         self.keys_at = keys_at;
         if wanted != self.position.class.wanted {
@@ -369,6 +374,16 @@ impl Interest {
         let Some(book) = &self.book else { return Vec::new() };
         let asking = answered.iter().flat_map(|(type_url, locator)| book.asking(type_url, locator));
         asking.cloned().collect()
+    }
+
+    /// The streams that a variant is for, where that is known to the letter.
+    pub(super) fn asking_for(
+        &self,
+        type_url: &TypeUrl,
+        name: &ResourceName,
+        constraints: &Constraints,
+    ) -> impl Iterator<Item = &Arc<Stream>> {
+        self.book.iter().flat_map(|book| book.asking_for(type_url, name, constraints))
     }
 
     fn next_stream_id(&mut self) -> u64 {

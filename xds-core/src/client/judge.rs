@@ -10,6 +10,7 @@ use super::accepted::{Accepted, Decoded};
 use super::config::{Protocol, Relay};
 use super::failure::Failure;
 use super::overlap::{Changes, Key, Why};
+use super::preview::Refusal;
 use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
@@ -56,6 +57,7 @@ impl Client {
             of_type,
             protocol,
             relay: self.relay.as_ref(),
+            refused: &self.refused,
             speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
             policy: self.upstreams[server].config.errors,
             generation: self.upstreams[server].generation,
@@ -77,6 +79,9 @@ impl Client {
         let timed = judge.all(response, &self.cache, &mut outcome);
         let (judged, outdated, orphans) = (judge.judged, judge.outdated, judge.orphans);
         self.drop_unwatched(of_type, &orphans);
+        if !self.refused.is_empty() {
+            outcome.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
+        }
         for (at, name, constraints) in outdated {
             self.expiries.remove(&(at, of_type, name, constraints));
         }
@@ -161,6 +166,7 @@ struct Judge<'c> {
     of_type: usize,
     protocol: Protocol,
     relay: Option<&'c Relay>,
+    refused: &'c BTreeMap<VariantId, Refusal>,
     /// Which authorities are asked by locators.
     speaks_locators: Vec<bool>,
     policy: ErrorPolicy,
@@ -422,9 +428,16 @@ impl Judge<'_> {
             }
         };
         let resource = Resource::received(self.watched.type_url.clone(), name.clone(), payload, extras);
+        let resource = resource.with_constraints(received.constraints.clone());
+        let refusal = self.refused.get(&resource.id);
+        if let Some(refusal) = refusal.filter(|refusal| refusal.version == resource.version) {
+            let reason = Reason::Refused(Arc::clone(&refusal.detail));
+            self.judged.rejections.push(Rejection::of(key.0, key.1, reason));
+            return;
+        }
         let version = self.version_of(received);
         self.coming.push(Coming { key: key.clone(), decoded, version, ttl: received.ttl });
-        self.changes.put.insert(key, resource.with_constraints(received.constraints.clone()));
+        self.changes.put.insert(key, resource);
         self.judged.valid += 1;
         self.know_aliases(&name, aliases);
         self.stale.push(name);

@@ -1,6 +1,7 @@
 //! What makes a client reject a response (C4).
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::constraint::{ConstraintError, Constraints};
 use crate::name::ResourceName;
@@ -86,6 +87,9 @@ pub enum Reason {
     /// X14: the resource stands elsewhere, and redirects are not followed.
     #[error("it is a redirect, which is not followed")]
     Redirect,
+    /// Clients of a proxy were sent it first, and one of them rejected it.
+    #[error("{0}")]
+    Refused(Arc<str>),
     /// The program cannot use the payload.
     #[error("{0}")]
     Payload(String),

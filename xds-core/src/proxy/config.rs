@@ -28,6 +28,11 @@ pub struct ProxyConfig {
     /// Locators of one name that an upstream is asked for at most; further ones are refused, with what is at hand still
     /// served. Somebody may send what is unique to each client as a parameter that variants depend on. Default 10,000.
     pub questions_limit: usize,
+    /// How many clients are sent each new variant of a response of the shared upstream first; what one of them rejects is
+    /// rejected upstream, and nobody else is sent it. Zero, the default, accepts what is valid at once. With delta only.
+    pub canaries: usize,
+    /// How long these may take. Default 5 s.
+    pub canary_timeout: Duration,
 }
 
 /// What an upstream understands.
@@ -71,6 +76,8 @@ impl Default for ProxyConfig {
             sharing: Sharing::default(),
             sharing_of: BTreeMap::new(),
             coalesce: Duration::from_millis(50),
+            canaries: 0,
+            canary_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(30),
             linger_bytes: 64 << 20,
             resource_timeout: Duration::from_secs(15),

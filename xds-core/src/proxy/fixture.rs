@@ -16,7 +16,7 @@ use crate::server::{
     DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
 };
 use crate::subscription::{Asked, Locator};
-use crate::{Cache, Code, Nonce};
+use crate::{Cache, Code, Delivery, Nonce};
 
 /// How an origin refuses a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub(super) struct World {
     /// Responses that the proxy has not read yet, while it is told not to.
     pub(super) is_slow: bool,
     held: VecDeque<(Route, Bytes)>,
+    /// A response that some of the proxy's clients try, and who does.
+    pub(super) trying: Option<(Bytes, Delivery)>,
     pub(super) now: Duration,
 }
 
@@ -88,6 +90,7 @@ impl World {
             refused: BTreeMap::new(),
             is_slow: false,
             held: VecDeque::new(),
+            trying: None,
             now: Duration::ZERO,
         }
     }
@@ -176,10 +179,23 @@ impl World {
         self.run();
     }
 
+    /// Those who try a response said what they will say.
+    pub(super) fn conclude(&mut self) {
+        let (response, delivery) = self.trying.take().expect("one is tried");
+        let upstream = self.upstreams.get_mut(&Route::Shared).unwrap();
+        self.proxy.conclude(&mut upstream.client, &delivery.results());
+        let outcome = upstream.client.on_response(self.now, 0, &response).unwrap();
+        self.proxy.on_outcome(self.now, &Route::Shared, &upstream.client, &outcome);
+        self.run();
+    }
+
     /// The origin goes away.
     pub(super) fn lose(&mut self) {
         self.is_up = false;
         self.held.clear();
+        if self.trying.take().is_some() {
+            self.proxy.abandon(&self.upstreams[&Route::Shared].client);
+        }
         for (route, upstream) in &mut self.upstreams {
             if upstream.stream.take().is_some() {
                 let outcome = upstream.client.on_end(self.now, 0, "lost", u32::MAX / 2);
@@ -273,8 +289,14 @@ impl World {
         while let Some(response) = open.next(self.now, &self.origin) {
             self.held.push_back((route.clone(), response));
         }
-        while let Some((route, response)) = if self.is_slow { None } else { self.held.pop_front() } {
+        while let Some((route, response)) =
+            if self.is_slow || self.trying.is_some() { None } else { self.held.pop_front() }
+        {
             let upstream = self.upstreams.get_mut(&route).unwrap();
+            if let Some(delivery) = self.proxy.try_first(&route, &upstream.client, 0, &response) {
+                self.trying = Some((response, delivery));
+                return true;
+            }
             let outcome = upstream.client.on_response(self.now, 0, &response).unwrap();
             self.proxy.on_outcome(self.now, &route, &upstream.client, &outcome);
             is_busy = true;

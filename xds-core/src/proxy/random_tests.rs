@@ -156,6 +156,7 @@ impl Run {
             Step::Up(true) => self.world.is_up = true,
             Step::Up(false) => self.world.lose(),
             Step::Pass(millis) => self.world.pass(Duration::from_millis(millis)),
+            Step::Run if self.world.trying.is_some() => self.world.conclude(),
             Step::Run => self.world.run(),
             Step::Read { leaf } => self.read(leaf),
         }
@@ -165,6 +166,9 @@ impl Run {
         (self.world.is_slow, self.world.is_up) = (false, true);
         for _ in 0..30 {
             self.world.pass(Duration::from_secs(5));
+            while self.world.trying.is_some() {
+                self.world.conclude();
+            }
             (0..LEAVES).for_each(|at| self.read(at));
         }
     }
@@ -200,7 +204,9 @@ quickcheck! {
         let questions_limit = [10_000, 2][usize::from(kind / 8 % 2)];
         // Who was refused has nothing.
         let questions_limit = if sharing == Sharing::Off || !kind.is_multiple_of(16) { 10_000 } else { questions_limit };
-        check(&steps, protocol, ProxyConfig { sharing, linger, questions_limit, ..ProxyConfig::default() });
+        let canaries = usize::from(kind / 16 % 3);
+        let config = ProxyConfig { sharing, linger, questions_limit, canaries, ..ProxyConfig::default() };
+        check(&steps, protocol, config);
         true
     }
 }

@@ -239,6 +239,7 @@ impl Proxy {
             touched.extend(self.on_answer(now, route, &judged.type_url, refused));
         }
         self.review_all(now, touched);
+        self.end_concluded_trial(client);
     }
 
     /// T43c: what came without saying whom it is for is asked for again, by each locator alone.

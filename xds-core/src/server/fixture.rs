@@ -294,10 +294,15 @@ impl Sotw {
         })
     }
 
+    fn next(&mut self) -> Next {
+        let Self { watch, stream, now, .. } = self;
+        watch.read(|snapshot| stream.next(*now, snapshot))
+    }
+
     /// What the stream sends now, a line each: nonce, type, resources.
     pub(crate) fn sent(&mut self) -> String {
         let mut lines = Vec::new();
-        while let Next::Send(response) = self.stream.next(self.now, &self.cache.snapshot()) {
+        while let Next::Send(response) = self.next() {
             let decoded = DiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
             assert_eq!(decoded.type_url, response.type_url.as_str());
             assert_eq!(decoded.resources.len(), response.resources());
@@ -405,10 +410,15 @@ impl Delta {
         })
     }
 
+    fn next(&mut self) -> Next {
+        let Self { watch, stream, now, .. } = self;
+        watch.read(|snapshot| stream.next(*now, snapshot))
+    }
+
     /// What the stream sends now, a line each: nonce, type, resources, removals.
     pub(crate) fn sent(&mut self) -> String {
         let mut lines = Vec::new();
-        while let Next::Send(response) = self.stream.next(self.now, &self.cache.snapshot()) {
+        while let Next::Send(response) = self.next() {
             let decoded = DeltaDiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
             assert_eq!(decoded.type_url, response.type_url.as_str());
             let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));

@@ -1,0 +1,48 @@
+//! Waiting for those clients of a proxy that try a response before it is judged.
+
+use bytes::Bytes;
+use tokio::time::timeout;
+use xds_core::client::Client as Machine;
+use xds_core::{Delivered, Delivery};
+
+use crate::hub::Hub;
+
+/// A response that some try. Dropped before [`conclude`](Self::conclude), it was never there.
+pub(crate) struct Trial<'h> {
+    hub: &'h Hub,
+    delivery: Delivery,
+    results: Vec<Delivered>,
+    is_concluded: bool,
+}
+
+impl<'h> Trial<'h> {
+    /// `None` when nobody tries it.
+    pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
+        let relay = hub.relay.as_ref()?;
+        let delivery = hub.read(|machine| relay.try_first(machine, server, frame))?;
+        Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
+    }
+
+    /// Returns when all of them said what they think of it, or had the time to.
+    pub(crate) async fn settled(&mut self) {
+        let limit = self.hub.relay.as_ref().map(|relay| relay.canary_timeout()).unwrap_or_default();
+        let settled = timeout(limit, self.delivery.settled()).await;
+        self.results = settled.unwrap_or_else(|_| self.delivery.results());
+    }
+
+    /// To be called right before the machine is handed the response.
+    pub(crate) fn conclude(mut self, machine: &mut Machine) {
+        self.is_concluded = true;
+        if let Some(relay) = &self.hub.relay {
+            relay.conclude(machine, &self.results);
+        }
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if let Some(relay) = self.hub.relay.as_ref().filter(|_| !self.is_concluded) {
+            self.hub.read(|machine| relay.abandon(machine));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a response would bring, for a proxy that lets some of its clients try it before it is judged.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Client;
+use super::config::Protocol;
+use super::overlap::{Changes, Why};
+use super::response::{Payload, Received, Response};
+use super::watched::{WatchedType, is_set};
+use crate::cache::Cache;
+use crate::extras::Extras;
+use crate::name::{ResourceName, TypeUrl, Version};
+use crate::resource::{Resource, VariantId};
+
+/// The new contents of a response.
+#[derive(Debug)]
+pub(crate) struct Preview {
+    pub(crate) type_url: TypeUrl,
+    /// What is new, and of which content.
+    pub(crate) brought: Vec<(VariantId, Version)>,
+    changes: Changes,
+}
+
+/// A content that the clients of a proxy cannot use, and what one of them said.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) version: Version,
+    pub(super) detail: Arc<str>,
+}
+
+impl Client {
+    /// What a delta response brings that is new and says whom it is for; `None` when that is nothing.
+    pub(crate) fn preview(&self, server: usize, frame: &Bytes) -> Option<Preview> {
+        if self.upstreams[server].config.protocol != Protocol::Delta {
+            return None;
+        }
+        // What cannot be read is for the judge to say.
+        let response = Response::read(frame, Protocol::Delta).ok()?;
+        let watched = &self.types[*self.type_numbers.get(response.type_url)?];
+        let (mut changes, mut brought, mut seen) = (Changes::default(), Vec::new(), BTreeSet::new());
+        for received in &response.resources {
+            let key = (ResourceName::new(&*received.name), received.constraints.clone());
+            let Some(resource) = self.previewed(watched, received, &key.0) else { continue };
+            let id = resource.id.clone();
+            let is_refused = self.refused.get(&id).is_some_and(|refusal| refusal.version == resource.version);
+            if !is_refused && seen.insert(key.clone()) {
+                brought.push((id, resource.version));
+                changes.put.insert(key, resource);
+            }
+        }
+        if brought.is_empty() {
+            return None;
+        }
+        // T31: what gives way to it goes with it.
+        for gone in response.removed {
+            if let Some(constraints) = gone.constraints {
+                changes.removed.insert((gone.name, constraints), Why::Told);
+            }
+        }
+        Some(Preview { type_url: watched.type_url.clone(), brought, changes })
+    }
+
+    fn previewed(
+        &self,
+        watched: &WatchedType,
+        received: &Received<'_>,
+        name: &ResourceName,
+    ) -> Option<Resource> {
+        let (payload, is_redirect) = match received.payload {
+            Payload::Message(payload) => (payload, false),
+            Payload::Redirect(payload) => (payload, true),
+            Payload::Absent => return None,
+        };
+        // T43c: what is for one locator alone is nobody else's to try.
+        if received.is_plain || received.do_not_cache || is_set(name.as_str()) {
+            return None;
+        }
+        let mut watching = Vec::new();
+        watched.watching(name.as_str(), &mut watching);
+        if !watching.iter().any(|at| received.constraints.matches(&watched.entry(*at).parameters)) {
+            return None;
+        }
+        let held = watched
+            .names
+            .get(name)
+            .and_then(|named| Some(&named.held[named.position(&received.constraints).ok()?]));
+        if held.is_some_and(|held| *held.accepted.payload() == payload) {
+            return None;
+        }
+        let mut extras = Extras::received(received.ttl, received.aliases.clone(), false, received.metadata);
+        if is_redirect {
+            extras.get_or_insert_default().is_redirect = true;
+        }
+        let payload = Bytes::copy_from_slice(payload);
+        let resource = Resource::received(watched.type_url.clone(), name.clone(), payload, extras);
+        Some(resource.with_constraints(received.constraints.clone()))
+    }
+
+    /// Which content of a variant is used.
+    pub(crate) fn held_version(&self, id: &VariantId) -> Option<Version> {
+        let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
+        let named = of_type?.names.get(&id.name)?;
+        Some(named.held[named.position(&id.constraints).ok()?].accepted.variant().version())
+    }
+
+    /// From now on this content is rejected (C2), in these words.
+    pub(crate) fn refuse(&mut self, id: VariantId, version: Version, detail: Arc<str>) {
+        self.refused.insert(id, Refusal { version, detail });
+    }
+}
+
+impl Preview {
+    /// Puts it into the cache, as far as the rules for variants allow.
+    pub(crate) fn commit(mut self, cache: &Cache) -> Vec<(VariantId, Version)> {
+        self.changes.commit(cache, &self.type_url, |_| false);
+        self.brought
+    }
+}

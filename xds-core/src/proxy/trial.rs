@@ -1,0 +1,139 @@
+//! Responses that a few clients try before the others see them, and before they are judged (`--ack canary`).
+//!
+//! What a response brings is put into the cache under a [trial](Cache::begin_trial), so that only those who try it see it. Then
+//! it is judged as any other: as it came, or with its contents as invalid ones (C2), so that the upstream is sent a NACK that names
+//! them. This is the one exception to T45 and C1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::route::Route;
+use super::{Notice, Proxy};
+use crate::cache::{Delivered, Delivery, Outcome, Snapshot, Transaction};
+use crate::client::Client;
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, TypeUrl, Version};
+use crate::resource::{Resource, VariantId};
+use crate::variants::Variants;
+
+/// One response.
+#[derive(Debug)]
+pub(super) struct Trial {
+    before: Arc<Snapshot>,
+    type_url: TypeUrl,
+    brought: Vec<(VariantId, Version)>,
+    /// The clients said what they think of it; it is being judged.
+    is_concluded: bool,
+}
+
+impl Proxy {
+    /// To be asked of each response before its client is handed it: who tries it first, if anybody does. Then the response has to
+    /// wait, and others of this server too, until these have [settled](Delivery::settled) or
+    /// [the time is over](super::ProxyConfig::canary_timeout); requests go on. After that comes [`conclude`](Self::conclude), or
+    /// [`abandon`](Self::abandon) when the stream ended meanwhile.
+    ///
+    /// One response at a time is tried, of delta upstreams that know TP2.
+    pub fn try_first(
+        &mut self,
+        route: &Route,
+        client: &Client,
+        server: usize,
+        frame: &Bytes,
+    ) -> Option<Delivery> {
+        if self.config.canaries == 0 || *route != Route::Shared || self.trial.is_some() {
+            return None;
+        }
+        let preview = client.preview(server, frame)?;
+        self.cache.begin_trial(self.config.canaries);
+        let (before, type_url) = (self.cache.snapshot(), preview.type_url.clone());
+        let brought = preview.commit(&self.cache);
+        let Some(delivery) = self.cache.tried() else {
+            self.cache.end_trial();
+            return None;
+        };
+        self.counts.tried += 1;
+        self.trial = Some(Trial { before, type_url, brought, is_concluded: false });
+        Some(delivery)
+    }
+
+    /// What those said who tried a response. To be told right before the client is handed it.
+    pub fn conclude(&mut self, client: &mut Client, results: &[Delivered]) {
+        let Some(trial) = &mut self.trial else { return };
+        trial.is_concluded = true;
+        let refusal = results.iter().find_map(|result| match &result.outcome {
+            Outcome::Nacked { detail, .. } => Some((&result.client, detail)),
+            _ => None,
+        });
+        let Some((by, detail)) = refusal else { return };
+        let text: Arc<str> = format!("client {:?} of the proxy rejected it: {detail}", &*by.id).into();
+        for (id, version) in &trial.brought {
+            client.refuse(id.clone(), *version, Arc::clone(&text));
+        }
+        self.counts.refused_by_clients += 1;
+        self.notices.push(Notice::Refused {
+            variants: trial.brought.iter().map(|(id, _)| id.clone()).collect(),
+            client: by.clone(),
+            detail: Arc::clone(detail),
+        });
+        self.take_back(client);
+        if let Some(trial) = &mut self.trial {
+            trial.brought.clear();
+        }
+    }
+
+    /// The stream of a response that is tried ended; nobody judges it any more.
+    pub fn abandon(&mut self, client: &Client) {
+        if self.trial.is_some() {
+            self.take_back(client);
+            self.end_trial();
+        }
+    }
+
+    /// The response was judged, if one was tried. What is not used after all, as nobody watches it any more, goes.
+    pub(super) fn end_concluded_trial(&mut self, client: &Client) {
+        let Some(trial) = self.trial.as_mut().filter(|trial| trial.is_concluded) else { return };
+        trial.brought.retain(|(id, version)| client.held_version(id) != Some(*version));
+        self.take_back(client);
+        self.end_trial();
+    }
+
+    fn end_trial(&mut self) {
+        self.trial = None;
+        self.cache.end_trial();
+    }
+
+    /// Takes away what was brought, and puts back what was there before and the client holds still.
+    fn take_back(&self, client: &Client) {
+        let Some(Trial { before, type_url, brought, .. }) = &self.trial else { return };
+        let now = self.cache.snapshot();
+        let is_there = |name: &ResourceName, constraints: &Constraints| {
+            now.get(type_url, name).is_some_and(|there| there.get(constraints).is_some())
+        };
+        let is_unchanged = |(id, version): &&(VariantId, Version)| {
+            let variants = now.get(&id.type_url, &id.name);
+            let variant = variants.and_then(|variants| variants.get(&id.constraints));
+            variant.is_some_and(|variant| variant.version() == *version)
+        };
+        let removed: BTreeSet<&VariantId> = brought.iter().filter(is_unchanged).map(|(id, _)| id).collect();
+        let names: BTreeSet<&ResourceName> = brought.iter().map(|(id, _)| &id.name).collect();
+        let were = names.iter().filter_map(|name| before.get(type_url, name)).flat_map(Variants::iter);
+        let were = were.map(|variant| variant.resource(type_url)).filter(|were| {
+            let is_gone = removed.contains(&were.id) || !is_there(&were.id.name, &were.id.constraints);
+            is_gone && client.held_version(&were.id) == Some(were.version)
+        });
+        let restored: BTreeMap<VariantId, Resource> = were.map(|were| (were.id.clone(), were)).collect();
+        let mut transaction = Transaction::new();
+        for id in removed.iter().filter(|id| !restored.contains_key(**id)) {
+            transaction.remove((*id).clone());
+        }
+        restored.into_values().for_each(|resource| transaction.put(resource));
+        if self.cache.commit(transaction).is_err() {
+            // What others brought meanwhile is in the way, so that counts. Who is left without waits for its answer.
+            let mut transaction = Transaction::new();
+            removed.into_iter().for_each(|id| transaction.remove(id.clone()));
+            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Responses that a few clients try first.
+
+use std::time::Duration;
+
+use super::fixture::World;
+use super::{Notice, ProxyConfig};
+use crate::ClientName;
+use crate::client::Protocol;
+use crate::server::fixture::{Delta, type_url};
+
+fn trying(content: &str) -> World {
+    World::new(Protocol::Delta, content, ProxyConfig { canaries: 1, ..ProxyConfig::default() })
+}
+
+fn leaves<const N: usize>(world: &World) -> [Delta; N] {
+    std::array::from_fn(|pod| {
+        let leaf = world.leaf("X", &format!("r?env=a&pod={pod}"));
+        leaf.watch.name_client(ClientName { id: format!("pod-{pod}").as_str().into(), cluster: "".into() });
+        leaf
+    })
+}
+
+/// What each is sent, of whom one at most tries something: that one.
+fn canary(leaves: &mut [Delta]) -> (usize, String) {
+    let sent: Vec<_> = leaves.iter_mut().map(Delta::sent).collect();
+    let got: Vec<_> = sent.iter().enumerate().filter(|(_, sent)| !sent.is_empty()).collect();
+    let [(at, sent)] = got[..] else { panic!("{sent:?}") };
+    (at, sent.clone())
+}
+
+fn answer(leaf: &mut Delta, nonce: &str, is_good: bool) {
+    match is_good {
+        true => leaf.ack("X", nonce),
+        false => leaf.nack("X", nonce),
+    };
+    assert_eq!(leaf.sent(), "");
+}
+
+/// All have `r[env=a]=A`, each by its first response.
+fn settled<const N: usize>(world: &mut World) -> [Delta; N] {
+    let mut leaves = leaves::<N>(world);
+    world.run();
+    let (at, sent) = canary(&mut leaves);
+    assert_eq!(sent, "n1 X r[env=a]=A");
+    answer(&mut leaves[at], "1", true);
+    world.conclude();
+    for (other, leaf) in leaves.iter_mut().enumerate().filter(|(other, _)| *other != at) {
+        assert_eq!(leaf.sent(), "n1 X r[env=a]=A", "{other}");
+        answer(leaf, "1", true);
+    }
+    assert_eq!(leaves[at].sent(), "", "it has that already");
+    leaves
+}
+
+#[test]
+fn what_one_client_accepts_the_others_are_sent() {
+    let mut world = trying("X r[env=a]=A");
+    let mut leaves = settled::<3>(&mut world);
+    world.commit("X r[env=a]=B");
+    let (at, sent) = canary(&mut leaves);
+    assert_eq!(sent, "n2 X r[env=a]=B");
+    answer(&mut leaves[at], "2", true);
+    assert!(leaves.iter_mut().all(|leaf| leaf.sent().is_empty()), "nothing was decided yet");
+    world.conclude();
+    for (_, leaf) in leaves.iter_mut().enumerate().filter(|(other, _)| *other != at) {
+        assert_eq!(leaf.sent(), "n2 X r[env=a]=B");
+    }
+    assert_eq!((world.rejected.len(), world.proxy.counts().tried), (0, 2));
+}
+
+#[test]
+fn t45_what_one_client_rejects_is_rejected_upstream_by_name_and_nobody_else_is_sent_it() {
+    let mut world = trying("X r[env=a]=A");
+    let mut leaves = settled::<3>(&mut world);
+    world.commit("X r[env=a]=B");
+    let (at, _) = canary(&mut leaves);
+    answer(&mut leaves[at], "2", false);
+    world.conclude();
+    assert_eq!(world.rejected, [format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: bad")]);
+    world.rejected.clear();
+    assert_eq!(canary(&mut leaves), (at, "n3 X r[env=a]=A".to_owned()), "it had something else");
+    answer(&mut leaves[at], "3", true);
+    assert_eq!(world.proxy.counts().refused_by_clients, 1);
+    let notices = world.proxy.take_notices();
+    assert!(notices.iter().any(|notice| matches!(notice, Notice::Refused { .. })), "{notices:?}");
+    // A restarted upstream says the same again: whoever tried that knows.
+    world.lose();
+    world.is_up = true;
+    world.pass(Duration::from_secs(60));
+    assert!(world.trying.is_none());
+    assert!(leaves.iter_mut().all(|leaf| leaf.sent().is_empty()));
+    world.rejected.clear();
+    // And then it is mended.
+    world.commit("X r[env=a]=C");
+    let (at, sent) = canary(&mut leaves);
+    assert!(sent.ends_with("X r[env=a]=C"), "{sent}");
+    let nonce = sent[1..].split(' ').next().unwrap().to_owned();
+    answer(&mut leaves[at], &nonce, true);
+    world.conclude();
+    let sent: Vec<_> = leaves.iter_mut().map(Delta::sent).filter(|sent| !sent.is_empty()).collect();
+    assert_eq!(sent.len(), 2);
+    assert!(sent.iter().all(|sent| sent.ends_with("X r[env=a]=C")), "{sent:?}");
+}
+
+#[test]
+fn who_does_not_answer_in_time_rejects_nothing() {
+    let mut world = trying("X r[env=a]=A");
+    let mut leaves = settled::<2>(&mut world);
+    world.commit("X r[env=a]=B");
+    let (at, _) = canary(&mut leaves);
+    world.conclude();
+    assert_eq!(leaves[1 - at].sent(), "n2 X r[env=a]=B");
+    assert_eq!(world.rejected, [""; 0]);
+}
+
+#[test]
+fn a_new_resource_that_is_rejected_is_not_absent_for_the_others() {
+    let mut world = trying("X r[env=a]=A");
+    let mut leaves = leaves::<2>(&world);
+    world.run();
+    let (at, _) = canary(&mut leaves);
+    answer(&mut leaves[at], "1", false);
+    world.conclude();
+    let told = leaves[1 - at].sent();
+    assert!(!told.contains("-r") && !told.contains("=A"), "{told}");
+    // The other one asked for itself, and the upstream says the same.
+    let by_name = format!("\"r\" [env=a]: client \"pod-{at}\" of the proxy rejected it: bad");
+    assert!(!world.rejected.is_empty() && world.rejected.iter().all(|text| *text == by_name));
+    assert_eq!(world.proxy.cache().snapshot().get(&type_url("X"), &"r".into()).map(|of| of.len()), None);
+}
+
+#[test]
+fn a_response_whose_stream_ends_while_it_is_tried_was_never_there() {
+    let mut world = trying("X r[env=a]=A");
+    let mut leaves = settled::<2>(&mut world);
+    world.commit("X r[env=a]=B");
+    let (at, _) = canary(&mut leaves);
+    answer(&mut leaves[at], "2", true);
+    world.lose();
+    assert_eq!(canary(&mut leaves), (at, "n3 X r[env=a]=A".to_owned()));
+    answer(&mut leaves[at], "3", true);
+    world.is_up = true;
+    world.pass(Duration::from_secs(60));
+    let (at, sent) = canary(&mut leaves);
+    assert!(sent.ends_with("X r[env=a]=B"), "{at}: {sent}");
+}
+
+#[test]
+fn each_variant_of_a_response_is_tried_by_clients_that_it_is_for() {
+    let mut world = trying("X r[env=a]=A r[env=b]=B s[env=a]=S");
+    let mut leaves: Vec<_> = ["r?env=a&pod=0", "r?env=b&pod=1", "r?env=a&pod=2", "r?env=b&pod=3"]
+        .map(|list| world.leaf("X", list))
+        .into();
+    for _ in 0..4 {
+        world.run();
+        leaves.iter_mut().for_each(|leaf| _ = leaf.sent());
+        if world.trying.is_some() {
+            world.conclude();
+        }
+    }
+    leaves.iter_mut().for_each(|leaf| _ = leaf.ack("X", "1"));
+    world.commit("X r[env=a]=C r[env=b]=D");
+    let sent: Vec<_> = leaves.iter_mut().map(Delta::sent).filter(|sent| !sent.is_empty()).collect();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(["=C", "=D"].iter().all(|content| sent.iter().any(|sent| sent.ends_with(content))), "{sent:?}");
+}
+
+/// A stream that may not see the newest state yet asks for more meanwhile.
+#[test]
+fn who_asks_for_something_else_while_others_try_misses_nothing() {
+    let mut world = trying("X r[env=a]=A s[env=a]=S");
+    let mut leaves = settled::<2>(&mut world);
+    world.commit("X r[env=a]=B");
+    let (at, _) = canary(&mut leaves);
+    let other = &mut leaves[1 - at];
+    other.ask("X", "-r?env=a&pod=0 -r?env=a&pod=1");
+    other.ask("X", "s?env=a r?env=a");
+    assert_eq!(other.sent(), "n2 X r[env=a]=A", "as before");
+    other.ack("X", "2");
+    answer(&mut leaves[at], "2", true);
+    world.conclude();
+    let mut sent = leaves[1 - at].sent();
+    while world.trying.is_some() {
+        sent += &leaves[1 - at].sent();
+        world.conclude();
+    }
+    sent += &leaves[1 - at].sent();
+    assert!(sent.contains("r[env=a]=B"), "{sent}");
+}
+
+#[test]
+fn without_canaries_nothing_is_tried() {
+    let mut world = World::delta("X r[env=a]=A");
+    let mut leaf = world.leaf("X", "r?env=a");
+    world.run();
+    assert!(world.trying.is_none());
+    assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
+}
