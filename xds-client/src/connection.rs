@@ -11,6 +11,7 @@ use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status};
 use tracing::{debug, info, warn};
 use xds_core::client::{Code, Outcome, Protocol, Reason};
+use xds_core::proxy::health;
 
 use crate::codec::Frames;
 use crate::hub::Hub;
@@ -27,14 +28,17 @@ enum End {
 
 struct Lost {
     /// What the server said, or gRPC in its place; `None` where no stream was opened.
-    code: Option<Code>,
+    status: Option<health::Status>,
+    /// The same for people, or what kept a stream from being opened.
     reason: String,
 }
 
 impl Lost {
     fn of(status: &Status) -> Self {
-        let code = Code(status.code() as i32);
-        Self { code: Some(code), reason: format!("{:?}: {}", status.code(), status.message()) }
+        let reason = format!("{:?}: {}", status.code(), status.message());
+        // G4: clients of a proxy are told the text as the server wrote it.
+        let status = health::Status { code: Code(status.code() as i32), message: status.message().into() };
+        Self { status: Some(status), reason }
     }
 }
 
@@ -62,10 +66,11 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 debug!(server = %name, "nothing is watched there any more");
                 hub.change(|machine, now| (machine.on_left(now, server), Outcome::default()));
             }
-            End::Lost(Lost { code, reason }) => {
+            End::Lost(Lost { status, reason }) => {
+                let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
-                hub.end(server, code, &reason, jitter);
+                hub.end(server, status, &reason, jitter);
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
                     warn!(server = %name, reason, "cannot be reached");
@@ -118,7 +123,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     let mut responses = match responses {
         Ok(responses) => responses,
         Err(TransportError::Refused(status)) => return End::Lost(Lost::of(&status)),
-        Err(error) => return End::Lost(Lost { code: None, reason: error.with_causes() }),
+        Err(error) => return End::Lost(Lost { status: None, reason: error.with_causes() }),
     };
     loop {
         tokio::select! {
@@ -152,7 +157,9 @@ fn read(
     let frame = match message {
         Ok(Some(frame)) => frame,
         Ok(None) => {
-            return Some(Lost { code: Some(Code(0)), reason: "the server ended the stream".to_owned() });
+            let reason = "the server ended the stream";
+            let status = health::Status { code: Code(0), message: reason.into() };
+            return Some(Lost { status: Some(status), reason: reason.to_owned() });
         }
         Err(status) => return Some(Lost::of(&status)),
     };
@@ -274,6 +281,15 @@ mod tests {
 
     use super::*;
     use crate::metrics::NoRecorder;
+
+    /// Clients of a proxy were told the code once more in the text, in the words of our gRPC library.
+    #[test]
+    fn g4_the_status_of_a_server_is_kept_unchanged_and_the_reason_is_for_people() {
+        let lost = Lost::of(&Status::unimplemented("no such type"));
+        let status = health::Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
+        assert_eq!(lost.status, Some(status));
+        assert_eq!(lost.reason, "Unimplemented: no such type");
+    }
 
     /// The transport may ask for a request after the attempt was given up. To the machine that would be an open stream, and
     /// nobody would connect any more.

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use xds_core::client::{Client as Machine, Code, Decode, Outcome, WatchError, WatchId};
+use xds_core::client::{Client as Machine, Decode, Outcome, WatchError, WatchId};
+use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;
@@ -225,10 +226,10 @@ impl Hub {
     }
 
     /// The stream of a server ended, with a status that the server gave or gRPC in its place.
-    pub(crate) fn end(&self, server: usize, code: Option<Code>, reason: &str, jitter: u32) {
+    pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
         self.change(|machine, now| {
             if let Some(relay) = &self.relay {
-                relay.on_stream_end(now, server, code, reason);
+                relay.on_stream_end(now, server, status);
             }
             ((), machine.on_end(now, server, reason, jitter))
         });

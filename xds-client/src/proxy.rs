@@ -28,7 +28,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Code, Outcome, Restored};
+use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
 use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
@@ -451,8 +451,7 @@ async fn run(shared: Arc<Shared>) {
 
 impl Relay {
     /// To be told before the client hears of it.
-    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, code: Option<Code>, reason: &str) {
-        let status = code.map(|code| Status { code, message: reason.into() });
+    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
         self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
     }
 

@@ -238,6 +238,9 @@ impl Proxy {
             let refused = refused.filter(|_| judged.valid == 0);
             touched.extend(self.on_answer(now, route, &judged.type_url, refused));
         }
+        if matches!(route, Route::Shared | Route::Node(_)) {
+            self.look_at_asides(route, &touched);
+        }
         self.review_all(now, touched);
         self.end_concluded_trial(client);
     }

@@ -36,7 +36,7 @@ pub(super) struct Standing {
     ended: Option<Status>,
     /// When a response came last.
     heard_at: Option<Duration>,
-    /// Of a route aside: the first stream that answered. A later one may lead to another server.
+    /// Of a route aside: the first stream that was answered or refused. A later one may lead to another server.
     first_stream: Option<u64>,
 }
 
@@ -84,7 +84,12 @@ impl Proxy {
         if standing.stream.is_some_and(|(current, _)| current != server) {
             return;
         }
-        standing.stream = None;
+        let stream = standing.stream.take();
+        // Refused also alone: who answers a later stream knows more.
+        if status.as_ref().is_some_and(Status::may_mean_a_type) {
+            let refused = stream.map(|(_, stream)| stream);
+            standing.first_stream = standing.first_stream.or(refused);
+        }
         standing.ended.clone_from(&status);
         standing.is_changed = true;
         let events = standing.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
@@ -159,6 +164,19 @@ impl Proxy {
             touched.extend(self.on_probe(now, route, type_url, Ok(())));
         }
         touched
+    }
+
+    /// What came aside of a main stream may be confirmed by what became of these names: nothing else may be due for long.
+    pub(super) fn look_at_asides(&mut self, main: &Route, touched: &BTreeSet<Key>) {
+        let types: BTreeSet<_> = touched.iter().map(|(type_url, _)| type_url).collect();
+        let is_retiring = |type_url: &TypeUrl| {
+            self.upstreams.get(&main.aside(type_url)).is_some_and(|upstream| upstream.is_retiring)
+        };
+        if types.into_iter().any(is_retiring)
+            && let Some(upstream) = self.upstreams.get_mut(main)
+        {
+            upstream.standing.is_changed = true;
+        }
     }
 
     fn on_probe(

@@ -93,6 +93,8 @@ fn g4_a_type_that_is_refused_on_every_stream_is_answered_with_the_original_statu
             settle(&mut world);
         }
         assert_eq!(sent(&mut leaves)[2], "n2 Y y[env=a]=1", "{protocol:?}");
+        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))), "{protocol:?}: it came back, too");
+        assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
     }
 }
 
@@ -115,6 +117,25 @@ fn g4_a_type_that_is_refused_by_errors_is_answered_so_until_a_new_stream_brings_
         world.is_up = true;
         settle(&mut world);
         assert_eq!(sent(&mut leaves), ["", "", "n2 Y y[env=a]=1"], "{protocol:?}");
+    }
+}
+
+/// Another type may be silent on the new stream, as nothing of it changed: nobody waits for that.
+#[test]
+fn a_type_that_came_back_leaves_its_own_stream_at_once() {
+    for protocol in PROTOCOLS {
+        let mut world = world(protocol, Refusal::AmongOthers);
+        // Of a name with two variants no version is brought, so its own stream is answered anew.
+        world.commit("Y y[env=b]=2");
+        let _leaves = (leaves(&world), world.leaf("Y", "y?env=b"));
+        settle(&mut world);
+        assert_eq!(world.routes().len(), 2, "{protocol:?}");
+        world.refused.clear();
+        world.lose();
+        world.is_up = true;
+        world.pass(Duration::from_secs(120));
+        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))), "{protocol:?}");
+        assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
     }
 }
 
