@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "proxy/partial.rs"]
+mod partial;
+
 /// `xds serve` or `xds proxy` on a port that the system picks; killed when dropped.
 struct Running {
     address: String,
@@ -94,10 +97,14 @@ fn xds() -> Command {
     xds
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(SOON, what, holds);
+}
+
+fn until_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < SOON, "waited in vain: {what}");
+        assert!(start.elapsed() < limit, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }

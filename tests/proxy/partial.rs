@@ -1,0 +1,510 @@
+//! The proxy in front of an upstream that cannot be asked for runtimes beside other types, over sockets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use prost::Message;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status, Streaming};
+use xds::type_url::{CLUSTER, RUNTIME, SECRET};
+use xds::{Cache, Constraints, Parameters, Resource, Server, Transaction};
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+
+use super::{Running, SOON, until, until_within};
+
+/// Which streams that ask for runtimes end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// Those that ask for another type, too.
+    AmongOthers,
+    /// All of them.
+    Always,
+    /// None: a newer server.
+    Never,
+}
+
+/// An upstream that refuses what it is told to, and has all else answered by a server of the origin's cache.
+struct Upstream {
+    address: SocketAddr,
+    runtime: Runtime,
+}
+
+#[derive(Clone)]
+struct Gate {
+    origin: AggregatedDiscoveryServiceClient<Channel>,
+    refusal: Refusal,
+    code: Code,
+}
+
+impl Upstream {
+    fn start(origin: &Arc<Cache>, refusal: Refusal, code: Code) -> Self {
+        Self::start_on("127.0.0.1:0", origin, refusal, code)
+    }
+
+    fn start_on(address: &str, origin: &Arc<Cache>, refusal: Refusal, code: Code) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let server = Server::new(Arc::clone(origin));
+        let address = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let behind = listener.local_addr().unwrap().to_string();
+            tokio::spawn(server.serve(listener, std::future::pending()));
+            let origin = AggregatedDiscoveryServiceClient::new(connect(&behind).await);
+            let service = AggregatedDiscoveryServiceServer::new(Gate { origin, refusal, code });
+            let listener = TcpListener::bind(address).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let router = tonic::transport::Server::builder().add_service(service);
+            tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
+            address
+        });
+        Self { address, runtime }
+    }
+
+    /// Ends the process, as far as its clients can see.
+    fn stop(self) {
+        self.runtime.shutdown_timeout(SOON);
+    }
+
+    /// Another process takes its place, which serves all types.
+    fn upgrade(self, origin: &Arc<Cache>) -> Self {
+        let address = self.address.to_string();
+        self.stop();
+        Self::start_on(&address, origin, Refusal::Never, Code::Ok)
+    }
+}
+
+impl Gate {
+    fn refuses(&self, types: &BTreeSet<String>) -> bool {
+        types.contains(RUNTIME)
+            && match self.refusal {
+                Refusal::AmongOthers => types.len() > 1,
+                Refusal::Always => true,
+                Refusal::Never => false,
+            }
+    }
+
+    /// Passes on what is asked and answered on one stream, until it asks for what is refused.
+    fn pass<Q: Send + 'static, R: Send + 'static>(
+        &self,
+        mut requests: Streaming<Q>,
+        type_of: impl Fn(&Q) -> &str + Send + 'static,
+        passed: mpsc::Sender<Q>,
+        mut responses: Streaming<R>,
+    ) -> Response<ReceiverStream<Result<R, Status>>> {
+        let gate = self.clone();
+        let (answers, receiver) = mpsc::channel(16);
+        tokio::spawn(async move {
+            let mut types = BTreeSet::new();
+            loop {
+                tokio::select! {
+                    request = requests.message() => {
+                        let Ok(Some(request)) = request else { return };
+                        types.insert(type_of(&request).to_owned());
+                        if gate.refuses(&types) {
+                            _ = answers.send(Err(Status::new(gate.code, REFUSED))).await;
+                            return;
+                        }
+                        _ = passed.send(request).await;
+                    }
+                    response = responses.message() => {
+                        let Ok(Some(response)) = response else { return };
+                        _ = answers.send(Ok(response)).await;
+                    }
+                }
+            }
+        });
+        Response::new(ReceiverStream::new(receiver))
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Gate {
+    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        requests: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        let (passed, receiver) = mpsc::channel(16);
+        let answer = self.origin.clone().stream_aggregated_resources(ReceiverStream::new(receiver)).await?;
+        Ok(self.pass(requests.into_inner(), |request| &request.type_url, passed, answer.into_inner()))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        requests: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let (passed, receiver) = mpsc::channel(16);
+        let answer = self.origin.clone().delta_aggregated_resources(ReceiverStream::new(receiver)).await?;
+        Ok(self.pass(requests.into_inner(), |request| &request.type_url, passed, answer.into_inner()))
+    }
+}
+
+/// A message whose field 1 is the name, with something to tell versions apart.
+#[derive(Clone, PartialEq, Message)]
+struct Payload {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "100")]
+    content: String,
+}
+
+/// Changes all three types: a cluster and a secret for everybody, and a runtime with a variant for each
+/// environment.
+fn commit(origin: &Cache, content: &str) {
+    let mut transaction = Transaction::new();
+    let mut put = |type_url: &str, content: String, constraints| {
+        let payload = Payload { name: "x".into(), content }.encode_to_vec();
+        let resource = Resource::new(type_url.into(), "x".into(), payload.into()).unwrap();
+        transaction.put(resource.with_constraints(constraints));
+    };
+    put(CLUSTER, content.into(), Constraints::NONE);
+    put(SECRET, content.into(), Constraints::NONE);
+    for env in ["a", "b"] {
+        let parameters = Parameters::from_iter([("env", env)]);
+        let whom = Constraints::agreeing_with(&parameters, &["env".into()]).unwrap();
+        put(RUNTIME, format!("{content} of {env}"), whom);
+    }
+    origin.commit(transaction).unwrap();
+}
+
+/// What came for each type, in order: the contents of a response, `-` and what it removes, `!` and what it
+/// refuses. The end of the stream counts as a response of each type.
+type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
+
+/// A delta stream that asks for the names of some types and acknowledges every response.
+struct Subscriber {
+    env: &'static str,
+    types: Vec<&'static str>,
+    heard: Heard,
+}
+
+impl Subscriber {
+    fn new(proxy: &Proxy, env: &'static str, types: &[&'static str]) -> Self {
+        let subscriber = Self { env, types: types.to_vec(), heard: Heard::default() };
+        for type_url in types {
+            subscriber.heard.lock().unwrap().insert(type_url, Vec::new());
+        }
+        proxy.clients.spawn(listen(
+            proxy.running.address.clone(),
+            node(env, proxy.next_pod()),
+            subscriber.types.clone(),
+            Arc::clone(&subscriber.heard),
+        ));
+        subscriber
+    }
+
+    fn heard(&self, type_url: &str) -> Vec<String> {
+        self.heard.lock().unwrap()[type_url].clone()
+    }
+
+    /// Whether it has these contents of all its types, each once and in order. Anything else that came is a
+    /// failure.
+    fn has(&self, contents: &[&str]) -> bool {
+        self.types.iter().all(|type_url| {
+            let heard = self.heard(type_url);
+            let expected: Vec<_> = contents.iter().map(|content| self.expected(type_url, content)).collect();
+            assert!(expected.starts_with(&heard), "{type_url} for {}: {heard:?}", self.env);
+            heard == expected
+        })
+    }
+
+    fn expected(&self, type_url: &str, content: &str) -> String {
+        match type_url {
+            RUNTIME => format!("{content} of {}", self.env),
+            _ => content.to_owned(),
+        }
+    }
+}
+
+async fn listen(address: String, node: Node, types: Vec<&'static str>, heard: Heard) {
+    let note = |type_url: &str, text: String| {
+        heard.lock().unwrap().get_mut(type_url).unwrap().push(text);
+    };
+    let mut client = AggregatedDiscoveryServiceClient::new(connect(&address).await);
+    let (requests, receiver) = mpsc::channel(16);
+    let mut node = Some(node);
+    for &type_url in &types {
+        let type_url = type_url.into();
+        let resource_names_subscribe = vec!["x".into()];
+        let node = node.take();
+        let request =
+            DeltaDiscoveryRequest { node, type_url, resource_names_subscribe, ..Default::default() };
+        requests.send(request).await.unwrap();
+    }
+    let mut responses =
+        client.delta_aggregated_resources(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    loop {
+        let response = match responses.message().await {
+            Ok(Some(response)) => response,
+            end => return types.iter().for_each(|type_url| note(type_url, format!("{end:?}"))),
+        };
+        let type_url = response.type_url;
+        let contents = response.resources.into_iter().map(|resource| {
+            let payload = resource.resource.expect("a payload").value;
+            Payload::decode(payload).unwrap().content
+        });
+        let removed = response.removed_resources.into_iter().map(|name| format!("-{name}"));
+        let refused = response.resource_errors.into_iter().map(|error| {
+            let status = error.error_detail.unwrap_or_default();
+            format!("!{} {}", status.code, status.message)
+        });
+        note(&type_url, contents.chain(removed).chain(refused).collect::<Vec<_>>().join(" "));
+        let response_nonce = response.nonce;
+        let ack = DeltaDiscoveryRequest { type_url, response_nonce, ..Default::default() };
+        _ = requests.send(ack).await;
+    }
+}
+
+async fn connect(address: &str) -> Channel {
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+fn node(env: &str, pod: usize) -> Node {
+    let pairs = [("env", env.to_owned()), ("pod", pod.to_string())];
+    let fields = pairs.into_iter().map(|(key, value)| (key.to_owned(), value.into()));
+    let metadata = Some(prost_types::Struct { fields: fields.collect() });
+    Node { id: format!("pod-{pod}"), metadata, ..Node::default() }
+}
+
+/// A proxy, and those who subscribe to it.
+struct Proxy {
+    running: Running,
+    clients: Runtime,
+    pods: Mutex<usize>,
+    /// How many streams it has for all that can share one.
+    main_streams: usize,
+}
+
+impl Proxy {
+    fn start(upstream: &Upstream, mode: Mode) -> Self {
+        let address = upstream.address.to_string();
+        // A wait that ends with UNAVAILABLE is another rule's, and a busy machine may find the type slowly.
+        let arguments = ["proxy", "--upstream", &address, "--miss-deadline", "60s"];
+        let (more, main_streams): (&[&str], _) = match mode {
+            Mode::Delta => (&[], 1),
+            Mode::Sotw => (&["--sotw"], 1),
+            Mode::ByNode => (&["--by-node", "env"], 2),
+        };
+        Self {
+            running: Running::start(&[&arguments, more].concat()),
+            clients: Runtime::new().unwrap(),
+            pods: Mutex::default(),
+            main_streams,
+        }
+    }
+
+    /// Makes each client one of its own: no two have the same parameters.
+    fn next_pod(&self) -> usize {
+        let mut pods = self.pods.lock().unwrap();
+        *pods += 1;
+        *pods
+    }
+
+    /// One of each type alone, and one of all types, with a runtime for either environment.
+    fn subscribers(&self) -> Vec<Subscriber> {
+        let all = ["a", "b"].map(|env| Subscriber::new(self, env, &TYPES));
+        let alone = TYPES.map(|type_url| Subscriber::new(self, "a", &[type_url]));
+        all.into_iter().chain(alone).collect()
+    }
+
+    /// The state of a type on each stream that it could share with others.
+    fn states(&self, type_url: &str) -> Vec<String> {
+        let status = self.running.status();
+        let is_main = |upstream: &&Value| !upstream["route"].as_str().unwrap().starts_with("aside");
+        let upstreams = status["upstreams"].as_array().unwrap().iter().filter(is_main);
+        upstreams
+            .filter_map(|upstream| Some(upstream["types"][type_url]["state"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    /// Whether a type is in this state wherever it is asked for.
+    fn is(&self, type_url: &str, state: &str) -> bool {
+        self.states(type_url) == vec![state; self.main_streams]
+    }
+
+    /// Whether a type is had wherever it is asked for. D21: it stays stale where nothing changed since the
+    /// stream before, as then there is nothing to send.
+    fn is_healthy(&self, type_url: &str) -> bool {
+        let states = self.states(type_url);
+        states.len() == self.main_streams
+            && states.iter().all(|state| ["synced", "stale"].contains(&state.as_str()))
+    }
+
+    /// How many streams there are for a type that cannot share one.
+    fn asides(&self) -> usize {
+        let status = self.running.status();
+        let routes = status["upstreams"].as_array().unwrap().iter().map(|upstream| &upstream["route"]);
+        routes.filter(|route| route.as_str().unwrap().starts_with("aside")).count()
+    }
+
+    fn asked_upstream(&self) -> u64 {
+        self.running.status()["asked_upstream"].as_u64().unwrap()
+    }
+
+    /// Clusters and secrets are had, runtimes are not, and both pages say so.
+    fn assert_partial(&self, code: &str) {
+        until("the type is found and the others are had", || {
+            self.is(RUNTIME, "rejected") && [CLUSTER, SECRET].into_iter().all(|of| self.is_healthy(of))
+        });
+        assert_eq!(self.running.http("/readyz/CDS"), (200, "ready\n".into()));
+        assert_eq!(self.running.http("/readyz/SDS"), (200, "ready\n".into()));
+        let why = format!("the upstream does not serve it: {code}: {REFUSED}\n");
+        assert_eq!(self.running.http("/readyz/RTDS"), (503, why));
+        assert_eq!(self.asides(), self.main_streams, "{:#}", self.running.status());
+    }
+}
+
+/// How the upstream is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Delta,
+    Sotw,
+    ByNode,
+}
+
+/// Waits until all have these contents, and sees that nobody gets anything else meanwhile.
+fn until_all_have(subscribers: &[Subscriber], contents: &[&str]) {
+    until(&format!("{contents:?} came"), || {
+        // No shortcut: each is looked at.
+        subscribers.iter().filter(|subscriber| subscriber.has(contents)).count() == subscribers.len()
+    });
+}
+
+fn a_refused_type_comes_back(mode: Mode, code: Code, code_name: &str) {
+    let origin = Cache::new();
+    commit(&origin, "1");
+    let upstream = Upstream::start(&origin, Refusal::AmongOthers, code);
+    let proxy = Proxy::start(&upstream, mode);
+    let mut subscribers = proxy.subscribers();
+    until_all_have(&subscribers, &["1"]);
+    proxy.assert_partial(code_name);
+    commit(&origin, "2");
+    until_all_have(&subscribers, &["1", "2"]);
+    let before = proxy.asked_upstream();
+    let late = Subscriber::new(&proxy, "a", &[RUNTIME]);
+    until("the runtime came", || late.has(&["2"]));
+    if mode != Mode::ByNode {
+        assert_eq!(proxy.asked_upstream(), before + 1, "what passes through is asked for by each");
+    }
+    proxy.assert_partial(code_name);
+
+    let upstream = upstream.upgrade(&origin);
+    until_within(UPGRADE, "the type is cached", || {
+        assert!(late.has(&["2"]), "nothing changed");
+        until_all_have(&subscribers, &["1", "2"]);
+        proxy.running.http("/readyz/RTDS").0 == 200 && proxy.asides() == 0
+    });
+    for type_url in TYPES {
+        assert!(proxy.is_healthy(type_url), "{:#}", proxy.running.status());
+    }
+    commit(&origin, "3");
+    until_all_have(&subscribers, &["1", "2", "3"]);
+    until("the change came", || late.has(&["2", "3"]));
+    // What would come a second time is before this.
+    commit(&origin, "4");
+    until_all_have(&subscribers, &["1", "2", "3", "4"]);
+    until("the next change came", || late.has(&["2", "3", "4"]));
+
+    // It is cached: who comes now is served from what is at hand, without the upstream, too.
+    let before = proxy.asked_upstream();
+    subscribers = vec![Subscriber::new(&proxy, "a", &TYPES), Subscriber::new(&proxy, "b", &TYPES)];
+    until_all_have(&subscribers, &["4"]);
+    assert_eq!(proxy.asked_upstream(), before);
+    upstream.stop();
+    until("the loss is told", || {
+        let status = proxy.running.status();
+        let all = status["upstreams"].as_array().unwrap();
+        all.iter().all(|upstream| upstream["servers"][0]["connected"] == false)
+    });
+    subscribers.push(Subscriber::new(&proxy, "b", &TYPES));
+    until_all_have(&subscribers, &["4"]);
+}
+
+#[test]
+fn a_type_that_delta_upstreams_refuse_among_others_passes_through_and_is_cached_after_their_upgrade() {
+    a_refused_type_comes_back(Mode::Delta, Code::Unimplemented, "UNIMPLEMENTED");
+}
+
+#[test]
+fn a_type_that_sotw_upstreams_refuse_among_others_passes_through_and_is_cached_after_their_upgrade() {
+    a_refused_type_comes_back(Mode::Sotw, Code::InvalidArgument, "INVALID_ARGUMENT");
+}
+
+#[test]
+fn a_type_that_upstreams_by_node_refuse_among_others_passes_through_and_is_cached_after_their_upgrade() {
+    a_refused_type_comes_back(Mode::ByNode, Code::NotFound, "NOT_FOUND");
+}
+
+#[test]
+fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_status_and_others_go_on() {
+    let modes = [
+        (Mode::Delta, Code::Unimplemented, "UNIMPLEMENTED"),
+        (Mode::Sotw, Code::InvalidArgument, "INVALID_ARGUMENT"),
+        (Mode::ByNode, Code::Unimplemented, "UNIMPLEMENTED"),
+    ];
+    for (mode, code, code_name) in modes {
+        let origin = Cache::new();
+        commit(&origin, "1");
+        let upstream = Upstream::start(&origin, Refusal::Always, code);
+        let proxy = Proxy::start(&upstream, mode);
+        let all = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &TYPES));
+        let refused = vec![format!("!{} {REFUSED}", code as i32)];
+        until("clients are told", || all.iter().all(|one| one.heard(RUNTIME) == refused));
+        proxy.assert_partial(code_name);
+        commit(&origin, "2");
+        for type_url in [CLUSTER, SECRET] {
+            until("changes come", || all.iter().all(|one| one.heard(type_url) == ["1", "2"]));
+        }
+        let others = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[CLUSTER, SECRET]));
+        until("the others come", || others.iter().all(|other| other.has(&["2"])));
+        let late = Subscriber::new(&proxy, "a", &[RUNTIME]);
+        until("late ones are told, too", || late.heard(RUNTIME) == refused);
+        // Nobody is told twice, whatever became of the stream of its own meanwhile.
+        commit(&origin, "3");
+        for type_url in [CLUSTER, SECRET] {
+            until("changes come", || all.iter().all(|one| one.heard(type_url) == ["1", "2", "3"]));
+        }
+        assert!(all.iter().chain([&late]).all(|one| one.heard(RUNTIME) == refused), "{mode:?}");
+        proxy.assert_partial(code_name);
+
+        let upstream = upstream.upgrade(&origin);
+        until_within(UPGRADE, "the type is cached", || {
+            proxy.running.http("/readyz/RTDS").0 == 200 && proxy.asides() == 0
+        });
+        let have = |contents: &[&str]| {
+            let mut told = all.iter().chain([&late]);
+            told.all(|one| {
+                let served = contents.iter().map(|content| one.expected(RUNTIME, content));
+                one.heard(RUNTIME) == refused.iter().cloned().chain(served).collect::<Vec<_>>()
+            })
+        };
+        until("the content came", || have(&["3"]));
+        commit(&origin, "4");
+        until("each content came once", || have(&["3", "4"]));
+        upstream.stop();
+    }
+}
+
+/// The refused one is the last in order. The proxy asks for the first half of its suspects first; an upstream
+/// that serves the refused type alone would answer then, and the next type be taken for the one that ends the
+/// stream.
+const TYPES: [&str; 3] = [CLUSTER, SECRET, RUNTIME];
+const REFUSED: &str = "no such type beside others";
+
+/// The stream of its own brings nothing in delta when nothing changed, so that a look after 30 s decides.
+const UPGRADE: Duration = Duration::from_secs(60);
