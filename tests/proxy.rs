@@ -97,6 +97,15 @@ fn xds() -> Command {
     xds
 }
 
+/// S31: in SotW a version is that of a response, and what comes in one response and what in the next is a matter of time.
+fn comparable(question: &[&str], got: (Option<i32>, Vec<Value>)) -> (Option<i32>, Vec<Value>) {
+    let (code, mut lines) = got;
+    if question.contains(&"--sotw") {
+        lines.iter_mut().filter_map(Value::as_object_mut).for_each(|line| _ = line.remove("version"));
+    }
+    (code, lines)
+}
+
 fn until(what: &str, holds: impl FnMut() -> bool) {
     until_within(SOON, what, holds);
 }
@@ -128,17 +137,18 @@ fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
         &["--sotw", "LDS", "*", "env=prod"],
         &["--sotw", "EDS", "prod-v1", "rest", "env=prod"],
     ];
-    let answers: Vec<_> = questions.iter().map(|question| origin.get(question)).collect();
+    let answers: Vec<_> =
+        questions.iter().map(|question| comparable(question, origin.get(question))).collect();
     for (question, answer) in questions.iter().zip(&answers) {
         assert_eq!(answer.0, Some(0), "{question:?}: {answer:?}");
         assert!(!answer.1.is_empty());
-        assert_eq!(second.get(question), *answer, "{question:?}");
+        assert_eq!(comparable(question, second.get(question)), *answer, "{question:?}");
     }
     assert_eq!(second.get(&["CDS", "nothing", "env=prod"]).0, Some(3), "what does not exist is told");
 
     drop(origin);
     for (question, answer) in questions.iter().zip(&answers) {
-        assert_eq!(second.get(question), *answer, "{question:?}");
+        assert_eq!(comparable(question, second.get(question)), *answer, "{question:?}");
     }
     // A new locator waits, and is not told that there is none.
     let (code, lines) = second.get(&["CDS", "never-asked", "env=prod", "--timeout", "12"]);
@@ -153,7 +163,7 @@ fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
     drop(first);
     let second = Running::start_on(&address, &arguments);
     for (question, answer) in questions.iter().zip(&answers) {
-        assert_eq!(second.get(question), *answer, "from the file: {question:?}");
+        assert_eq!(comparable(question, second.get(question)), *answer, "from the file: {question:?}");
     }
     _ = fs::remove_file(&file);
 }

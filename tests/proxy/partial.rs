@@ -507,4 +507,4 @@ const TYPES: [&str; 3] = [CLUSTER, SECRET, RUNTIME];
 const REFUSED: &str = "no such type beside others";
 
 /// The stream of its own brings nothing in delta when nothing changed, so that a look after 30 s decides.
-const UPGRADE: Duration = Duration::from_secs(60);
+const UPGRADE: Duration = Duration::from_secs(150);

@@ -295,6 +295,13 @@ impl Health {
         self.types.get(type_url)?.probe_at
     }
 
+    /// When a probe may show something, sooner or later than planned.
+    pub fn probe_next(&mut self, type_url: &TypeUrl, at: Duration) {
+        if let Some(probe_at) = self.types.get_mut(type_url).and_then(|of| of.probe_at.as_mut()) {
+            *probe_at = at;
+        }
+    }
+
     /// What became of a probe: `Ok` when its stream was answered or stood for the resource timeout. The type may then be
     /// asked on the main stream again, at once. An error leaves it isolated, with its original status.
     pub fn on_probe(&mut self, now: Duration, type_url: &TypeUrl, outcome: Result<(), Status>) -> Vec<Event> {

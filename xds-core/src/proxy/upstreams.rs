@@ -50,6 +50,17 @@ impl Standing {
         self.is_changed
     }
 
+    /// When a stream that is being made, or was made a short while ago, may show something.
+    fn shows_at(&self, now: Duration, timeout: Duration) -> Option<Duration> {
+        match (self.stream, self.first_stream) {
+            (None, _) => Some(now + timeout),
+            (Some((_, stream)), Some(first)) if stream > first => {
+                Some(self.opened_at + timeout).filter(|at| *at > now)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a stream stands that was made after the one that answered first, and long enough. In delta there may be nothing
     /// to say (D21).
     fn stands_anew(&self, now: Duration, timeout: Duration) -> bool {
@@ -123,8 +134,20 @@ impl Proxy {
         let touched = self.hear_health(route, events);
         if is_open {
             self.note_asked(now, route);
+            self.expect_probe(now, route);
         }
         touched
+    }
+
+    /// A stream aside was made anew: that may be to an upstream that knows the type.
+    fn expect_probe(&mut self, now: Duration, aside: &Route) {
+        let Route::Aside { type_url, .. } = aside else { return };
+        let timeout = self.config.resource_timeout;
+        let shows_at = self.upstreams.get(aside).and_then(|of| of.standing.shows_at(now, timeout));
+        let main = self.upstreams.get_mut(&aside.main());
+        if let (Some(at), Some(health)) = (shows_at, main.and_then(|main| main.standing.health.as_mut())) {
+            health.probe_next(type_url, at);
+        }
     }
 
     /// What may be asked goes out as soon as the transport has room.
@@ -267,6 +290,12 @@ impl Proxy {
                 let aside = route.aside(&type_url);
                 let standing = self.upstreams.get(&aside).map(|upstream| &upstream.standing);
                 let timeout = self.config.resource_timeout;
+                let shows_at = standing.and_then(|standing| standing.shows_at(now, timeout));
+                if let Some(at) = shows_at {
+                    let health = self.upstreams.get_mut(&route).and_then(|of| of.standing.health.as_mut());
+                    health.into_iter().for_each(|health| health.probe_next(&type_url, at));
+                    continue;
+                }
                 let outcome = match standing.is_some_and(|standing| standing.stands_anew(now, timeout)) {
                     true => Ok(()),
                     // The same stream as before shows nothing new: the type would end the main stream again.
