@@ -23,6 +23,9 @@ use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_serve
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
+use xds_proto::envoy::service::runtime::v3::runtime_discovery_service_server::{
+    RuntimeDiscoveryService, RuntimeDiscoveryServiceServer,
+};
 
 use super::{Running, SOON, until, until_within};
 
@@ -33,6 +36,8 @@ enum Refusal {
     AmongOthers,
     /// All of them.
     Always,
+    /// All of them; the service of runtimes serves them.
+    Aggregated,
     /// None: a newer server.
     Never,
 }
@@ -63,10 +68,12 @@ impl Upstream {
             let behind = listener.local_addr().unwrap().to_string();
             tokio::spawn(server.serve(listener, std::future::pending()));
             let origin = AggregatedDiscoveryServiceClient::new(connect(&behind).await);
+            let own = Gate { origin: origin.clone(), refusal: Refusal::Never, code };
+            let own = (refusal == Refusal::Aggregated).then(|| RuntimeDiscoveryServiceServer::new(own));
             let service = AggregatedDiscoveryServiceServer::new(Gate { origin, refusal, code });
             let listener = TcpListener::bind(address).await.unwrap();
             let address = listener.local_addr().unwrap();
-            let router = tonic::transport::Server::builder().add_service(service);
+            let router = tonic::transport::Server::builder().add_service(service).add_optional_service(own);
             tokio::spawn(router.serve_with_incoming(TcpListenerStream::new(listener)));
             address
         });
@@ -91,7 +98,7 @@ impl Gate {
         types.contains(RUNTIME)
             && match self.refusal {
                 Refusal::AmongOthers => types.len() > 1,
-                Refusal::Always => true,
+                Refusal::Always | Refusal::Aggregated => true,
                 Refusal::Never => false,
             }
     }
@@ -151,6 +158,33 @@ impl AggregatedDiscoveryService for Gate {
         let (passed, receiver) = mpsc::channel(16);
         let answer = self.origin.clone().delta_aggregated_resources(ReceiverStream::new(receiver)).await?;
         Ok(self.pass(requests.into_inner(), |request| &request.type_url, passed, answer.into_inner()))
+    }
+}
+
+#[tonic::async_trait]
+impl RuntimeDiscoveryService for Gate {
+    type StreamRuntimeStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
+    type DeltaRuntimeStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+
+    async fn stream_runtime(
+        &self,
+        requests: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamRuntimeStream>, Status> {
+        self.stream_aggregated_resources(requests).await
+    }
+
+    async fn delta_runtime(
+        &self,
+        requests: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaRuntimeStream>, Status> {
+        self.delta_aggregated_resources(requests).await
+    }
+
+    async fn fetch_runtime(
+        &self,
+        _: Request<DiscoveryRequest>,
+    ) -> Result<Response<DiscoveryResponse>, Status> {
+        Err(Status::unimplemented("nobody polls"))
     }
 }
 
@@ -448,6 +482,31 @@ fn a_type_that_sotw_upstreams_refuse_among_others_passes_through_and_is_cached_a
 #[test]
 fn a_type_that_upstreams_by_node_refuse_among_others_passes_through_and_is_cached_after_their_upgrade() {
     a_refused_type_comes_back(Mode::ByNode, Code::NotFound, "NOT_FOUND");
+}
+
+#[test]
+fn a_type_that_only_its_own_service_serves_passes_through() {
+    for (mode, code, code_name) in [
+        (Mode::Delta, Code::Unimplemented, "UNIMPLEMENTED"),
+        (Mode::Sotw, Code::InvalidArgument, "INVALID_ARGUMENT"),
+    ] {
+        let origin = Cache::new();
+        commit(&origin, "1");
+        let upstream = Upstream::start(&origin, Refusal::Aggregated, code);
+        let proxy = Proxy::start(&upstream, mode);
+        let all = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[CLUSTER, SECRET]));
+        until("the others come", || all.iter().all(|one| one.has(&["1"])));
+        let runtimes = ["a", "b"].map(|env| Subscriber::new(&proxy, env, &[RUNTIME]));
+        // Until it is known that there is another service they may be told why not.
+        let come = |content: &str| {
+            runtimes.iter().all(|one| one.heard(RUNTIME).last() == Some(&one.expected(RUNTIME, content)))
+        };
+        until("the runtimes come", || come("1"));
+        proxy.assert_partial(code_name);
+        commit(&origin, "2");
+        until("changes come", || all.iter().all(|one| one.has(&["1", "2"])) && come("2"));
+        upstream.stop();
+    }
 }
 
 #[test]

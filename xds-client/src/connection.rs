@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
+use http::uri::PathAndQuery;
 use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status};
 use tracing::{debug, info, warn};
@@ -112,7 +113,9 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
             Protocol::Sotw => SOTW,
             Protocol::Delta => DELTA,
         };
-        let path = http::uri::PathAndQuery::from_static(path);
+        let other = hub.relay.as_ref().and_then(|relay| relay.path(protocol));
+        let path =
+            other.and_then(|path| path.parse().ok()).unwrap_or_else(|| PathAndQuery::from_static(path));
         let response = client.streaming(request, path, Frames).await.map_err(TransportError::Refused)?;
         Ok::<_, TransportError>(response.into_inner())
     };

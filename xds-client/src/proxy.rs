@@ -21,6 +21,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
 use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId, XdstpName};
+use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
@@ -96,6 +98,8 @@ struct Guard(Arc<Shared>);
 pub(crate) struct Relay {
     route: Route,
     shared: Arc<Shared>,
+    /// The next stream is opened on the service of the type.
+    asks_own_service: AtomicBool,
 }
 
 /// How one upstream stands.
@@ -307,7 +311,11 @@ impl Shared {
             .resource_timeout(self.config.resource_timeout)
             .relay(RelaySettings {
                 relay: route.relay(&self.cache, &self.config.upstream),
-                proxy: Relay { route: route.clone(), shared: Arc::clone(self) },
+                proxy: Relay {
+                    route: route.clone(),
+                    shared: Arc::clone(self),
+                    asks_own_service: AtomicBool::new(false),
+                },
                 // What is for one locator alone, or passes through, is not kept.
                 persist: self.persist.clone().filter(|_| matches!(route, Route::Shared | Route::Node(_))),
                 restored,
@@ -452,7 +460,30 @@ async fn run(shared: Arc<Shared>) {
 impl Relay {
     /// To be told before the client hears of it.
     pub(crate) fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
+        // A server that refuses a type in the aggregated service may have a service for it, and the other way round. One that
+        // takes its place is asked from the start.
+        if matches!(self.route, Route::Aside { .. }) {
+            let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
+            let asked_it = self.asks_own_service.load(Ordering::Relaxed);
+            self.asks_own_service.store(is_refused && !asked_it, Ordering::Relaxed);
+        }
         self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
+    }
+
+    /// Where the next stream is opened, if not on the aggregated service.
+    pub(crate) fn path(&self, protocol: machine::Protocol) -> Option<String> {
+        let Route::Aside { type_url, .. } = &self.route else { return None };
+        let asks_own_service = self.asks_own_service.load(Ordering::Relaxed);
+        self.shared.lock().machine.on_own_service(&self.route, asks_own_service);
+        if !asks_own_service {
+            return None;
+        }
+        let service = SERVICES.iter().find(|service| service.type_url == type_url.as_str())?;
+        let method = match protocol {
+            machine::Protocol::Sotw => service.sotw,
+            machine::Protocol::Delta => service.delta,
+        };
+        Some(format!("/{}/{}", service.service, method?))
     }
 
     pub(crate) fn start(&self) -> Instant {

@@ -36,6 +36,8 @@ pub(super) struct Standing {
     ended: Option<Status>,
     /// When a response came last.
     heard_at: Option<Duration>,
+    /// Of a route aside: its stream is one of the service of the type, which says nothing of the main stream.
+    is_own_service: bool,
     /// Of a route aside: the first stream that was answered or refused. A later one may lead to another server.
     first_stream: Option<u64>,
 }
@@ -54,7 +56,7 @@ impl Standing {
     fn shows_at(&self, now: Duration, timeout: Duration) -> Option<Duration> {
         match (self.stream, self.first_stream) {
             (None, _) => Some(now + timeout),
-            (Some((_, stream)), Some(first)) if stream > first => {
+            (Some((_, stream)), Some(first)) if stream > first && !self.is_own_service => {
                 Some(self.opened_at + timeout).filter(|at| *at > now)
             }
             _ => None,
@@ -65,7 +67,7 @@ impl Standing {
     /// to say (D21).
     fn stands_anew(&self, now: Duration, timeout: Duration) -> bool {
         let is_new = self.stream.zip(self.first_stream).is_some_and(|((_, stream), first)| stream > first);
-        is_new && self.opened_at + timeout <= now
+        is_new && !self.is_own_service && self.opened_at + timeout <= now
     }
 }
 
@@ -109,6 +111,13 @@ impl Proxy {
             touched.extend(self.turn(type_url));
         }
         self.review_all(now, touched);
+    }
+
+    /// The next stream of a route aside is opened on the service of the type, or on the aggregated one.
+    pub fn on_own_service(&mut self, aside: &Route, is_own_service: bool) {
+        if let Some(upstream) = self.upstreams.get_mut(aside) {
+            upstream.standing.is_own_service = is_own_service;
+        }
     }
 
     /// Which stream of a client stands after an event; the names that have to be looked at again.
@@ -173,6 +182,7 @@ impl Proxy {
         standing.heard_at = Some(now);
         let stream = standing.stream.map_or(0, |(_, stream)| stream);
         let is_new = stream > *standing.first_stream.get_or_insert(stream);
+        let is_own_service = standing.is_own_service;
         let mut events = Vec::new();
         if let Some(health) = &mut standing.health {
             events = match refused {
@@ -183,7 +193,7 @@ impl Proxy {
         }
         let mut touched = self.hear_health(route, events);
         // It is served aside on a stream that was made since: that may be another server, which knows the type.
-        if matches!(route, Route::Aside { .. }) && is_new {
+        if matches!(route, Route::Aside { .. }) && is_new && !is_own_service {
             touched.extend(self.on_probe(now, route, type_url, Ok(())));
         }
         touched

@@ -71,7 +71,8 @@ impl Generation {
 
 impl Status {
     /// Whether servers end a stream with it when they do not know a type. Others speak of the server or the network.
-    pub(in crate::proxy) fn may_mean_a_type(&self) -> bool {
+    #[must_use]
+    pub fn may_mean_a_type(&self) -> bool {
         [UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::NOT_FOUND].contains(&self.code)
     }
 }
