@@ -1,12 +1,14 @@
 //! Whatever comes in whatever order: who asks ends up with what the origin has for it, and loses nothing on the way that the
 //! origin had for it all the time.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quickcheck::{Arbitrary, Gen, quickcheck};
 
 use super::fixture::World;
 use super::{ProxyConfig, ProxyLoad, Sharing};
+use crate::Parameters;
 use crate::client::Protocol;
 use crate::server::fixture::{Delta, commit, parameters, type_url};
 
@@ -175,6 +177,7 @@ impl Run {
 }
 
 fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
+    let sharing = config.sharing;
     let world = World::new(protocol, "", config);
     let leaves = (0..LEAVES).map(|_| None).collect();
     let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0 };
@@ -185,6 +188,9 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
         let place = (NAMES[leaf.name], LOCATORS[leaf.locator]);
         assert_eq!(has, run.origin(leaf.name, leaf.locator), "{place:?}");
     }
+    if sharing == Sharing::Trust {
+        check_questions(&run.world);
+    }
     run.leaves.clear();
     run.world.run();
     for _ in 0..3 {
@@ -194,6 +200,19 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     let snapshot = run.world.proxy.cache().snapshot();
     let left = snapshot.of_type(&type_url("CDS")).map_or(0, |of| of.iter().count());
     assert_eq!(left, 0, "nobody asks for it");
+}
+
+/// T43b, T35: one question for each set of the keys that decide, and one for each locator that nothing is for.
+fn check_questions(world: &World) {
+    for ((_, name), of_name) in &world.proxy.names {
+        let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));
+        let is_shared = !of_name.is_unshared && !of_name.is_eager && !of_name.keys.is_empty();
+        let (found, missing): (Vec<_>, Vec<_>) =
+            of_name.wants.iter().partition(|(_, want)| want.is_found && is_shared);
+        let kinds: BTreeSet<_> = found.into_iter().map(|(bound, _)| project(bound)).collect();
+        let used = of_name.questions.values().filter(|question| question.users > 0).count();
+        assert!(used <= kinds.len() + missing.len(), "{name:?}: {used} questions");
+    }
 }
 
 quickcheck! {
