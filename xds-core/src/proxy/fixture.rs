@@ -126,6 +126,14 @@ impl World {
         outcome
     }
 
+    /// Has the upstream say something that is not so, if it is asked by now.
+    pub(super) fn lie(&mut self, text: &str) {
+        let asked = self.upstreams.get_mut(&Route::Shared).filter(|upstream| upstream.stream.is_some());
+        let Some(upstream) = asked.filter(|_| self.trying.is_none()) else { return };
+        let outcome = upstream.client.on_response(self.now, 0, &scripted::response(text, self.protocol));
+        self.proxy.on_outcome(self.now, &Route::Shared, &upstream.client, &outcome.expect("a response"));
+    }
+
     /// The client of the shared route before anything is asked, with what it knew in an earlier life.
     pub(super) fn restore(&mut self, restored: Vec<Restored>) {
         let mut client = Client::new(self.config_of(&Route::Shared));
@@ -292,7 +300,8 @@ impl World {
         while let Some((route, response)) =
             if self.is_slow || self.trying.is_some() { None } else { self.held.pop_front() }
         {
-            let upstream = self.upstreams.get_mut(&route).unwrap();
+            // A client that is not needed any more reads nothing.
+            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
             if let Some(delivery) = self.proxy.try_first(&route, &upstream.client, 0, &response) {
                 self.trying = Some((response, delivery));
                 return true;

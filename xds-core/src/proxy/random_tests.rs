@@ -20,6 +20,7 @@ enum Step {
     Slow(bool),
     Up(bool),
     Pass(u64),
+    Lie(usize),
     Run,
     Read { leaf: usize },
 }
@@ -46,6 +47,18 @@ const LOCATORS: [&str; 8] = [
     "ver=2&pod=5",
 ];
 
+/// What an upstream may say that keeps to no rule.
+const LIES: [&str; 8] = [
+    "CDS v1 n9: r[env=a]=L1 r[env=b]=L2",
+    "CDS v1 n9: r=L3 s[env=a]=L4",
+    "CDS v1 n9: s[ver=1]=L5 -r[env=a]",
+    "CDS v1 n9: -r -s",
+    "CDS v1 n9: r[env=a]=L6 r[env=a,ver=1]=L7",
+    "CDS v1 n9: r!5 s!14",
+    "CDS v1 n9: s[env=a]=L8* s[!env]=L9",
+    "CDS v1 n9: s[env!=c]=L10",
+];
+
 const NAMES: [&str; 2] = ["r", "s"];
 
 const LEAVES: usize = 5;
@@ -53,7 +66,7 @@ const LEAVES: usize = 5;
 impl Arbitrary for Step {
     fn arbitrary(g: &mut Gen) -> Self {
         let mut below = |bound: usize| usize::arbitrary(g) % bound;
-        match below(16) {
+        match below(17) {
             0..4 => Self::Ask { leaf: below(LEAVES), name: below(2), locator: below(LOCATORS.len()) },
             4 => Self::Leave { leaf: below(LEAVES) },
             5..8 => Self::Put { name: below(2), variants: below(VARIANTS.len()) },
@@ -61,6 +74,7 @@ impl Arbitrary for Step {
             9 => Self::Up(below(3) > 0),
             10 => Self::Pass([1, 40, 60, 900][below(4)]),
             11..14 => Self::Run,
+            14 => Self::Lie(below(LIES.len())),
             _ => Self::Read { leaf: below(LEAVES) },
         }
     }
@@ -80,6 +94,7 @@ struct Run {
     leaves: Vec<Option<Leaf>>,
     content: [(usize, usize); 2],
     puts: usize,
+    has_lied: bool,
 }
 
 impl Run {
@@ -127,13 +142,15 @@ impl Run {
             assert!(puts.next().is_none(), "one variant for one locator (T3): {line}");
             let is_gone = |name: &str| {
                 let plain = name.split('[').next().unwrap();
-                rest.split_whitespace().any(|word| word == format!("-{name}") || word == format!("-{plain}"))
+                // T43c: what came by name alone has no constraints.
+                let told = [format!("-{name}"), format!("-{plain}"), format!("-{name}[]")];
+                rest.split_whitespace().any(|word| told.iter().any(|told| told == word))
             };
             if leaf.has.is_none() {
                 leaf.has = before.filter(|(name, _)| !is_gone(name));
             }
             if rest.contains(" -") && leaf.has.is_none() {
-                assert!(!leaf.had_always, "{line}: the origin had it all the time");
+                assert!(!leaf.had_always || self.has_lied, "{line}: the origin had it all the time");
             }
         }
     }
@@ -157,6 +174,10 @@ impl Run {
             Step::Slow(is_slow) => self.world.is_slow = is_slow,
             Step::Up(true) => self.world.is_up = true,
             Step::Up(false) => self.world.lose(),
+            Step::Lie(lie) => {
+                self.has_lied = true;
+                self.world.lie(LIES[lie]);
+            }
             Step::Pass(millis) => self.world.pass(Duration::from_millis(millis)),
             Step::Run if self.world.trying.is_some() => self.world.conclude(),
             Step::Run => self.world.run(),
@@ -165,6 +186,10 @@ impl Run {
     }
 
     fn heal(&mut self) {
+        if self.has_lied {
+            // An honest one takes its place.
+            self.world.lose();
+        }
         (self.world.is_slow, self.world.is_up) = (false, true);
         for _ in 0..30 {
             self.world.pass(Duration::from_secs(5));
@@ -180,7 +205,7 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     let sharing = config.sharing;
     let world = World::new(protocol, "", config);
     let leaves = (0..LEAVES).map(|_| None).collect();
-    let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0 };
+    let mut run = Run { world, leaves, content: [(0, 0); 2], puts: 0, has_lied: false };
     steps.iter().for_each(|step| run.step(*step));
     run.heal();
     for leaf in run.leaves.iter().flatten() {
@@ -188,7 +213,7 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
         let place = (NAMES[leaf.name], LOCATORS[leaf.locator]);
         assert_eq!(has, run.origin(leaf.name, leaf.locator), "{place:?}");
     }
-    if sharing == Sharing::Trust {
+    if sharing == Sharing::Trust && !run.has_lied {
         check_questions(&run.world);
     }
     run.leaves.clear();
