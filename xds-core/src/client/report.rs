@@ -78,7 +78,8 @@ impl Client {
         }
         let place = |one: &Report, other: &Report| {
             let names = one.type_url.cmp(&other.type_url).then_with(|| one.name.cmp(&other.name));
-            names.then_with(|| one.parameters.cmp(&other.parameters))
+            // For people: parameters themselves have no order that means something.
+            names.then_with(|| one.parameters.iter().cmp(other.parameters.iter()))
         };
         reports.sort_by(place);
         reports

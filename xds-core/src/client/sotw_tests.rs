@@ -161,6 +161,19 @@ fn s25_a_full_state_deletes_what_it_lacks() {
 }
 
 #[test]
+fn s25_s37_what_a_full_state_lacks_without_an_error_does_not_exist_any_more() {
+    let mut f = sotw();
+    f.watch("CDS", "a");
+    f.watch("CDS", "b");
+    f.sent(0);
+    assert_eq!(f.get("CDS v1 n1: a=1 b!14"), "a: 1\nb: UNAVAILABLE");
+    assert_eq!(f.get("CDS v2 n2: a=1"), "b: NOT_FOUND");
+    assert_eq!(f.get("CDS v3 n3: a=1 b=1"), "b: 1");
+    assert_eq!(f.get("CDS v4 n4: a=1 b!14"), "b: 1 beside UNAVAILABLE");
+    assert_eq!(f.get("CDS v5 n5: a=1 b=1"), "b: 1", "it is there again, as it was");
+}
+
+#[test]
 fn s25_c2_what_is_there_and_not_valid_is_not_missing() {
     let mut f = sotw();
     refuse_bad(&mut f.client, "CDS");

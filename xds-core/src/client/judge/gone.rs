@@ -7,6 +7,7 @@ use crate::client::overlap::{Key, Why};
 use crate::client::response::{Gone, ToldError};
 use crate::client::state::{ResourceStatus, State};
 use crate::client::watched::Held;
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
@@ -117,8 +118,15 @@ impl Judge<'_> {
             }
             self.absent.push(Gone { name: name.clone(), constraints: None });
         }
-        // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more.
-        let is_lost = |state: &State| state.copy.is_none() && state.status == ResourceStatus::Nacked;
+        // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more. S37: nor is one
+        // that the server told and does not tell again.
+        let is_lost = |state: &State| match state.status {
+            ResourceStatus::Nacked => state.copy.is_none(),
+            ResourceStatus::ReceivedError => {
+                state.error.as_ref().is_some_and(|error| error.code != Code::NOT_FOUND)
+            }
+            _ => false,
+        };
         let told = self.watched.entries.iter().map(|(_, entry)| entry);
         let told = told.filter(|entry| entry.told & bit != 0 && self.serves(entry));
         let states = told.flat_map(|entry| {
@@ -130,8 +138,13 @@ impl Judge<'_> {
             return;
         }
         let put: BTreeSet<_> = self.changes.put.keys().map(|(name, _)| name).collect();
-        let is_present =
-            |name: &ResourceName| put.contains(name) || rejected.contains(name) || is_in_error(name);
+        let is_repeated = |name: &ResourceName| {
+            let named = self.watched.names.get(name);
+            named.is_some_and(|named| named.held.iter().any(|held| held.seen == self.number))
+        };
+        let is_present = |name: &ResourceName| {
+            put.contains(name) || rejected.contains(name) || is_in_error(name) || is_repeated(name)
+        };
         let gone = lost.into_iter().filter(|name| !is_present(name)).cloned();
         self.absent.extend(gone.map(|name| Gone { name, constraints: None }).collect::<Vec<_>>());
     }
