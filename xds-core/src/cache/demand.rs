@@ -108,6 +108,9 @@ impl Book {
         after: &Locators,
         waker: &AtomicWaker,
     ) {
+        if before.is_empty() && after.is_empty() {
+            return;
+        }
         let was_empty = self.changed.is_empty();
         let of_type = self.types.entry(type_url.clone()).or_default();
         for (parameters, names) in before.without(after).sets() {
@@ -175,6 +178,10 @@ impl Book {
                 of_name.remove(&locator.parameters);
                 if of_name.is_empty() {
                     of_type.remove(&locator.name);
+                }
+                // Clients name types as they like.
+                if of_type.is_empty() {
+                    self.types.remove(&type_url);
                 }
             }
         }

@@ -134,6 +134,14 @@ impl World {
         self.proxy.on_outcome(self.now, &Route::Shared, &upstream.client, &outcome.expect("a response"));
     }
 
+    /// The same of a response that may be tried first, though nobody does.
+    pub(super) fn try_lie(&mut self, text: &str) {
+        let client = &self.upstreams[&Route::Shared].client;
+        let response = scripted::response(text, self.protocol);
+        assert!(self.proxy.try_first(&Route::Shared, client, 0, &response).is_none());
+        self.lie(text);
+    }
+
     /// The client of the shared route before anything is asked, with what it knew in an earlier life.
     pub(super) fn restore(&mut self, restored: Vec<Restored>) {
         let mut client = Client::new(self.config_of(&Route::Shared));

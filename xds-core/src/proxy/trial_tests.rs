@@ -196,3 +196,17 @@ fn without_canaries_nothing_is_tried() {
     assert!(world.trying.is_none());
     assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
 }
+
+/// D13: what is brought and removed in one response is neither, also when nobody asks for it any more who could try it.
+#[test]
+fn d13_what_nobody_tries_and_the_judge_refuses_does_not_stay() {
+    let mut world = trying("X r[env=a]=A");
+    let leaves = settled::<2>(&mut world);
+    drop(leaves);
+    world.run();
+    world.try_lie("X v9 n9: r[env=a]=L -r[env=a]");
+    assert!(world.trying.is_none());
+    let mut late = world.leaf("X", "r?env=a&pod=9");
+    world.run();
+    assert_eq!(late.sent(), "n1 X r[env=a]=A");
+}
