@@ -259,10 +259,11 @@ impl ProxyBuilder {
             file = Some(opened);
         }
         let cache = Arc::clone(machine.cache());
+        let start = Instant::from_std(cache.epoch(Instant::now().into_std()));
         let state = State { machine, clients: BTreeMap::new(), restored, is_closed: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
-            start: Instant::now(),
+            start,
             view: View::new(&cache),
             cache,
             config,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use atomic_waker::AtomicWaker;
@@ -60,6 +61,7 @@ pub struct Cache {
     trial: Mutex<Option<Trial>>,
     /// How often one began or ended.
     trials: AtomicU64,
+    epoch: OnceLock<Instant>,
 }
 
 /// What only commits need; its lock makes them one at a time.
@@ -96,6 +98,12 @@ impl Cache {
         interest.begin_on_demand(Snapshot::on_demand().revision());
         drop(interest);
         Arc::new(cache)
+    }
+
+    /// The moment from which the times of all who share this cache count, its sources and its streams alike, so that what one
+    /// says of the end of a TTL the other can tell on. It is that of who asks first: each says what is now.
+    pub fn epoch(&self, now: Instant) -> Instant {
+        *self.epoch.get_or_init(|| now)
     }
 
     /// The newest state.

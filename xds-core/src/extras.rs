@@ -1,5 +1,7 @@
 //! What goes with a payload in its `Resource` wrapper: time to live, aliases, flags.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -21,6 +23,24 @@ pub(crate) struct Extras {
     /// All but the TTL, as it goes on the wire.
     fields: Bytes,
     ttl_field: Bytes,
+    /// Of what was received and has a TTL.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// Until when its server lets a received resource live (S38), which each heartbeat extends (S39). All copies share it; it is
+/// not content, so two that differ in nothing else are the same.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Lease(Arc<AtomicU64>);
+
+/// What is said of a TTL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ttl {
+    /// S38: nothing, to who does not honour it.
+    Untold,
+    /// As it stands in the resource, where it counts for the version.
+    Whole,
+    /// What is left of it now.
+    Left(Duration),
 }
 
 impl Extras {
@@ -37,7 +57,8 @@ impl Extras {
         aliases.sort_unstable();
         aliases.dedup();
         let metadata = Bytes::copy_from_slice(metadata);
-        let mut extras = Self { ttl, aliases, do_not_cache, metadata, ..Self::default() };
+        let lease = ttl.map(|_| Lease::default());
+        let mut extras = Self { ttl, aliases, do_not_cache, metadata, lease, ..Self::default() };
         extras.encode();
         Some(Box::new(extras))
     }
@@ -60,21 +81,25 @@ impl Extras {
             put_field(&mut fields, METADATA, &self.metadata);
         }
         self.fields = fields.freeze();
-        let mut field = BytesMut::new();
-        if let Some(ttl) = self.ttl {
-            let seconds = ttl.as_secs().try_into().unwrap_or(i64::MAX);
-            let nanos = ttl.subsec_nanos().try_into().expect("there are less than 2^30 nanoseconds");
-            put_field(&mut field, TTL, &prost_types::Duration { seconds, nanos }.encode_to_vec());
-        }
-        self.ttl_field = field.freeze();
+        self.ttl_field = self.ttl.map(ttl_field).unwrap_or_default();
     }
 
-    /// The fields on the wire: S38: the TTL only to who honours it.
-    pub(crate) fn wire(&self, with_ttl: bool) -> impl Iterator<Item = &[u8]> {
-        [Some(&self.fields), Some(&self.ttl_field).filter(|_| with_ttl)]
-            .into_iter()
-            .flatten()
-            .map(AsRef::as_ref)
+    /// The fields on the wire.
+    pub(crate) fn wire(&self, ttl: Ttl) -> impl Iterator<Item = Bytes> {
+        let ttl = match ttl {
+            Ttl::Untold => None,
+            Ttl::Whole => Some(self.ttl_field.clone()),
+            Ttl::Left(now) => self.left(now).map(ttl_field),
+        };
+        [Some(self.fields.clone()), ttl].into_iter().flatten()
+    }
+
+    /// What is left of its TTL: the whole of it, unless its server is who extends it. What ended is told as good as ended: no
+    /// TTL at all would be for ever.
+    pub(crate) fn left(&self, now: Duration) -> Option<Duration> {
+        let end = self.lease.as_ref().and_then(Lease::end);
+        let left = end.map(|end| end.saturating_sub(now).max(SHORTEST_LEFT));
+        left.or(self.ttl)
     }
 
     /// The type of a payload that comes with this, under the type of its resource.
@@ -87,11 +112,40 @@ impl Extras {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&of_payload.0.to_be_bytes());
         let redirect = self.is_redirect.then_some(RESOURCE_LOCATOR.as_bytes());
-        for part in self.wire(true).chain(redirect) {
-            hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
+        for part in self.wire(Ttl::Whole).chain(redirect.map(Bytes::from_static)) {
+            hasher.update(&(part.len() as u64).to_be_bytes()).update(&part);
         }
         Version(digest(&hasher))
     }
+}
+
+impl Lease {
+    /// By the clock of its cache; `None` while nobody said so.
+    fn end(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|millis| *millis > 0).map(Duration::from_millis)
+    }
+
+    /// `None` is for ever.
+    pub(crate) fn extend(&self, until: Option<Duration>) {
+        let millis = until.map_or(0, |until| until.as_millis().try_into().unwrap_or(u64::MAX));
+        self.0.store(millis, Ordering::Relaxed);
+    }
+}
+
+impl PartialEq for Lease {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Lease {}
+
+fn ttl_field(ttl: Duration) -> Bytes {
+    let seconds = ttl.as_secs().try_into().unwrap_or(i64::MAX);
+    let nanos = ttl.subsec_nanos().try_into().expect("there are less than 2^30 nanoseconds");
+    let mut field = BytesMut::new();
+    put_field(&mut field, TTL, &prost_types::Duration { seconds, nanos }.encode_to_vec());
+    field.freeze()
 }
 
 fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
@@ -101,6 +155,8 @@ fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
 }
 
 const RESOURCE_LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";
+/// What a TTL is told as that ended.
+const SHORTEST_LEFT: Duration = Duration::from_millis(1);
 const ALIASES: u32 = 4;
 const TTL: u32 = 6;
 const CACHE_CONTROL: u32 = 7;

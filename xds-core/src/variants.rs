@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::cache::refs::References;
 use crate::constraint::Constraints;
-use crate::extras::Extras;
+use crate::extras::{Extras, Ttl};
 use crate::matching::normal::{Normal, TooComplex};
 use crate::matching::{KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
@@ -174,8 +174,20 @@ impl Variant {
     }
 
     /// What goes on the wire beside name, version and payload.
-    pub(crate) fn extra_fields(&self, with_ttl: bool) -> impl Iterator<Item = &[u8]> {
-        self.extras.iter().flat_map(move |extras| extras.wire(with_ttl))
+    pub(crate) fn extra_fields(&self, ttl: Ttl) -> impl Iterator<Item = Bytes> {
+        self.extras.iter().flat_map(move |extras| extras.wire(ttl))
+    }
+
+    /// What is left of its TTL.
+    pub(crate) fn ttl_left(&self, now: Duration) -> Option<Duration> {
+        self.extras.as_ref()?.left(now)
+    }
+
+    /// Its server lets it live until then.
+    pub(crate) fn extend(&self, until: Option<Duration>) {
+        if let Some(lease) = self.extras.as_ref().and_then(|extras| extras.lease.as_ref()) {
+            lease.extend(until);
+        }
     }
 
     /// The digest of the payload and what goes with it.

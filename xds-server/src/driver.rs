@@ -40,7 +40,9 @@ pub(crate) struct Driver {
     skimmer: Skimmer,
     watch: Arc<Watch>,
     config: Arc<ServerConfig>,
-    start: Instant,
+    /// From when the times of the machine count.
+    epoch: Instant,
+    opened_at: Instant,
     /// When it ends though nothing is wrong (G14).
     ends_at: Option<Instant>,
     /// When the machine has to be asked again.
@@ -126,7 +128,7 @@ impl Future for Driver {
         let Poll::Ready(status) = this.poll_status(cx) else { return Poll::Pending };
         let client = this.client();
         debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
-        this.tell(Event::Ended { code: status.code(), after: this.now() });
+        this.tell(Event::Ended { code: status.code(), after: this.opened_at.elapsed() });
         this.last_word.status = Some(status);
         Poll::Ready(())
     }
@@ -152,7 +154,7 @@ impl Driver {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, stream)),
             Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, stream)),
         };
-        let start = Instant::now();
+        let opened_at = Instant::now();
         let outlet = Arc::<Outlet>::default();
         let driver = Self {
             machine,
@@ -167,8 +169,9 @@ impl Driver {
             listing: roster.list(Arc::clone(&watch), label),
             watch,
             config: Arc::clone(config),
-            start,
-            ends_at: config.stream_age.map(|age| start + jittered(age)),
+            epoch: Instant::from_std(cache.epoch(opened_at.into_std())),
+            opened_at,
+            ends_at: config.stream_age.map(|age| opened_at + jittered(age)),
             due_at: None,
             _permit: permit,
             last_word: LastWord { outlet: Arc::clone(&outlet), status: None },
@@ -312,7 +315,7 @@ impl Driver {
 
     /// Asks the machine again at this time, if nothing happens before.
     fn wait(&mut self, until: Option<Duration>) {
-        (self.is_due, self.due_at) = (false, until.map(|until| self.start + until));
+        (self.is_due, self.due_at) = (false, until.map(|until| self.epoch + until));
     }
 
     /// What to do now; after a response also until when nothing is due, unless something is.
@@ -390,7 +393,7 @@ impl Driver {
     }
 
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        self.epoch.elapsed()
     }
 }
 

@@ -464,6 +464,12 @@ impl TypeSnapshot {
         self.ttls.keys().next().copied()
     }
 
+    /// The least that is left of a TTL; `None` when no variant has one. O(names with a TTL).
+    pub(crate) fn shortest_ttl_left(&self, now: Duration) -> Option<Duration> {
+        let variants = self.timed_names().filter_map(|name| self.get(name));
+        variants.flat_map(Variants::iter).filter_map(|variant| variant.ttl_left(now)).min()
+    }
+
     /// The names that have a variant with a TTL.
     pub(crate) fn timed_names(&self) -> impl Iterator<Item = &ResourceName> {
         self.timed.keys()

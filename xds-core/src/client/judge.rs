@@ -387,6 +387,7 @@ impl Judge<'_> {
                 let until = end_of(received.ttl, self.now);
                 self.outdated.extend(held.timed());
                 held.expires = until;
+                accepted.variant.extend(until);
                 timed.extend(held.timed());
                 self.judged.valid += 1;
                 self.know_aliases(accepted.name(), aliases);
@@ -464,6 +465,7 @@ impl Judge<'_> {
             held.seen = self.number;
             self.outdated.extend(held.timed());
             held.expires = end_of(received.ttl, self.now);
+            held.accepted.variant.extend(held.expires);
             timed.extend(held.timed());
             self.judged.valid += 1;
             return;
@@ -532,6 +534,7 @@ impl Judge<'_> {
                 at: self.now,
             });
             let expires = end_of(ttl, self.now);
+            variant.extend(expires);
             outcome.accepted.push(Arc::clone(&accepted));
             let held = Held { accepted, version, server: Some(self.server), seen: self.number, expires };
             timed.extend(held.timed());

@@ -66,6 +66,7 @@ impl Client {
                 at: now,
             });
             let expires = end_of(ttl, now);
+            accepted.variant.extend(expires);
             if let Some(at) = expires {
                 self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }

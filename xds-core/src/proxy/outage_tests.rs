@@ -96,7 +96,41 @@ fn what_changed_while_an_upstream_was_away_is_told_when_it_is_back() {
     }
 }
 
-/// Counted from what upstream said last, a client has it for one TTL more at most.
+#[test]
+fn s38_d26_who_comes_late_is_told_what_is_left_of_a_ttl_and_nobody_more_than_upstream_said() {
+    for protocol in PROTOCOLS {
+        let mut world = World::scripted(protocol);
+        let [mut early, mut late, mut shared] = [(); 3].map(|()| {
+            let mut leaf = Delta::new(world.proxy.cache());
+            leaf.stream.on_ttl_support();
+            leaf
+        });
+        early.ask("X", "r?");
+        world.run();
+        world.get("X v1 n1: r[]=A@10");
+        assert_eq!(early.sent(), "n1 X r[]{ttl=10}=A", "{protocol:?}");
+        early.ack("X", "1");
+        world.pass(Duration::from_secs(4));
+        for (leaf, list) in [(&mut late, "r?"), (&mut shared, "r?pod=2")] {
+            leaf.now = world.now;
+            leaf.ask("X", list);
+            // The whole TTL is content, of which every stream has the same bytes and the same version.
+            assert_eq!(leaf.sent(), "n1 X r[]{ttl=10}=A; n2 X r[]{ttl=6}", "{protocol:?}");
+            leaf.ack("X", "1");
+            leaf.ack("X", "2");
+            leaf.pass(Duration::from_secs(2));
+            assert_eq!(leaf.sent(), "");
+        }
+        world.pass(Duration::from_secs(3));
+        late.now = world.now;
+        assert_eq!(late.sent(), "n3 X r[]{ttl=3}", "at half of what was left");
+        late.ack("X", "3");
+        world.get("X v1 n2: r[]@10");
+        late.pass(Duration::from_secs(2));
+        assert_eq!(late.sent(), "n4 X r[]{ttl=8}", "what upstream extended is extended here");
+    }
+}
+
 #[test]
 fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbeats_keep_it() {
     for protocol in PROTOCOLS {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -10,6 +11,7 @@ use prost::encoding::{encode_varint, encoded_len_varint};
 use super::failure::Failure;
 use super::handle::Handle;
 use crate::constraint::Constraints;
+use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
 
@@ -58,6 +60,14 @@ impl<'a> Shape<'a> {
         if variant.constraints().is_exact() { Form::Name } else { self.form }
     }
 
+    fn told_ttl(&self, content: Content) -> Ttl {
+        match content {
+            _ if !self.ttl => Ttl::Untold,
+            Content::Payload => Ttl::Whole,
+            Content::Heartbeat(now) => Ttl::Left(now),
+        }
+    }
+
     /// Whether what is made of it is the same for all streams of a class.
     pub(super) fn is_shared(&self) -> bool {
         self.spelled.is_empty()
@@ -68,7 +78,8 @@ impl<'a> Shape<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     Payload,
-    None,
+    /// Nothing but what is left of its TTL now (D26).
+    Heartbeat(Duration),
 }
 
 impl Body {
@@ -174,11 +185,15 @@ impl Body {
     }
 
     /// D26: resources without content in a delta response, which extend the TTL of what the client has.
-    pub(super) fn heartbeats<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Self {
+    pub(super) fn heartbeats<'a>(
+        shape: Shape<'_>,
+        now: Duration,
+        variants: impl Iterator<Item = &'a Arc<Variant>>,
+    ) -> Self {
         let mut body = Builder::default();
         for variant in variants {
-            body.length(RESOURCES, resource_len(shape, variant, Content::None));
-            body.resource(shape, variant, Content::None);
+            body.length(RESOURCES, resource_len(shape, variant, Content::Heartbeat(now)));
+            body.resource(shape, variant, Content::Heartbeat(now));
             body.body.resources += 1;
         }
         body.finish()
@@ -258,8 +273,8 @@ impl Builder {
     /// constraints go with it.
     fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
         put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
-        for fields in variant.extra_fields(shape.ttl) {
-            self.buffer.put_slice(fields);
+        for fields in variant.extra_fields(shape.told_ttl(content)) {
+            self.buffer.put_slice(&fields);
         }
         match shape.form_of(variant) {
             Form::Name => self.text(RESOURCE_NAME, shape.spell(variant.name()).as_str()),
@@ -374,9 +389,9 @@ fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
 fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize {
     let any = match content {
         Content::Payload => field_len(any_len(shape.type_url, variant)),
-        Content::None => 0,
+        Content::Heartbeat(_) => 0,
     };
-    let extras: usize = variant.extra_fields(shape.ttl).map(<[u8]>::len).sum();
+    let extras: usize = variant.extra_fields(shape.told_ttl(content)).map(|fields| fields.len()).sum();
     let name = match shape.form_of(variant) {
         Form::Name => shape.spell(variant.name()).as_str().len(),
         Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),

@@ -280,7 +280,7 @@ fn respond(
         bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));
     }
     if !content.heartbeats.is_empty() {
-        bodies.push(Arc::new(Body::heartbeats(progress.shape(), content.heartbeats.iter())));
+        bodies.push(Arc::new(Body::heartbeats(progress.shape(), now, content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
@@ -297,6 +297,7 @@ fn respond(
     }
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     let TypeState { progress, owed: rest } = types.state(at);
+    progress.refresh_late(now, content.changed());
     progress.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
     rest.left_later = left_later;

@@ -32,6 +32,8 @@ pub(super) struct Progress {
     pub(super) is_served: bool,
     /// Whether the client is told of TTLs (S38).
     pub(super) ttl: bool,
+    /// Whether what it is told of a TTL is what the server of the cache has left of it.
+    pub(super) tells_left: bool,
     /// When what has a TTL is to be told again, before it ends (S39, S40).
     pub(super) refresh_at: Option<Duration>,
     pub(super) subscription: Subscription,
@@ -133,6 +135,7 @@ impl Progress {
             known,
             is_served,
             ttl: false,
+            tells_left: false,
             refresh_at: None,
             subscription: Subscription::new(derived),
             membership: None,

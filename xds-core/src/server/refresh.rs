@@ -9,13 +9,30 @@ use crate::name::Revision;
 use crate::variants::Variant;
 
 impl Progress {
-    /// Times the next refresh of what has a TTL: at half of the shortest one.
+    /// Times the next refresh of what has a TTL: at half of the shortest one, or of what is left of it where the server of the
+    /// cache is who extends it.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
         let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
         let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
-        let every = resources.and_then(TypeSnapshot::shortest_ttl).map(|ttl| ttl / 2);
+        let shortest = resources.and_then(|resources| match self.refresh_at {
+            None if self.tells_left => resources.shortest_ttl_left(now),
+            _ => resources.shortest_ttl(),
+        });
+        let every = shortest.map(|ttl| ttl / 2);
         let next = every.map(|every| now + every.max(SHORTEST_REFRESH));
         self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
+    }
+
+    /// What the client is sent has its whole TTL in it, which counts for its version. Of what came to the cache long ago it is
+    /// told soon what is left.
+    pub(super) fn refresh_late<'a>(&mut self, now: Duration, sent: impl Iterator<Item = &'a Arc<Variant>>) {
+        let is_late = |variant: &Arc<Variant>| {
+            variant.ttl().zip(variant.ttl_left(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
+        };
+        let mut sent = sent;
+        if self.ttl && self.tells_left && sent.any(is_late) {
+            self.refresh_at = Some(now);
+        }
     }
 
     /// What is to be refreshed now; the next time is then another.

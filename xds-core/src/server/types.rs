@@ -122,6 +122,8 @@ impl<O: Owed> Types<O> {
         let derived = if is_on_demand { self.parameters.bound() } else { self.parameters.clone() };
         let mut progress = Progress::new(type_url, known, is_served, derived, is_on_demand);
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
+        // S40: only heartbeats can tell it, as what comes with a payload is content.
+        progress.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
         let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
         self.states.insert(at, TypeState { progress, owed: O::default() });
         Ok((at, true))
