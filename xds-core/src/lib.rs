@@ -45,6 +45,7 @@
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
+pub use access::{Access, NamePatterns};
 pub use cache::{Answer, Demand, Demanded};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
@@ -61,6 +62,7 @@ pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
 pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
+mod access;
 mod cache;
 pub mod client;
 mod code;

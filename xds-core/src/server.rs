@@ -14,6 +14,8 @@ pub use report::{ReportStatus, ResourceReport, TypeReport};
 pub use response::{Next, Response, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 
+#[cfg(test)]
+mod access_tests;
 mod answers;
 mod asked;
 mod body;

@@ -89,7 +89,7 @@ impl NameSet {
     }
 
     /// The names that pass.
-    fn filter(&self, is_kept: impl Fn(&ResourceName) -> bool) -> Self {
+    pub(crate) fn filter(&self, is_kept: impl Fn(&ResourceName) -> bool) -> Self {
         if self.iter().all(&is_kept) {
             return self.clone();
         }

@@ -155,7 +155,7 @@ impl Class {
     pub(super) fn sum(&self, snapshot: &Snapshot) -> u128 {
         let to = snapshot.revision();
         let Some(resources) = snapshot.of_type(&self.type_url) else { return 0 };
-        if self.wanted.is_wildcard() && resources.keys().is_empty() {
+        if self.wanted.is_unlimited() && resources.keys().is_empty() {
             return resources.sum();
         }
         let mut known = lock(&self.sum);

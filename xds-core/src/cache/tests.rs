@@ -93,7 +93,7 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
         let mut subscription = Subscription::default();
         subscription
             .replace(names.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into(), true);
-        Wanted::of(&subscription, false).unwrap()
+        Wanted::of(&subscription, false, None).unwrap()
     };
     let _a = a.join(&type_url("EDS"), wanted(&["a"]));
     let _everything = everything.join(&type_url("EDS"), wanted(&["*"]));
@@ -116,7 +116,7 @@ fn a_commit_that_concerns_several_classes_tells_of_their_streams_in_the_order_of
     let wanted = |name: &str| {
         let mut subscription = Subscription::default();
         subscription.replace(vec![ResourceName::new(name)].into(), true);
-        Wanted::of(&subscription, false).unwrap()
+        Wanted::of(&subscription, false, None).unwrap()
     };
     let watches: Vec<_> = (0..6).map(|_| cache.watch()).collect();
     let asked = [("EDS", "b"), ("CDS", "c"), ("EDS", "a"), ("EDS", "*"), ("EDS", "b"), ("CDS", "c")];
@@ -294,7 +294,7 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
     let wanted = || {
         let mut subscription = Subscription::default();
         subscription.replace(vec![ResourceName::new("a"), ResourceName::new("b")].into(), true);
-        Wanted::of(&subscription, false).unwrap()
+        Wanted::of(&subscription, false, None).unwrap()
     };
     let watch = cache.watch();
     let member = watch.join(&type_url("EDS"), wanted());

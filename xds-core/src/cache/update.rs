@@ -78,7 +78,11 @@ impl Update {
         tells_absent: bool,
     ) -> Self {
         let mut update = Self { tells_absent, ..Self::new(from, to) };
-        let compare = |name: &ResourceName| update.compare(name, wanted, resources);
+        let compare = |name: &ResourceName| {
+            if wanted.allows(name) {
+                update.compare(name, wanted, resources);
+            }
+        };
         match logged {
             Some(names) => names.iter().for_each(compare),
             None if wanted.is_wildcard() => {
@@ -121,7 +125,8 @@ impl Update {
                 continue;
             }
             let is_found = |part: &Part| {
-                let variants = resources.asked_by(asked).filter_map(|name| resources.get(name));
+                let members = resources.asked_by(asked).filter(|name| wanted.allows(name));
+                let variants = members.filter_map(|name| resources.get(name));
                 let mut found = variants.filter_map(|variants| variants.resolve(&part.parameters));
                 found.any(|variant| variant.goes_by(asked))
             };

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Keys, TypeSnapshot};
+use crate::access::NamePatterns;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Selection, Subscription};
@@ -17,6 +18,8 @@ pub(crate) struct Wanted {
     pub(crate) form: Form,
     /// Whether the client is told of TTLs (S38).
     pub(crate) ttl: bool,
+    /// The names that may be read, where that is not all; what others there are is nothing to it.
+    scope: Option<NamePatterns>,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
     parts: Vec<Part>,
     /// Where the parts are many: a proxy may ask for each name with parameters of its own.
@@ -88,7 +91,12 @@ impl PartialOrd for Wanted {
 
 impl Ord for Wanted {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.form, self.ttl, &self.parts).cmp(&(other.form, other.ttl, &other.parts))
+        (self.form, self.ttl, &self.scope, &self.parts).cmp(&(
+            other.form,
+            other.ttl,
+            &other.scope,
+            &other.parts,
+        ))
     }
 }
 
@@ -113,21 +121,24 @@ impl PartIndex {
 
 impl Wanted {
     /// What a subscription asks for; `None` when that is nothing (S24).
-    pub(crate) fn of(subscription: &Subscription, ttl: bool) -> Option<Self> {
+    ///
+    /// A `scope` is of the names that it may read.
+    pub(crate) fn of(subscription: &Subscription, ttl: bool, scope: Option<NamePatterns>) -> Option<Self> {
         let form = if subscription.knows_locators() { Form::Located } else { Form::Name };
         let parts = subscription.selections();
         let parts = parts.map(|(parameters, selection)| Part { parameters: parameters.clone(), selection });
-        let wanted = Self::new(form, ttl, parts.collect());
+        let wanted = Self::new(form, ttl, scope, parts.collect());
         (!wanted.parts.is_empty()).then_some(wanted)
     }
 
-    fn new(form: Form, ttl: bool, parts: Vec<Part>) -> Self {
+    fn new(form: Form, ttl: bool, scope: Option<NamePatterns>, parts: Vec<Part>) -> Self {
         let mut merged = BTreeMap::<Parameters, Vec<Selection>>::new();
         for Part { parameters, selection } in parts {
             merged.entry(parameters).or_default().push(selection);
         }
         let merge = |(parameters, of_them)| Part { parameters, selection: Selection::union(of_them) };
-        Self { form, ttl, parts: merged.into_iter().map(merge).collect(), index: OnceLock::new() }
+        let parts = merged.into_iter().map(merge).collect();
+        Self { form, ttl, scope, parts, index: OnceLock::new() }
     }
 
     /// The same as far as the parameters matter.
@@ -136,7 +147,7 @@ impl Wanted {
             parameters: keys.project(&part.parameters),
             selection: part.selection.clone(),
         };
-        Self::new(self.form, self.ttl, self.parts.iter().map(project).collect())
+        Self::new(self.form, self.ttl, self.scope.clone(), self.parts.iter().map(project).collect())
     }
 
     /// The selection, where there is a single set of parameters.
@@ -148,12 +159,22 @@ impl Wanted {
     pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
         let map = |part: Part| Part { selection: selection(part.selection), ..part };
         let parts = self.parts.into_iter().map(map).collect();
-        Self { form: self.form, ttl: self.ttl, parts, index: OnceLock::new() }
+        Self { parts, index: OnceLock::new(), ..self }
     }
 
     /// Whether every name is wanted, under whatever parameters.
     pub(crate) fn is_wildcard(&self) -> bool {
         self.parts.iter().any(|part| part.selection == Selection::All)
+    }
+
+    /// Whether every name is wanted, and may be read.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.is_wildcard() && self.scope.is_none()
+    }
+
+    /// Whether a resource may be read.
+    pub(super) fn allows(&self, name: &ResourceName) -> bool {
+        self.scope.as_ref().is_none_or(|scope| scope.matches(name))
     }
 
     /// The sets of parameters under which something is wanted, each once, in order.
@@ -215,7 +236,7 @@ impl Wanted {
         name: &ResourceName,
         resources: &'r TypeSnapshot,
     ) -> Vec<&'r Arc<Variant>> {
-        let Some(variants) = resources.get(name) else { return Vec::new() };
+        let Some(variants) = resources.get(name).filter(|_| self.allows(name)) else { return Vec::new() };
         let resolve = |part: &Part| variants.resolve(&part.parameters);
         let mut chosen: Vec<_> = self.covering(name).filter_map(resolve).collect();
         for other in resources.others_of(name) {
@@ -236,7 +257,7 @@ impl Wanted {
         match self.only_part() {
             Some(part) if is_plain => {
                 debug_assert!(part.selection.covers(name), "{name} is asked for");
-                let variants = resources.get(name);
+                let variants = resources.get(name).filter(|_| self.allows(name));
                 Choice::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }
             _ => Choice::Many(self.chosen(name, resources)),

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use super::failure::Failure;
 use super::progress::Progress;
+use crate::access::{Access, NamePatterns};
+use crate::client::is_set;
 use crate::code::Code;
 use crate::name::ResourceName;
-use crate::subscription::{Asked, Locators};
+use crate::subscription::{Asked, Locators, NameSet};
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl Progress {
@@ -39,10 +41,46 @@ impl Progress {
         Ok(Some(parsed.canonical()))
     }
 
-    /// G4: what is said of names that were asked for, when the type is not served.
+    /// G4: what is said of names that were asked for, when the type is not served, or not to this client.
     pub(super) fn unserved(&self, asked: &Locators) -> impl Iterator<Item = Failure> {
-        let message = format!("{} is not served here", self.type_url.message_name());
+        let r#type = self.type_url.message_name();
+        let (code, message) = match self.is_denied() {
+            true => (Code::PERMISSION_DENIED, format!("this client may read no {}", r#type)),
+            false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
+        };
         let names: BTreeSet<_> = asked.names().collect();
-        names.into_iter().map(move |name| Failure::new(name.clone(), Code::UNIMPLEMENTED, message.clone()))
+        names.into_iter().map(move |name| Failure::new(name.clone(), code, message.clone()))
+    }
+
+    /// Takes out what the client may not read, and locators that claim other parameters than it has.
+    pub(super) fn take_denied(&self, access: &Access, asked: &mut Asked) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        let mut deny = |name: &ResourceName, message: String| {
+            failures.push(Failure::new(name.clone(), Code::PERMISSION_DENIED, message));
+        };
+        let r#type = self.type_url.message_name();
+        if self.scope.is_some() && self.is_served {
+            // Of a set the members are looked at one by one.
+            let is_allowed = |name: &ResourceName| is_set(name.as_str()) || self.allows(name);
+            let mut allowed = |names: &NameSet| {
+                let denied = names.iter().filter(|name| !is_allowed(name));
+                denied.for_each(|name| deny(name, format!("this client may not read {} {name:?}", r#type)));
+                names.filter(is_allowed)
+            };
+            asked.names = allowed(&asked.names);
+            asked.locators.retain(|_, names| allowed(names));
+        }
+        asked.locators.retain(|parameters, names| {
+            let Some((key, value)) = access.missing(parameters) else { return names.clone() };
+            let text = format!("this client has to ask for {} with the parameter {key}={value}", r#type);
+            names.iter().for_each(|name| deny(name, text.clone()));
+            NameSet::default()
+        });
+        failures
+    }
+
+    /// Whether the client may read nothing of the type.
+    fn is_denied(&self) -> bool {
+        self.scope.as_ref().is_some_and(NamePatterns::is_empty)
     }
 }

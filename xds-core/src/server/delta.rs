@@ -16,8 +16,10 @@ use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
+use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
 use crate::client::is_set;
+use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
@@ -90,6 +92,12 @@ impl DeltaStream {
         self.types.parameters = parameters;
     }
 
+    /// Says what the client may read, before the first request is handed over. What it may not is told by resource errors,
+    /// `PERMISSION_DENIED`, and what it has of that it keeps; of a wildcard or glob it gets what it may read.
+    pub fn on_access(&mut self, access: Arc<Access>) {
+        self.types.access = Some(access);
+    }
+
     /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is
     /// handed over.
     pub fn on_ttl_support(&mut self) {
@@ -131,8 +139,14 @@ impl DeltaStream {
             progress.subscription.end_legacy_wildcard();
         }
         // X6: a name that cannot exist does not.
-        let unreadable = refused.iter().filter(|failure| XdstpName::is_new_style(failure.name.as_str()));
+        let unreadable = refused.iter().filter(|failure| {
+            failure.code == Code::INVALID_ARGUMENT && XdstpName::is_new_style(failure.name.as_str())
+        });
         owed.gone.extend(unreadable.map(|failure| Handle::of_name(&failure.name)));
+        // As where a type is not served (G4): who has nothing of it need not wait for it.
+        let denied = refused.iter().filter(|failure| !progress.allows(&failure.name));
+        let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
+        owed.gone.extend(denied.map(|failure| Handle::of_name(&failure.name)));
         owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {

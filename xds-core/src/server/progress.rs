@@ -11,6 +11,7 @@ use super::order::Release;
 use super::response::StreamError;
 use super::responses::Responses;
 use super::waiting::Waiting;
+use crate::access::NamePatterns;
 use crate::cache::refs::References;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
@@ -30,6 +31,8 @@ pub(super) struct Progress {
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
     pub(super) is_served: bool,
+    /// The names that the client may read, where that is not all.
+    pub(super) scope: Option<NamePatterns>,
     /// Whether the client is told of TTLs (S38).
     pub(super) ttl: bool,
     /// Whether what it is told of a TTL is what the server of the cache has left of it.
@@ -134,6 +137,7 @@ impl Progress {
             type_url,
             known,
             is_served,
+            scope: None,
             ttl: false,
             tells_left: false,
             refresh_at: None,
@@ -165,7 +169,9 @@ impl Progress {
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
         self.is_moved = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
-        let Some(asked) = Wanted::of(&self.subscription, self.ttl).filter(|_| self.is_served) else {
+        let Some(asked) =
+            Wanted::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
+        else {
             self.membership = None;
             self.former = None;
             self.gone.clear();
@@ -490,9 +496,15 @@ impl Progress {
     /// The variants that a locator gets: one, unless its name is a glob (X12).
     pub(super) fn find(&self, locator: &Locator, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let Some(resources) = snapshot.of_type(&self.type_url) else { return Vec::new() };
-        let variants = resources.asked_by(&locator.name).filter_map(|name| resources.get(name));
+        let members = resources.asked_by(&locator.name).filter(|name| self.allows(name));
+        let variants = members.filter_map(|name| resources.get(name));
         let found = variants.filter_map(|variants| variants.resolve(&locator.parameters));
         found.filter(|variant| variant.goes_by(&locator.name)).cloned().collect()
+    }
+
+    /// Whether the client may read a resource.
+    pub(super) fn allows(&self, name: &ResourceName) -> bool {
+        self.scope.as_ref().is_none_or(|scope| scope.matches(name))
     }
 
     /// The variants that the stream gets of a name, each once.

@@ -16,6 +16,7 @@ use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
+use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -78,6 +79,12 @@ impl SotwStream {
     /// change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.types.parameters = parameters;
+    }
+
+    /// Says what the client may read, before the first request is handed over. What it may not is told by resource errors,
+    /// `PERMISSION_DENIED`, and what it has of that it keeps; of a wildcard or glob it gets what it may read.
+    pub fn on_access(&mut self, access: Arc<Access>) {
+        self.types.access = Some(access);
     }
 
     /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is

@@ -14,6 +14,7 @@ use super::response::{Next, Response, Service, StreamError};
 use super::responses::Held;
 use super::responses::Part;
 use super::unsettled::Referrer;
+use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
 use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -27,6 +28,8 @@ pub(super) struct Types<O> {
     pub(super) config: StreamConfig,
     /// Derived from the node of the stream (T46); none until it is known.
     pub(super) parameters: Parameters,
+    /// What the client may read; `None` is everything.
+    pub(super) access: Option<Arc<Access>>,
     /// The client removes what has a TTL when that ends (S38).
     pub(super) honours_ttl: bool,
     /// With the other streams of the client.
@@ -87,6 +90,7 @@ impl<O: Owed> Types<O> {
             watch,
             config,
             parameters: Parameters::new(),
+            access: None,
             honours_ttl: false,
             seat: None,
             service,
@@ -119,8 +123,15 @@ impl<O: Owed> Types<O> {
         // G5.
         let is_served = serving == Serving::Served && !(O::IS_SOTW && known.delta_only);
         let is_on_demand = self.watch.cache().read(Snapshot::is_on_demand);
-        let derived = if is_on_demand { self.parameters.bound() } else { self.parameters.clone() };
-        let mut progress = Progress::new(type_url, known, is_served, derived, is_on_demand);
+        let access = self.access.as_deref();
+        let scope = access.map(|access| access.of_type(&type_url)).filter(|names| !names.is_everything());
+        let is_denied = scope.is_some_and(NamePatterns::is_empty);
+        let scope = scope.cloned();
+        let derived =
+            access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
+        let derived = if is_on_demand { derived.bound() } else { derived };
+        let mut progress = Progress::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
+        progress.scope = scope;
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can tell it, as what comes with a payload is content.
         progress.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
@@ -416,7 +427,10 @@ impl<O: Owed> Types<O> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let unreadable = self.states[at].progress.read_names(asked);
+        let mut refused = self.states[at].progress.read_names(asked);
+        if let Some(access) = &self.access {
+            refused.extend(self.states[at].progress.take_denied(access, asked));
+        }
         let type_url = || self.states[at].progress.type_url.clone();
         let limit = self.config.parameters_limit;
         let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
@@ -448,7 +462,7 @@ impl<O: Owed> Types<O> {
         if ends && !errors.is_empty() {
             return Err(errors.remove(0));
         }
-        Ok(errors.iter().filter_map(Failure::of).chain(unreadable).collect())
+        Ok(errors.iter().filter_map(Failure::of).chain(refused).collect())
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {

@@ -79,7 +79,7 @@ fn wanted(asked: usize, node: usize) -> (Wanted, Form) {
     };
     let mut subscription = Subscription::new(parameters(NODES[node]));
     subscription.replace(asked, true);
-    (Wanted::of(&subscription, false).unwrap(), form)
+    (Wanted::of(&subscription, false, None).unwrap(), form)
 }
 
 struct Watcher {
@@ -181,7 +181,7 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
             // Some ask by wildcard.
             let name = if at % 2 == 0 { "a" } else { "*" };
             subscription.replace(vec![ResourceName::new(name)].into(), true);
-            Watcher::new(&cache, Wanted::of(&subscription, false).unwrap(), Form::Name)
+            Watcher::new(&cache, Wanted::of(&subscription, false, None).unwrap(), Form::Name)
         })
         .collect();
     let interest = lock(&cache.interest);

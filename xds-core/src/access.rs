@@ -1,0 +1,206 @@
+//! What a client may read, and which parameters it has whatever it says of itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+
+/// What a client may read, and which parameters it has whatever it says of itself.
+///
+/// Given to a stream before its first request ([`SotwStream::on_access`], [`DeltaStream::on_access`]). Streams with equal access
+/// share their responses as all others do.
+///
+/// ```
+/// use xds_core::{Access, NamePatterns, Parameters};
+///
+/// let routes = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+/// let access = Access::nothing()
+///     .with_type(routes, NamePatterns::from_iter(["web", "team-a/*"]))
+///     .with_parameters(Parameters::from_iter([("env", "prod")]));
+/// assert!(access.allows(&routes.into(), &"team-a/shop".into()));
+/// assert!(!access.allows(&routes.into(), &"team-b/shop".into()));
+/// ```
+///
+/// [`SotwStream::on_access`]: crate::server::SotwStream::on_access
+/// [`DeltaStream::on_access`]: crate::server::DeltaStream::on_access
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    of_types: BTreeMap<TypeUrl, NamePatterns>,
+    of_other_types: NamePatterns,
+    parameters: Parameters,
+}
+
+/// Names that may be read: whole ones, and beginnings with `*` behind them; `*` alone is every name.
+#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamePatterns(Arc<Patterns>);
+
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Patterns {
+    names: BTreeSet<String>,
+    prefixes: BTreeSet<String>,
+}
+
+impl Access {
+    /// All resources of all types, with the parameters that the client has.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self { of_other_types: NamePatterns::everything(), ..Self::nothing() }
+    }
+
+    /// No resource of any type.
+    #[must_use]
+    pub fn nothing() -> Self {
+        let (of_types, of_other_types) = (BTreeMap::new(), NamePatterns::default());
+        Self { of_types, of_other_types, parameters: Parameters::new() }
+    }
+
+    /// The same with these names of a type, besides those that it had of it.
+    #[must_use]
+    pub fn with_type(mut self, type_url: impl Into<TypeUrl>, names: NamePatterns) -> Self {
+        let known = self.of_types.entry(type_url.into()).or_insert_with(|| self.of_other_types.clone());
+        *known = known.with(&names);
+        self
+    }
+
+    /// The same with these names of every type.
+    #[must_use]
+    pub fn with_every_type(mut self, names: &NamePatterns) -> Self {
+        let others = std::iter::once(&mut self.of_other_types);
+        self.of_types.values_mut().chain(others).for_each(|known| *known = known.with(names));
+        self
+    }
+
+    /// The same with parameters that the client has, whatever its node says. A locator without them, or with other values, is
+    /// denied: the variant for these parameters is not what it asks for.
+    #[must_use]
+    pub fn with_parameters(mut self, parameters: Parameters) -> Self {
+        self.parameters = overlaid(&self.parameters, &parameters);
+        self
+    }
+
+    /// Whether a resource may be read.
+    #[must_use]
+    pub fn allows(&self, type_url: &TypeUrl, name: &ResourceName) -> bool {
+        self.of_type(type_url).matches(name)
+    }
+
+    /// The names of a type that may be read.
+    #[must_use]
+    pub fn of_type(&self, type_url: &TypeUrl) -> &NamePatterns {
+        self.of_types.get(type_url).unwrap_or(&self.of_other_types)
+    }
+
+    /// The parameters that the client has whatever it says.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// What a client is taken to have that says so of itself.
+    pub(crate) fn overlay(&self, claimed: &Parameters) -> Parameters {
+        if self.parameters.is_empty() { claimed.clone() } else { overlaid(claimed, &self.parameters) }
+    }
+
+    /// The first forced parameter that a locator does not have just so.
+    pub(crate) fn missing(&self, claimed: &Parameters) -> Option<(&Arc<str>, &Arc<str>)> {
+        self.parameters.iter().find(|(key, value)| claimed.get(key) != Some(value))
+    }
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::everything()
+    }
+}
+
+impl NamePatterns {
+    /// Every name.
+    #[must_use]
+    pub fn everything() -> Self {
+        ["*"].into_iter().collect()
+    }
+
+    /// Whether a name is one of them.
+    #[must_use]
+    pub fn matches(&self, name: &ResourceName) -> bool {
+        let (Patterns { names, prefixes }, name) = (&*self.0, name.as_str());
+        names.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()))
+    }
+
+    /// Whether every name is one of them.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.0.prefixes.contains("")
+    }
+
+    /// Whether no name is one of them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.names.is_empty() && self.0.prefixes.is_empty()
+    }
+
+    fn with(&self, more: &Self) -> Self {
+        let (Patterns { names, prefixes }, more) = (&*self.0, &*more.0);
+        let names = names.union(&more.names).cloned().collect();
+        let prefixes = prefixes.union(&more.prefixes).cloned().collect();
+        Self(Arc::new(Patterns { names, prefixes }))
+    }
+}
+
+impl<P: AsRef<str>> FromIterator<P> for NamePatterns {
+    fn from_iter<I: IntoIterator<Item = P>>(patterns: I) -> Self {
+        let mut all = Patterns::default();
+        for pattern in patterns {
+            match pattern.as_ref().strip_suffix('*') {
+                Some(prefix) => all.prefixes.insert(prefix.to_owned()),
+                None => all.names.insert(pattern.as_ref().to_owned()),
+            };
+        }
+        Self(Arc::new(all))
+    }
+}
+
+/// The pairs of both; where both have a key, those of the second.
+fn overlaid(under: &Parameters, over: &Parameters) -> Parameters {
+    let kept = under.iter().filter(|(key, _)| over.get(key).is_none());
+    kept.chain(over.iter()).map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allows(access: &Access, type_url: &str, name: &str) -> bool {
+        access.allows(&type_url.into(), &name.into())
+    }
+
+    #[test]
+    fn a_type_has_its_own_names_and_all_others_the_common_ones() {
+        let team = NamePatterns::from_iter(["team/*"]);
+        let access =
+            Access::nothing().with_every_type(&team).with_type("a", NamePatterns::from_iter(["web"]));
+        assert!(
+            allows(&access, "a", "web") && allows(&access, "a", "team/x") && allows(&access, "b", "team/x")
+        );
+        assert!(!allows(&access, "b", "web") && !allows(&access, "a", "webs"));
+        let access =
+            Access::nothing().with_type("a", NamePatterns::from_iter(["web"])).with_every_type(&team);
+        assert!(allows(&access, "a", "team/x"), "in whatever order");
+    }
+
+    #[test]
+    fn nothing_is_allowed_that_no_pattern_names() {
+        assert!(NamePatterns::default().is_empty() && !allows(&Access::nothing(), "a", ""));
+        assert!(allows(&Access::everything(), "a", "") && NamePatterns::everything().is_everything());
+    }
+
+    #[test]
+    fn a_forced_parameter_takes_the_place_of_a_claimed_one() {
+        let access = Access::everything().with_parameters(Parameters::from_iter([("env", "prod")]));
+        let claimed = Parameters::from_iter([("env", "test"), ("zone", "a")]);
+        assert_eq!(access.overlay(&claimed), Parameters::from_iter([("env", "prod"), ("zone", "a")]));
+        assert!(access.missing(&claimed).is_some() && access.missing(&Parameters::new()).is_some());
+        assert!(access.missing(&access.overlay(&claimed)).is_none());
+    }
+}
