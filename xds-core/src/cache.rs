@@ -14,11 +14,13 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::Locator;
 use crate::variants::{Variant, Variants};
 
+use commits::CommitLog;
 use events::Hub;
 use interest::Interest;
 use transaction::{Change, VariantChange};
 use trial::Trial;
 
+pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits, RefusalReason};
 pub use delivery::{ClientName, Delivered, Delivery, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
 pub use demand::{Answer, Demand, Demanded};
@@ -33,11 +35,13 @@ pub(crate) use wanted::Wanted;
 
 mod by_parameters;
 mod class;
+mod commits;
 mod delivery;
 mod demand;
 mod events;
 mod interest;
 mod other_names;
+mod readers;
 pub(crate) mod refs;
 mod snapshot;
 mod transaction;
@@ -56,6 +60,7 @@ pub struct Cache {
     key_sets: KeySetRule,
     /// Who wants to hear what becomes of commits.
     hub: Arc<Hub>,
+    commit_log: CommitLog,
     /// Who brings what is asked for.
     demand_waker: AtomicWaker,
     trial: Mutex<Option<Trial>>,
@@ -126,7 +131,14 @@ impl Cache {
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
     pub fn commit(&self, transaction: Transaction) -> Result<Commit, CommitError> {
-        let mut transaction = transaction;
+        let done = self.try_commit(transaction);
+        if let Err(error) = &done {
+            self.commit_log.refused(self.read(Snapshot::revision), error);
+        }
+        done
+    }
+
+    fn try_commit(&self, mut transaction: Transaction) -> Result<Commit, CommitError> {
         let (base, answers) = (transaction.base, std::mem::take(&mut transaction.answers));
         let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
@@ -140,13 +152,16 @@ impl Cache {
         let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
         let answered = apply_answers(answers, &mut next, current.revision().next());
         if changed.is_empty() && answered.is_empty() && current.is_synced() {
+            self.commit_log.unchanged();
             return Ok(Commit { revision: current.revision(), changed: 0, concerned: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let revision = next.revision();
         let concerned = self.publish(&current, next, &changed, &answered).into();
-        let changed = changed.values().map(|variants| by_name(variants).count()).sum();
-        Ok(Commit { revision, changed, concerned })
+        let count = changed.values().map(|variants| by_name(variants).count()).sum();
+        let commit = Commit { revision, changed: count, concerned };
+        self.commit_log.committed(&commit, &changed);
+        Ok(commit)
     }
 
     /// Registers a stream: what it wants, and how it is woken.
@@ -159,6 +174,15 @@ impl Cache {
     #[must_use]
     pub fn watched(&self) -> Watched {
         lock(&self.interest).watched()
+    }
+
+    /// The same of each type that they ask for, whether or not there is anything of it.
+    #[must_use]
+    pub fn watched_by_type(&self) -> BTreeMap<TypeUrl, Watched> {
+        lock(&self.interest)
+            .watched_by_type()
+            .map(|(type_url, watched)| (type_url.clone(), watched))
+            .collect()
     }
 
     /// How many classes its streams form.

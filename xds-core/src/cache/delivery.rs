@@ -222,7 +222,7 @@ impl Ledger {
         }
         let before = std::mem::replace(&mut book.standing, standing);
         let decided = book.take_decided();
-        let events = if self.hub.has_readers() { self.news(&before, &book.standing) } else { Vec::new() };
+        let events = if self.hub.are_there() { self.news(&before, &book.standing) } else { Vec::new() };
         // Sent before another change of this stream can overtake them.
         self.hub.send(events);
         drop(book);
@@ -234,7 +234,7 @@ impl Ledger {
         let mut book = lock(&self.book);
         book.is_ended = true;
         let decided = book.take_decided();
-        if self.hub.has_readers() {
+        if self.hub.are_there() {
             self.hub.send(vec![self.event(book.standing.applied(), Outcome::Gone)]);
         }
         drop(book);

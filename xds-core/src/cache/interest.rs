@@ -429,14 +429,19 @@ impl Interest {
     }
 
     pub(super) fn watched(&self) -> Watched {
-        let mut watched = Watched::default();
-        for interest in self.types.values() {
+        self.watched_by_type().fold(Watched::default(), |all, (_, of_type)| Watched {
+            streams: all.streams + of_type.streams,
+            classes: all.classes + of_type.classes,
+            names: all.names + of_type.names,
+        })
+    }
+
+    pub(super) fn watched_by_type(&self) -> impl Iterator<Item = (&TypeUrl, Watched)> {
+        self.types.iter().map(|(type_url, interest)| {
             let members = interest.classes.values().map(|class| lock(&class.members).len());
-            watched.streams += members.sum::<usize>();
-            watched.classes += interest.classes.len();
-            watched.names += interest.by_name.len();
-        }
-        watched
+            let (streams, classes) = (members.sum(), interest.classes.len());
+            (type_url, Watched { streams, classes, names: interest.by_name.len() })
+        })
     }
 
     #[cfg(test)]

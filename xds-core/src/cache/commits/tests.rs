@@ -1,0 +1,109 @@
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::server::fixture::{Sotw, commit, try_commit, type_url};
+use crate::{ClientName, Outcome, Transaction};
+
+/// What is there to read now; `None` when there will be no more.
+fn next(commits: &mut Commits) -> Poll<Option<CommitEvent>> {
+    let next = pin!(commits.next());
+    next.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn read(commits: &mut Commits) -> CommitEvent {
+    let Poll::Ready(Some(event)) = next(commits) else { panic!("there is an event") };
+    event
+}
+
+#[test]
+fn a_reader_hears_what_was_committed_by_type_and_who_has_not_answered() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1");
+    let mut client = Sotw::new(&cache);
+    client.watch.name_client(ClientName { id: "n".into(), cluster: "c".into() });
+    client.ask("EDS", "a", "");
+    client.sent();
+    let mut commits = cache.commits(10);
+    assert_eq!(next(&mut commits), Poll::Pending);
+    let done = commit(&cache, "EDS a=2 b[env=p]=1 b[env=q]=1; CDS c=1");
+    commit(&cache, "EDS a=2");
+    let CommitEvent { lost, outcome: CommitOutcome::Committed { commit, changed } } = read(&mut commits)
+    else {
+        panic!("it is no mistake")
+    };
+    assert_eq!((lost, &commit), (0, &done));
+    assert_eq!(*changed, [(type_url("CDS"), 1), (type_url("EDS"), 2)]);
+    assert_eq!(commit.applied(|_| true).results()[0].outcome, Outcome::Pending);
+    assert_eq!(next(&mut commits), Poll::Pending);
+}
+
+#[test]
+fn a_reader_hears_why_a_transaction_was_refused() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a[env=p]=1");
+    let mut commits = cache.commits(10);
+    let refused = try_commit(&cache, "EDS a[env!=q]=2").unwrap_err();
+    let outcome = CommitOutcome::Refused { revision: Revision(1), error: Arc::new(refused) };
+    assert_eq!(read(&mut commits), CommitEvent { lost: 0, outcome });
+}
+
+#[test]
+fn who_reads_late_is_told_how_much_is_lost_and_gets_the_newest() {
+    let cache = Cache::new();
+    let mut commits = cache.commits(2);
+    for content in 1..=5 {
+        commit(&cache, &format!("EDS a={content}"));
+    }
+    let revision = |event: CommitEvent| match event.outcome {
+        CommitOutcome::Committed { commit, .. } => (event.lost, commit.revision),
+        CommitOutcome::Refused { .. } => panic!("none is refused"),
+    };
+    assert_eq!(revision(read(&mut commits)), (3, Revision(4)));
+    assert_eq!(revision(read(&mut commits)), (0, Revision(5)));
+    drop(cache);
+    assert_eq!(next(&mut commits), Poll::Ready(None));
+}
+
+#[test]
+fn commits_and_refusals_are_counted_by_reason() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a[env=p]=1");
+    commit(&cache, "EDS a[env=p]=1");
+    try_commit(&cache, "EDS a[env!=q]=2").unwrap_err();
+    try_commit(&cache, "EDS a[env=q,other=p]=2").unwrap_err();
+    let mut late = Transaction::new();
+    late.require(Revision::ZERO);
+    cache.commit(late).unwrap_err();
+    let counts = cache.commit_counts();
+    assert_eq!((counts.committed, counts.unchanged), (1, 1));
+    let refused: Vec<_> = counts.refused().filter(|(_, count)| *count > 0).collect();
+    let reasons = [RefusalReason::Ambiguous, RefusalReason::KeySets, RefusalReason::Superseded];
+    assert_eq!(refused, reasons.map(|reason| (reason, 1)));
+}
+
+#[test]
+fn each_reason_stands_at_its_own_place() {
+    for (place, reason) in RefusalReason::ALL.into_iter().enumerate() {
+        assert_eq!(reason as usize, place, "{}", reason.as_str());
+    }
+}
+
+#[test]
+fn what_streams_ask_for_is_counted_by_type() {
+    let cache = Cache::new();
+    commit(&cache, "EDS a=1");
+    let mut clients = [Sotw::new(&cache), Sotw::new(&cache)];
+    for client in &mut clients {
+        client.ask("EDS", "a b", "");
+    }
+    clients[0].ask("CDS", "", "");
+    let watched = cache.watched_by_type();
+    let of = |short: &str| {
+        let of_type = watched[&type_url(short)];
+        (of_type.streams, of_type.classes, of_type.names)
+    };
+    assert_eq!((of("EDS"), of("CDS")), ((2, 1, 2), (1, 1, 0)));
+    drop(clients);
+    assert_eq!(cache.watched_by_type().len(), 0);
+}
