@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
 
+mod admin;
 mod check;
 mod completions;
 mod get;
@@ -122,6 +123,8 @@ enum Failure {
     #[error("error: {0}")]
     Proxy(proxy::ProxyError),
     #[error("error: {0}")]
+    Admin(admin::AdminError),
+    #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[error("error: the system refuses what a server needs: {0}")]
     System(io::Error),
@@ -136,6 +139,7 @@ impl Failure {
             Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
             Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Proxy(error) => ExitCode::from(error.exit_code()),
+            Self::Admin(error) => ExitCode::from(error.exit_code()),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }

@@ -17,6 +17,8 @@ pub use xds_server::{
 #[cfg(feature = "client")]
 pub use xds_client as client;
 
+#[cfg(feature = "admin")]
+pub mod admin;
 #[cfg(feature = "folder")]
 pub mod folder;
 #[cfg(feature = "rest")]

@@ -11,6 +11,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[path = "cli/admin.rs"]
+mod admin;
 #[path = "cli/limits.rs"]
 mod limits;
 

@@ -15,6 +15,7 @@ use xds::client::{Protocol, StartError};
 use xds::{Observer, Rejections, Server, ServerConfig};
 
 use super::Failure;
+use super::admin::Admin;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
@@ -115,6 +116,8 @@ pub(super) struct ProxyCommand {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
+    admin: Admin,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     types: Types,
@@ -175,9 +178,12 @@ impl ProxyCommand {
         let listener =
             TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
         let bound_to = listener.local_addr().map_err(Failure::System)?;
+        let admin = self.admin.open(address).await?;
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        let admin_routes = axum::Router::new();
+        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config);

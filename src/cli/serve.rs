@@ -10,6 +10,7 @@ use xds::folder::Folder;
 use xds::rest::{self, RestConfig};
 use xds::{Cache, Server, ServerConfig};
 
+use super::admin::Admin;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::{Failure, Source, load};
@@ -45,6 +46,8 @@ pub(super) struct Serve {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
+    admin: Admin,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     types: Types,
@@ -79,10 +82,13 @@ impl Serve {
         let listener =
             TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
         let bound_to = listener.local_addr().map_err(Failure::System)?;
+        let admin = self.admin.open(address).await?;
         let shutdown = shutdown().map_err(Failure::System)?;
         let routes = self.rest(&folder, &cache, config.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        let admin_routes = axum::Router::new();
+        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let served = server.serve(listener, shutdown).await;
         watch.abort();

@@ -1,0 +1,80 @@
+//! Who may ask, and how.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+
+use super::HostNames;
+
+/// The routes, for GET and HEAD and for hosts of these names alone.
+pub(super) fn guarded(routes: Router, names: HostNames) -> Router {
+    // Unknown paths are routes here too: a layer goes around those that were added before it.
+    let routes = routes.fallback(async || (StatusCode::NOT_FOUND, "nothing is served at this path\n"));
+    routes.layer(from_fn_with_state(Arc::new(names), guard))
+}
+
+async fn guard(State(names): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
+    let mut response = match refusal(&request, &names) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    };
+    let headers = response.headers_mut();
+    // What is answered is for the page of this port alone: others may neither frame it nor load it as theirs.
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(NOTHING));
+    response
+}
+
+fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let allow = [(header::ALLOW, "GET, HEAD")];
+        return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "only GET and HEAD\n").into_response());
+    }
+    // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks for health.
+    let host = request.headers().get(header::HOST)?;
+    let is_known = host.to_str().is_ok_and(|host| names.allow(host));
+    let text = "this host name is not one of those that were told (DNS rebinding): ask by IP address or localhost, or \
+                name it by --admin-host\n";
+    (!is_known).then(|| (StatusCode::FORBIDDEN, text).into_response())
+}
+
+impl HostNames {
+    /// Whether this may stand in `Host`.
+    fn allow(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
+        let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&name);
+        address.parse::<IpAddr>().is_ok() || name == "localhost" || self.0.contains(&name)
+    }
+}
+
+/// The policy of an answer that is not a page.
+const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_nobody_told_of_are_refused() {
+        let names: HostNames = ["Admin.example"].into_iter().collect();
+        let allowed =
+            ["127.0.0.1:1", "127.0.0.1", "[::1]:18001", "LOCALHOST:1", "localhost.", "admin.EXAMPLE:80"];
+        for host in allowed {
+            assert!(names.allow(host), "{host}");
+        }
+        for host in ["", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:1", "a b", "x@y z"]
+        {
+            assert!(!names.allow(host), "{host}");
+        }
+    }
+}

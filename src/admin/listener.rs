@@ -1,0 +1,56 @@
+//! Connections of the port.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// Takes connections for ever.
+pub(super) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
+    let mut connections = JoinSet::new();
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
+        // Their results are of no use, but each takes room until it is taken.
+        while connections.try_join_next().is_some() {}
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a connection to the admin port failed");
+                // Without file handles the next would fail as well.
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        // Events are small, and somebody waits for them.
+        _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(routes.clone());
+        connections.spawn(async move {
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WAIT)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            if let Err(error) = served {
+                tracing::trace!(%error, "a connection to the admin port ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Connections at the same time; a browser opens up to six for a page.
+const CONNECTIONS_LIMIT: usize = 512;
+
+/// How long a client may take to say what it wants, also on a connection that was used before.
+const HEAD_WAIT: Duration = Duration::from_secs(10);
+
+/// How long nothing is accepted after the system refused a connection.
+const REST: Duration = Duration::from_millis(50);

@@ -1,0 +1,153 @@
+//! The port for people and monitoring, of the commands that serve.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+use axum::Router;
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use xds::admin::{self, HostNames};
+
+use super::Failure;
+use super::running::LogFormat;
+
+#[derive(Debug, Args)]
+pub(super) struct Admin {
+    /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port after that of --listen]
+    ///
+    /// It shows clients, resources, commits and how all of that stands; GET /api/ tells the same to programs. Whoever
+    /// reaches it may read it, so it listens for this machine alone.
+    #[arg(id = "admin", long = "admin", value_name = "ADDRESS", help_heading = ADMIN)]
+    place: Option<Place>,
+    /// A name under which the admin page may be asked for, beside IP addresses and localhost; may be repeated
+    #[arg(id = "admin_host", long = "admin-host", value_name = "NAME", help_heading = ADMIN)]
+    hosts: Vec<String>,
+}
+
+/// Where the page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Off,
+    At(SocketAddr),
+}
+
+/// Why there cannot be a page.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdminError {
+    #[error(
+        "cannot listen on {address} for the admin page: {error}; --admin ADDRESS takes another one, --admin none does \
+         without"
+    )]
+    Listen { address: SocketAddr, error: io::Error },
+    #[error(
+        "--admin {address} lets other machines read what clients and resources there are, and asks nobody who they are: \
+         take a loopback address"
+    )]
+    Open { address: SocketAddr },
+}
+
+/// The port, open and not served yet: a mistake in it is told before anything runs.
+#[derive(Debug)]
+pub(super) struct AdminPort {
+    listener: TcpListener,
+    address: SocketAddr,
+    names: HostNames,
+}
+
+/// The port while it is served; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Served(JoinHandle<()>);
+
+impl Admin {
+    /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be none.
+    pub(super) async fn open(&self, listen: SocketAddr) -> Result<Option<AdminPort>, Failure> {
+        let address = match self.place {
+            Some(Place::Off) => return Ok(None),
+            Some(Place::At(address)) => address,
+            None => beside(listen),
+        };
+        let opened = async {
+            check_reach(address, false)?;
+            let error = |error| AdminError::Listen { address, error };
+            let listener = TcpListener::bind(address).await.map_err(error)?;
+            let address = listener.local_addr().map_err(error)?;
+            Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect() })
+        };
+        opened.await.map(Some).map_err(Failure::Admin)
+    }
+}
+
+impl AdminPort {
+    /// Serves these on it, from now on.
+    pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> Served {
+        log_format.announce(&format!("admin page on http://{}/", self.address));
+        let Self { listener, names, .. } = self;
+        Served(tokio::spawn(async move { match admin::serve(listener, routes, names).await {} }))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl AdminError {
+    /// As in [`Failure::exit_code`].
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Listen { .. } => 1,
+            Self::Open { .. } => 2,
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|error| format!("{error}: expected IP:PORT or none"))
+    }
+}
+
+/// Refuses addresses that other machines can reach, unless the user wants them to.
+fn check_reach(address: SocketAddr, is_open_allowed: bool) -> Result<(), AdminError> {
+    if address.ip().is_loopback() || is_open_allowed { Ok(()) } else { Err(AdminError::Open { address }) }
+}
+
+/// The loopback address with the next port; where there is none, or the system chooses, it chooses this one too.
+fn beside(listen: SocketAddr) -> SocketAddr {
+    let address = match listen.ip() {
+        IpAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+    };
+    let port = if listen.port() == 0 { 0 } else { listen.port().checked_add(1).unwrap_or(0) };
+    SocketAddr::new(address, port)
+}
+
+const ADMIN: &str = "Admin page";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_beside_the_port_of_the_clients_and_for_this_machine_alone() {
+        let beside = |listen: &str| beside(listen.parse().unwrap()).to_string();
+        assert_eq!(beside("0.0.0.0:18000"), "127.0.0.1:18001");
+        assert_eq!(beside("127.0.0.1:0"), "127.0.0.1:0");
+        assert_eq!(beside("[::]:65535"), "[::1]:0");
+    }
+
+    #[test]
+    fn addresses_that_others_reach_are_refused_unless_they_are_allowed() {
+        let check = |address: &str, is_allowed| check_reach(address.parse().unwrap(), is_allowed).is_ok();
+        assert!(check("127.0.0.1:1", false) && check("[::1]:1", false) && check("10.0.0.1:1", true));
+        assert!(!check("10.0.0.1:1", false) && !check("0.0.0.0:1", false) && !check("[::]:1", false));
+    }
+}

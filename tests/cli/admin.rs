@@ -1,0 +1,75 @@
+//! The port of the admin page: where it is, whom it answers, how it ends.
+
+use super::*;
+
+impl Serving {
+    /// Where its admin page is.
+    fn admin(&self) -> SocketAddr {
+        let lines = self.until("admin page on http://");
+        let (_, rest) = lines.last().unwrap().split_once("http://").unwrap();
+        rest.split('/').next().unwrap().parse().unwrap()
+    }
+}
+
+/// The status of a request with these lines as its head.
+fn status(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{head}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() {
+    let scratch = Scratch::with_cluster("admin");
+    let serving = scratch.serve(&["--admin-host", "admin.example"]);
+    let address = serving.admin();
+    for host in ["127.0.0.1", "localhost:1", "admin.example"] {
+        assert!(status(address, &format!("GET /nowhere HTTP/1.1\r\nhost: {host}")).contains("404"), "{host}");
+    }
+    assert!(status(address, "GET /nowhere HTTP/1.1\r\nhost: evil.example").contains("403"));
+    assert!(
+        status(address, "POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0").contains("405")
+    );
+    // Of a load balancer that asks for health.
+    assert!(status(address, "GET /nowhere HTTP/1.0").contains("404"));
+}
+
+#[test]
+fn the_admin_port_goes_with_the_server_and_may_be_left_out() {
+    let scratch = Scratch::with_cluster("admin-ends");
+    let mut serving = scratch.serve(&[]);
+    let address = serving.admin();
+    // A connection that says nothing holds nothing up.
+    let _idle = TcpStream::connect(address).unwrap();
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+
+    let mut serving = scratch.serve(&["--admin", "none"]);
+    let mut lines = serving.until("listening on ");
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+    lines.extend(serving.lines.iter());
+    assert!(!lines.iter().any(|line| line.contains("admin page")), "{lines:#?}");
+}
+
+#[test]
+fn an_admin_port_that_is_taken_or_open_to_others_is_refused_with_what_to_do() {
+    let scratch = Scratch::with_cluster("admin-refused");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let serve = |admin: &str| {
+        refused(&scratch.xds("serve").args(["--listen", "127.0.0.1:0", "--admin", admin]).output().unwrap())
+    };
+    let (code, text) = serve(&address);
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with(&format!("error: cannot listen on {address} for the admin page: ")), "{text}");
+    assert!(text.contains("--admin none"), "{text}");
+    let (code, text) = serve("0.0.0.0:0");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("take a loopback address"), "{text}");
+    let (code, text) = serve("here");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("expected IP:PORT or none"), "{text}");
+}
