@@ -11,8 +11,9 @@ use crate::skim::Client;
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Mutex<HashMap<Key, ClientGroup>>);
 
-/// The id and the cluster of a node.
-type Key = (String, String);
+/// The id and the cluster of a node, and what its connection showed: who says the same of itself and shows another identity is
+/// another client.
+type Key = (String, String, String);
 
 /// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop it after the machine.
 #[derive(Debug)]
@@ -23,11 +24,16 @@ pub(crate) struct Place {
 
 impl Clients {
     /// Has a stream join its client, unless that did not say who it is (G6).
-    pub(crate) fn join(self: &Arc<Self>, client: &Client, join: impl FnOnce(&ClientGroup)) -> Option<Place> {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        client: &Client,
+        identity: &str,
+        join: impl FnOnce(&ClientGroup),
+    ) -> Option<Place> {
         if client.id.is_empty() {
             return None;
         }
-        let key = (client.id.clone(), client.cluster.clone());
+        let key = (client.id.clone(), client.cluster.clone(), identity.to_owned());
         // Locked until it has joined: a group without streams is forgotten.
         join(self.groups().entry(key.clone()).or_default());
         Some(Place { clients: Arc::clone(self), key })
@@ -61,8 +67,8 @@ mod tests {
         let client = Client { id: "n".into(), cluster: "c".into(), ..Client::default() };
         let stream = || DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
         let (mut one, mut other) = (stream(), stream());
-        let first = clients.join(&client, |group| one.join(group));
-        let second = clients.join(&client, |group| other.join(group));
+        let first = clients.join(&client, "", |group| one.join(group));
+        let second = clients.join(&client, "", |group| other.join(group));
         assert_eq!(clients.groups().len(), 1);
         drop((one, first));
         assert_eq!(clients.groups().len(), 1);
@@ -73,6 +79,6 @@ mod tests {
     #[test]
     fn g6_who_has_no_id_is_alone() {
         let clients = Arc::new(Clients::default());
-        assert!(clients.join(&Client::default(), |_| panic!("no group")).is_none());
+        assert!(clients.join(&Client::default(), "", |_| panic!("no group")).is_none());
     }
 }

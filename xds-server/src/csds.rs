@@ -7,7 +7,7 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 use xds_core::TypeUrl;
 use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
 use xds_proto::Any;
@@ -21,12 +21,15 @@ use xds_proto::envoy::service::status::v3::{
 use xds_proto::envoy::r#type::matcher::v3::NodeMatcher;
 use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 
+use crate::peer::Peer;
 use crate::roster::{About, Listed, Roster};
+use crate::service::ServerConfig;
 
 /// The service, over all streams of a server.
 #[derive(Debug)]
 pub(crate) struct StatusService {
     roster: Arc<Roster>,
+    config: Arc<ServerConfig>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -52,8 +55,21 @@ enum Contents {
 }
 
 impl StatusService {
-    pub(crate) fn new(roster: Arc<Roster>, stopping: watch::Receiver<bool>) -> Self {
-        Self { roster, stopping }
+    pub(crate) fn new(
+        roster: Arc<Roster>,
+        config: Arc<ServerConfig>,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        Self { roster, config, stopping }
+    }
+
+    /// What all clients have is not for every client to see.
+    fn check(&self, extensions: &Extensions) -> Result<(), Status> {
+        let peer = extensions.get::<Peer>().cloned().unwrap_or_default();
+        if self.config.may_inspect(&peer) {
+            return Ok(());
+        }
+        Err(Status::permission_denied("this client may not see what others have"))
     }
 }
 
@@ -67,6 +83,7 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
     ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
+        self.check(request.extensions())?;
         let (answers, responses) = mpsc::channel(1);
         let (roster, mut stopping) = (Arc::clone(&self.roster), self.stopping.clone());
         let mut requests = request.into_inner();
@@ -90,6 +107,7 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<ClientStatusRequest>,
     ) -> Result<Response<ClientStatusResponse>, Status> {
+        self.check(request.extensions())?;
         let query = Query::of(&request.into_inner())?;
         let mut batch = Batch::default();
         for streams in self.roster.clients(|id| query.matches(id)) {
@@ -168,7 +186,7 @@ impl Query {
     /// Asks the streams of one client; `None` when all have ended.
     async fn ask(&self, streams: &[Arc<Listed>]) -> Option<ClientConfig> {
         let about = streams.first()?.about()?;
-        let About { client, user_agent } = &*about;
+        let About { client, user_agent, .. } = &*about;
         let mut config = ClientConfig {
             node: Some(Node {
                 id: client.id.to_string(),

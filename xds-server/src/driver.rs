@@ -1,6 +1,5 @@
 //! One task per stream: hands requests to the machine and its responses to the transport. It decides nothing.
 
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
@@ -10,12 +9,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 use tracing::{debug, info, warn};
-use xds_core::server::{DeltaStream, Next, Response, Service, SotwStream, StreamError, TypeReport, Verdict};
-use xds_core::{Cache, Snapshot, TypeUrl, Variant, Watch};
+use xds_core::server::{
+    DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
+    Verdict,
+};
+use xds_core::{Access, Cache, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::clients::{Clients, Place};
+use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
+use crate::peer::Peer;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
@@ -45,6 +49,15 @@ pub(crate) struct Driver {
     opened_at: Instant,
     /// When it ends though nothing is wrong (G14).
     ends_at: Option<Instant>,
+    /// When it ends because the server does.
+    stops_at: Option<Instant>,
+    peer: Peer,
+    /// What its client may read; `None` before the first request, and where nobody is asked.
+    access: Option<Arc<Access>>,
+    /// The first request came.
+    has_begun: bool,
+    /// When that is asked again.
+    authorize_at: Option<Instant>,
     /// When the machine has to be asked again.
     due_at: Option<Instant>,
     listing: Listing,
@@ -74,6 +87,12 @@ pub(crate) struct Shared<'a> {
 enum Machine {
     Sotw(SotwStream),
     Delta(DeltaStream),
+}
+
+/// A request as the machine of its protocol takes it.
+enum Request {
+    Sotw(SotwRequest),
+    Delta(DeltaRequest),
 }
 
 /// The status with which the transport ends the stream, also when the task ends by itself.
@@ -137,8 +156,8 @@ impl Future for Driver {
 impl Driver {
     pub(crate) fn new(
         shared: &Shared<'_>,
-        service: Service,
-        protocol: Protocol,
+        (service, protocol): (Service, Protocol),
+        peer: Peer,
         inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<Outlet>) {
@@ -171,7 +190,17 @@ impl Driver {
             config: Arc::clone(config),
             epoch: Instant::from_std(cache.epoch(opened_at.into_std())),
             opened_at,
-            ends_at: config.stream_age.map(|age| opened_at + jittered(age)),
+            ends_at: config
+                .stream_age
+                .map(|age| opened_at + jittered(age))
+                .into_iter()
+                .chain(peer.ends_at)
+                .min(),
+            peer,
+            access: None,
+            has_begun: false,
+            authorize_at: config.authorizer.as_ref().map(|_| opened_at + jittered(config.authorize_every)),
+            stops_at: None,
             due_at: None,
             _permit: permit,
             last_word: LastWord { outlet: Arc::clone(&outlet), status: None },
@@ -208,7 +237,12 @@ impl Driver {
             }
             self.is_due |= self.watch.poll_woken(cx).is_ready();
             // What is woken for is looked at after the wake-up was taken.
-            if self.listing.is_stopping() {
+            if self.stops_at.is_none()
+                && let Some(within) = self.listing.stops_within()
+            {
+                self.stops_at = Some(Instant::now() + within.mul_f64(random()));
+            }
+            if self.stops_at.is_some_and(|at| at <= Instant::now()) {
                 // G14: the client comes back to another server, or to this one when it is up again.
                 return Poll::Ready(Status::unavailable("the server is shutting down"));
             }
@@ -242,7 +276,9 @@ impl Driver {
             }
             // While the transport has no room there is nothing to be asked again for.
             let due_at = self.due_at.filter(|_| !self.is_due);
-            let Some(time) = due_at.into_iter().chain(self.ends_at).min() else { return Poll::Pending };
+            let others = [self.ends_at, self.stops_at, self.authorize_at];
+            let time = due_at.into_iter().chain(others.into_iter().flatten()).min();
+            let Some(time) = time else { return Poll::Pending };
             if self.alarm.poll(time, cx).is_pending() {
                 return Poll::Pending;
             }
@@ -250,48 +286,109 @@ impl Driver {
                 // G14: the client comes back at once, perhaps to another server.
                 return Poll::Ready(Status::ok("the stream reached its maximal age"));
             }
-            (self.is_due, self.due_at) = (true, None);
+            if self.authorize_at == Some(time) {
+                if let Err(status) = self.authorize_again() {
+                    return Poll::Ready(status);
+                }
+                continue;
+            }
+            if self.stops_at != Some(time) {
+                (self.is_due, self.due_at) = (true, None);
+            }
         }
+    }
+
+    /// Tells the machine whose stream it is.
+    fn introduce(&mut self) {
+        let Some(client) = self.skimmer.client() else { return };
+        self.watch.name_client(client.name());
+        let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
+        let identity = self.peer.name();
+        self.place = match &mut self.machine {
+            Machine::Sotw(stream) => {
+                stream.on_node(parameters);
+                if honours_ttl {
+                    stream.on_ttl_support();
+                }
+                self.clients.join(client, identity, |group| stream.join(group))
+            }
+            Machine::Delta(stream) => {
+                stream.on_node(parameters);
+                if honours_ttl {
+                    stream.on_ttl_support();
+                }
+                self.clients.join(client, identity, |group| stream.join(group))
+            }
+        };
+    }
+
+    /// Asks what the client may read, before anything of its first request is looked at.
+    fn authorize(&mut self) -> Result<(), Status> {
+        let access =
+            self.config.access(&self.peer, self.client()).inspect_err(|status| self.on_denied(status))?;
+        if let Some(access) = &access {
+            match &mut self.machine {
+                Machine::Sotw(stream) => stream.on_access(Arc::clone(access)),
+                Machine::Delta(stream) => stream.on_access(Arc::clone(access)),
+            }
+        }
+        self.access = access;
+        Ok(())
+    }
+
+    /// Asks again. What is not the same any more begins with a new stream: what its client may read is a selection of its own.
+    fn authorize_again(&mut self) -> Result<(), Status> {
+        self.authorize_at = Some(Instant::now() + self.config.authorize_every);
+        if self.skimmer.client().is_none() {
+            return Ok(());
+        }
+        let access =
+            self.config.access(&self.peer, self.client()).inspect_err(|status| self.on_denied(status))?;
+        if access == self.access {
+            return Ok(());
+        }
+        Err(Status::unavailable("what this client may read has changed: connect again"))
+    }
+
+    fn on_denied(&self, status: &Status) {
+        let Client { id, cluster, .. } = self.client();
+        let identity = self.peer.name();
+        info!(node = id, cluster, identity, code = ?status.code(), reason = status.message(), "a stream is denied");
+        self.tell(Event::Denied { code: status.code() });
     }
 
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
         let is_new = self.skimmer.client().is_none();
         let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
-        let (nonce, verdict) = match &mut self.machine {
-            Machine::Sotw(stream) => {
-                let request = self.skimmer.sotw(frame).map_err(malformed)?;
-                if is_new && let Some(client) = self.skimmer.client() {
-                    self.watch.name_client(client.name());
-                    stream.on_node(client.parameters.clone());
-                    if self.config.honours_ttl(client) {
-                        stream.on_ttl_support();
-                    }
-                    self.place = self.clients.join(client, |group| stream.join(group));
-                }
+        let request = match &self.machine {
+            Machine::Sotw(_) => Request::Sotw(self.skimmer.sotw(frame).map_err(malformed)?),
+            Machine::Delta(_) => Request::Delta(self.skimmer.delta(frame).map_err(malformed)?),
+        };
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.authorize()?;
+        }
+        if is_new {
+            self.introduce();
+        }
+        let (nonce, verdict) = match (&mut self.machine, request) {
+            (Machine::Sotw(stream), Request::Sotw(request)) => {
                 (request.response_nonce, stream.on_request(now, request))
             }
-            Machine::Delta(stream) => {
-                let request = self.skimmer.delta(frame).map_err(malformed)?;
-                if is_new && let Some(client) = self.skimmer.client() {
-                    self.watch.name_client(client.name());
-                    stream.on_node(client.parameters.clone());
-                    if self.config.honours_ttl(client) {
-                        stream.on_ttl_support();
-                    }
-                    self.place = self.clients.join(client, |group| stream.join(group));
-                }
+            (Machine::Delta(stream), Request::Delta(request)) => {
                 (request.response_nonce, stream.on_request(request))
             }
+            _ => unreachable!("a request is read as the machine has it"),
         };
         if is_new && let Some(Client { id, cluster, parameters, user_agent, .. }) = self.skimmer.client() {
-            debug!(node = id, cluster, %parameters, user_agent, "stream opened");
+            debug!(node = id, cluster, identity = self.peer.name(), %parameters, user_agent, "stream opened");
             self.tell(Event::Opened);
         }
         // C20: from the first request on it is known whose stream it is, unless that does not say.
         if is_new {
             let client = self.client();
-            self.listing.name(About { client: client.name(), user_agent: client.user_agent.clone() });
+            let (client, user_agent, peer) = (client.name(), client.user_agent.clone(), self.peer.clone());
+            self.listing.name(About { client, user_agent, peer });
         }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
@@ -443,13 +540,6 @@ fn close_status(error: &StreamError) -> Status {
     };
     info!(%error, "closing a stream");
     status
-}
-
-/// Up to a tenth more or less, so that streams that were opened together do not end together.
-fn jittered(age: Duration) -> Duration {
-    let random = RandomState::new().hash_one(age);
-    let tenths = (random % 2001) as f64 / 10_000.0;
-    age.mul_f64(0.9 + tenths)
 }
 
 /// The first part of a text, cut between characters.

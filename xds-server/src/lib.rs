@@ -35,20 +35,29 @@
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
 
+mod authorize;
 mod clients;
+mod connections;
 mod csds;
 mod delivery;
 mod driver;
 mod frame;
 mod observe;
+mod peer;
 mod rejections;
 mod requests;
 mod roster;
 mod service;
 pub mod skim;
+#[cfg(feature = "tls")]
+mod tls;
 
+pub use authorize::{Authorizer, Denied};
 pub use delivery::applied;
 pub use observe::{Event, Observer};
+pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
+#[cfg(feature = "tls")]
+pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;

@@ -51,6 +51,11 @@ pub enum Event<'a> {
     NodeChanged,
     /// The stream has to end: malformed requests and limits alike (G2, G3, G8, G9).
     Refused(&'a StreamError),
+    /// The client may not read anything here, or not any more; the stream ends with this.
+    Denied {
+        /// `PERMISSION_DENIED` or `UNAUTHENTICATED`.
+        code: Code,
+    },
     /// No more streams are accepted (G9).
     TooManyStreams,
     /// A request was larger than allowed (G9).

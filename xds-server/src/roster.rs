@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use xds_core::server::TypeReport;
 use xds_core::{ClientName, Watch};
 
+use crate::peer::Peer;
+
 /// All streams of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     streams: Mutex<Streams>,
-    is_stopping: AtomicBool,
+    /// Once it is known over how long the streams are to end.
+    stopping: OnceLock<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +55,8 @@ pub(crate) struct About {
     pub(crate) client: ClientName,
     /// `node.user_agent_name`.
     pub(crate) user_agent: String,
+    /// What it showed, beside what it says.
+    pub(crate) peer: Peer,
 }
 
 /// A stream's place in the roster; dropping it leaves.
@@ -86,10 +92,14 @@ impl Roster {
         clients.into_values().collect()
     }
 
-    /// Tells all streams to end, those that open later too.
-    pub(crate) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
-        for stream in self.streams().streams.values() {
+    /// Tells all streams to end, those that open later too: so many in a second, if that is done in time.
+    pub(crate) fn stop(&self, within: Duration, per_second: usize) {
+        let streams = self.streams();
+        let time = Duration::from_secs_f64(streams.streams.len() as f64 / per_second.max(1) as f64);
+        // A few need not be spread.
+        let time = if time < SHORTEST_SPREAD { Duration::ZERO } else { time.min(within) };
+        _ = self.stopping.set(time);
+        for stream in streams.streams.values() {
             stream.watch.wake();
         }
     }
@@ -129,9 +139,9 @@ impl Listing {
         self.stream.desk().about = Some(Arc::new(about));
     }
 
-    /// Whether the stream has to end because the server does.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.roster.is_stopping.load(Ordering::Acquire)
+    /// Within which time the stream has to end because the server does.
+    pub(crate) fn stops_within(&self) -> Option<Duration> {
+        self.roster.stopping.get().copied()
     }
 
     /// What it was asked since the last call.
@@ -142,6 +152,9 @@ impl Listing {
         std::mem::take(&mut self.stream.desk().asks)
     }
 }
+
+/// Less is not worth a wait.
+const SHORTEST_SPREAD: Duration = Duration::from_millis(100);
 
 impl Drop for Listing {
     fn drop(&mut self) {

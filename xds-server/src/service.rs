@@ -12,23 +12,30 @@ use http::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use tonic::Status;
 use tonic::service::Routes;
 use tonic::transport::server::{Connected, TcpIncoming};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 use xds_core::server::{Service, StreamConfig};
-use xds_core::{Cache, ParameterMapping};
+use xds_core::{Cache, ParameterMapping, Snapshot};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
+use crate::authorize::Authorizer;
 use crate::clients::Clients;
+use crate::connections::{self, Greet, Plain, Terms};
 use crate::csds::StatusService;
 use crate::driver::{Driver, Protocol, Shared};
 use crate::frame::ResponseBody;
 use crate::observe::{Event, Observer};
+use crate::peer::Peer;
 use crate::requests::Requests;
 use crate::roster::Roster;
 use crate::skim::{Client, Lists};
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
 
 /// Serves one cache over gRPC, with health and reflection.
 #[derive(Debug)]
@@ -74,8 +81,20 @@ pub struct ServerConfig {
     /// After this time without traffic a connection is probed, and dropped when nothing comes back within 20 s.
     /// Default 30 s.
     pub keepalive: Duration,
+    /// Who may read what. Default: everybody may read everything.
+    pub authorizer: Option<Arc<dyn Authorizer>>,
+    /// How often it is asked again of each stream. Default 30 s.
+    pub authorize_every: Duration,
+    /// After this time, a tenth more or less, a connection is asked to leave (GOAWAY) and its streams end, so that clients
+    /// spread over new servers (G14). Default: never.
+    pub connection_age: Option<Duration>,
+    /// Connections that may be in their TLS handshake at the same time; others wait. Default 256.
+    pub handshakes_limit: usize,
     /// How long streams may take to end after the shutdown began. Default 5 s.
     pub drain: Duration,
+    /// How many streams are ended in a second then, at most, so that their clients do not come back to other servers all at
+    /// once; as [`drain`](Self::drain) allows. Default 1,000.
+    pub drain_rate: usize,
 }
 
 impl Default for ServerConfig {
@@ -89,7 +108,12 @@ impl Default for ServerConfig {
             observer: None,
             request_limit_bytes: 16 << 20,
             keepalive: Duration::from_secs(30),
+            authorizer: None,
+            authorize_every: Duration::from_secs(30),
+            connection_age: None,
+            handshakes_limit: 256,
             drain: Duration::from_secs(5),
+            drain_rate: 1000,
         }
     }
 }
@@ -105,9 +129,10 @@ impl ServerConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The transport failed; nothing was wrong with the resources.
-    #[error("the gRPC server failed")]
-    Transport(#[from] tonic::transport::Error),
+    /// No more connections can be accepted; nothing was wrong with the resources. The connections that are there are dropped
+    /// with the runtime.
+    #[error("connections can no longer be accepted")]
+    Accept(#[source] io::Error),
 }
 
 impl Server {
@@ -139,7 +164,7 @@ impl Server {
     /// that do not take the end of their streams in [`ServerConfig::drain`] are left to the runtime.
     ///
     /// # Errors
-    /// [`ServeError::Transport`] when connections can no longer be accepted.
+    /// [`ServeError::Accept`] when connections can no longer be accepted.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -184,41 +209,67 @@ impl Server {
     where
         IO: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
     {
+        self.serve_greeted(incoming, Plain, shutdown).await
+    }
+
+    /// The same as [`serve`](Self::serve) with TLS.
+    ///
+    /// # Errors
+    /// As those of [`serve`](Self::serve): a client whose handshake fails is none.
+    #[cfg(feature = "tls")]
+    pub async fn serve_tls(
+        self,
+        listener: TcpListener,
+        tls: Arc<Tls>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        self.serve_greeted(TcpIncoming::from(listener).with_nodelay(Some(true)), tls, shutdown).await
+    }
+
+    async fn serve_greeted<IO, G>(
+        self,
+        incoming: impl Stream<Item = io::Result<IO>> + Send,
+        greet: G,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError>
+    where
+        IO: Send + 'static,
+        G: Greet<IO>,
+    {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let services = || SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]);
-        for service in services() {
-            health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
-        }
         let roster = Arc::<Roster>::default();
-        let status = StatusService::new(Arc::clone(&roster), stopping.clone());
+        let status = StatusService::new(Arc::clone(&roster), Arc::clone(&self.config), stopping.clone());
         let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
         let routes = self.add_discovery(add_reflection(routes), &roster);
         let routes = routes.into_axum_router().fallback(unknown_path);
-        let has_routes = self.routes.has_routes();
+        let accepts_http1 = self.routes.has_routes();
         let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
-        let drain = self.config.drain;
-        let serving = tonic::transport::Server::builder()
-            .accept_http1(has_routes)
-            .http2_keepalive_interval(Some(self.config.keepalive))
-            .add_routes(Routes::from(routes))
-            // At the end of them tonic would have all clients leave.
-            .serve_with_incoming_shutdown(incoming.chain(tokio_stream::pending()), async {
-                let mut stopping = stopping.clone();
-                _ = stopping.wait_for(|stopping| *stopping).await;
-            });
+        let terms = Terms {
+            accepts_http1,
+            keepalive: Some(self.config.keepalive),
+            age: self.config.connection_age,
+            greetings: self.config.handshakes_limit,
+        };
+        let serving = connections::serve(incoming, greet, routes, terms, stopping);
         tokio::pin!(serving);
+        let cache = Arc::clone(&self.cache);
+        let report = async {
+            set_all(&health, ServingStatus::NotServing).await;
+            synced(&cache).await;
+            set_all(&health, ServingStatus::Serving).await;
+            shutdown.await;
+        };
         tokio::select! {
-            result = &mut serving => return Ok(result?),
-            () = shutdown => {}
+            result = &mut serving => return result.map_err(ServeError::Accept),
+            () = report => {}
         }
-        for service in services() {
-            health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
-        }
+        set_all(&health, ServingStatus::NotServing).await;
+        let ServerConfig { drain, drain_rate, .. } = *self.config;
         _ = stop.send(true);
-        roster.stop();
-        match tokio::time::timeout(drain, serving).await {
-            Ok(result) => Ok(result?),
+        roster.stop(drain, drain_rate);
+        match tokio::time::timeout(drain + LAST_WORDS, serving).await {
+            Ok(result) => result.map_err(ServeError::Accept),
             // A client that reads nothing does not keep the server.
             Err(_) => Ok(()),
         }
@@ -255,6 +306,27 @@ impl Server {
         Routes::from(router)
     }
 }
+
+/// Every service, and the server as a whole.
+async fn set_all(health: &HealthReporter, status: ServingStatus) {
+    for service in SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]) {
+        health.set_service_status(service, status).await;
+    }
+}
+
+/// G13: before the first commit nobody can be told anything, so clients are better off elsewhere.
+pub(crate) async fn synced(cache: &Cache) {
+    // Before the look, so that no commit comes in between.
+    let mut commits = cache.commits(1);
+    while !cache.read(Snapshot::is_synced) {
+        if commits.next().await.is_none() {
+            return;
+        }
+    }
+}
+
+/// How long streams that were told of their end may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is not found.
 async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body::Body> {
@@ -313,10 +385,12 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
             let text = format!("more than {limit} streams at the same time exceed the limit");
             return ready(Ok(Status::resource_exhausted(text).into_http()));
         };
+        let peer = Peer::of(request.extensions());
         let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
         let Self { cache, config, clients, roster, lists, .. } = self;
         let shared = Shared { cache, config, clients, roster, lists };
-        let (driver, outlet) = Driver::new(&shared, self.service.clone(), self.protocol, inbound, place);
+        let service = (self.service.clone(), self.protocol);
+        let (driver, outlet) = Driver::new(&shared, service, peer, inbound, place);
         tokio::spawn(driver);
         let body = axum::body::Body::new(ResponseBody::new(outlet));
         let mut response = Response::new(body);

@@ -316,8 +316,12 @@ async fn health_and_reflection_answer() {
     let request = tonic_health::pb::HealthCheckRequest {
         service: "envoy.service.discovery.v3.AggregatedDiscoveryService".into(),
     };
-    let status = health.check(request).await.unwrap().into_inner().status();
-    assert_eq!(status, tonic_health::pb::health_check_response::ServingStatus::Serving);
+    use tonic_health::pb::health_check_response::ServingStatus;
+    let mut told = health.watch(request).await.unwrap().into_inner();
+    // G13: until the first commit nobody can be told anything.
+    assert_eq!(next(&mut told).await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    put(&cache, CLUSTER, "a", "1");
+    assert_eq!(next(&mut told).await.unwrap().unwrap().status(), ServingStatus::Serving);
 
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
