@@ -22,6 +22,7 @@ mod resolve;
 mod running;
 mod serve;
 mod tls;
+#[path = "type_name.rs"]
 mod type_name;
 mod watch;
 

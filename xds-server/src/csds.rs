@@ -1,11 +1,9 @@
 //! What each client has and what it said about it: CSDS of the server (C20).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use prost::Message;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 use xds_core::TypeUrl;
@@ -198,7 +196,7 @@ impl Query {
         };
         let mut labels = Vec::new();
         for stream in streams {
-            let Some(report) = report_of(stream).await else { continue };
+            let Some(report) = stream.report().await else { continue };
             labels.push(stream.label.as_str());
             config.generic_xds_configs.extend(report.iter().flat_map(|of| self.entries(of)));
         }
@@ -263,13 +261,6 @@ impl IdPattern {
     }
 }
 
-/// `None` when the stream ended, or does not come to answer.
-async fn report_of(stream: &Listed) -> Option<Vec<TypeReport>> {
-    let (answer, report) = oneshot::channel();
-    stream.ask(answer);
-    timeout(REPORT_WAIT, report).await.ok()?.ok()
-}
-
 /// The same client in as many entries as it takes to keep each below a size, as far as single resources allow.
 fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
     let ClientConfig { node, generic_xds_configs, client_scope } = config;
@@ -295,9 +286,6 @@ fn entry_len(len: usize) -> usize {
 
 /// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths around entries.
 const MESSAGE_LIMIT_BYTES: usize = (4 << 20) - 1024;
-
-/// A stream's task answers at once unless the machine is overloaded.
-const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ use xds_core::{Access, Cache, Snapshot, TypeUrl, Variant, Watch};
 use crate::clients::{Clients, Place};
 use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
-use crate::observe::Event;
+use crate::observe::{Event, shortened};
 use crate::peer::Peer;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
@@ -387,8 +387,10 @@ impl Driver {
         // C20: from the first request on it is known whose stream it is, unless that does not say.
         if is_new {
             let client = self.client();
-            let (client, user_agent, peer) = (client.name(), client.user_agent.clone(), self.peer.clone());
-            self.listing.name(About { client, user_agent, peer });
+            let Client { user_agent, parameters, .. } = client;
+            let (user_agent, parameters) = (user_agent.clone(), parameters.clone());
+            let (client, peer) = (client.name(), self.peer.clone());
+            self.listing.name(About { client, user_agent, parameters, peer });
         }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
@@ -461,6 +463,7 @@ impl Driver {
     }
 
     fn tell(&self, event: Event<'_>) {
+        self.listing.note(&event);
         if let Some(observer) = &self.config.observer {
             observer.on_event(self.client(), event);
         }
@@ -542,20 +545,11 @@ fn close_status(error: &StreamError) -> Status {
     status
 }
 
-/// The first part of a text, cut between characters.
-fn shortened(text: &str) -> &str {
-    let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or_default()]
-}
-
 /// What clients accept in one message unless they are told otherwise.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
 /// Requests read before a push gets its turn.
 const REQUESTS_IN_A_ROW: u32 = 64;
-
-/// Of what a client says about a rejected response, this much is logged.
-const DETAIL_LIMIT_BYTES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -568,14 +562,5 @@ mod tests {
             let jittered = jittered(age).as_secs();
             assert!((90..=110).contains(&jittered), "{jittered}");
         }
-    }
-
-    #[test]
-    fn g15_the_words_of_a_client_are_cut_between_characters() {
-        assert_eq!(shortened("bad"), "bad");
-        let long = "é".repeat(DETAIL_LIMIT_BYTES);
-        assert_eq!(shortened(&long).len(), DETAIL_LIMIT_BYTES);
-        let odd = format!("x{long}");
-        assert_eq!(shortened(&odd).len(), DETAIL_LIMIT_BYTES - 1);
     }
 }

@@ -28,6 +28,7 @@
 //! | `clients` | which streams belong to one client |
 //! | [`skim`] | requests read without decoding what is not needed |
 //! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
+//! | `client_list` | the same for programs: who is connected |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
 //! | `rejections` | which variants clients reject |
@@ -36,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod authorize;
+mod client_list;
 mod clients;
 mod connections;
 mod csds;
@@ -53,10 +55,12 @@ pub mod skim;
 mod tls;
 
 pub use authorize::{Authorizer, Denied};
+pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use delivery::applied;
 pub use observe::{Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
+pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -61,3 +61,26 @@ pub enum Event<'a> {
     /// A request was larger than allowed (G9).
     RequestTooLarge,
 }
+
+/// The first part of a client's words (G15), cut between characters.
+pub(crate) fn shortened(text: &str) -> &str {
+    let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or_default()]
+}
+
+/// Of what a client says about a rejected response, this much is logged and kept.
+const DETAIL_LIMIT_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g15_the_words_of_a_client_are_cut_between_characters() {
+        assert_eq!(shortened("bad"), "bad");
+        let long = "é".repeat(DETAIL_LIMIT_BYTES);
+        assert_eq!(shortened(&long).len(), DETAIL_LIMIT_BYTES);
+        let odd = format!("x{long}");
+        assert_eq!(shortened(&odd).len(), DETAIL_LIMIT_BYTES - 1);
+    }
+}

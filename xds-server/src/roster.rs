@@ -1,14 +1,16 @@
 //! Which streams are open, how to ask them what their clients have, and how to tell them to end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
-use xds_core::server::TypeReport;
-use xds_core::{ClientName, Watch};
+use tokio::time::timeout;
+use xds_core::server::{TypeReport, Verdict};
+use xds_core::{ClientName, Parameters, TypeUrl, Watch};
 
+use crate::observe::{Event, shortened};
 use crate::peer::Peer;
 
 /// All streams of a server.
@@ -17,6 +19,8 @@ pub(crate) struct Roster {
     streams: Mutex<Streams>,
     /// Once it is known over how long the streams are to end.
     stopping: OnceLock<Duration>,
+    /// How often something changed that a list of clients shows, but for counts.
+    changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +38,11 @@ pub(crate) struct Listed {
     watch: Arc<Watch>,
     /// What it is for, for people.
     pub(crate) label: String,
+    pub(crate) id: u64,
+    pub(crate) opened_at: SystemTime,
+    sent: AtomicU64,
+    acked: AtomicU64,
+    nacked: AtomicU64,
     is_asked: AtomicBool,
     desk: Mutex<Desk>,
 }
@@ -42,6 +51,7 @@ pub(crate) struct Listed {
 struct Desk {
     /// `None` before the first request.
     about: Option<Arc<About>>,
+    last_nack: Option<LastNack>,
     asks: Vec<Ask>,
     has_ended: bool,
 }
@@ -57,6 +67,32 @@ pub(crate) struct About {
     pub(crate) user_agent: String,
     /// What it showed, beside what it says.
     pub(crate) peer: Peer,
+    /// Derived from its node (T46).
+    pub(crate) parameters: Parameters,
+}
+
+/// What a stream rejected last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastNack {
+    /// The type of the response.
+    pub type_url: TypeUrl,
+    /// The client's own words, up to 4 KiB of them.
+    pub detail: Arc<str>,
+    /// When it said so.
+    pub at: SystemTime,
+    /// Whether it ACKed a response of the same type since. In delta that may have been about other resources.
+    pub is_followed_by_ack: bool,
+}
+
+/// How many responses of a stream there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResponseCounts {
+    /// Given to the transport.
+    pub sent: u64,
+    /// Accepted by the client.
+    pub acked: u64,
+    /// Rejected by it.
+    pub nacked: u64,
 }
 
 /// A stream's place in the roster; dropping it leaves.
@@ -64,18 +100,25 @@ pub(crate) struct About {
 pub(crate) struct Listing {
     roster: Arc<Roster>,
     stream: Arc<Listed>,
-    id: u64,
 }
 
 impl Roster {
     pub(crate) fn list(self: &Arc<Self>, watch: Arc<Watch>, label: String) -> Listing {
-        let (is_asked, desk) = (AtomicBool::new(false), Mutex::default());
-        let stream = Arc::new(Listed { watch, label, is_asked, desk });
         let mut streams = self.streams();
         streams.last_id += 1;
-        let id = streams.last_id;
-        streams.streams.insert(id, Arc::clone(&stream));
-        Listing { roster: Arc::clone(self), stream, id }
+        let stream = Arc::new(Listed {
+            watch,
+            label,
+            id: streams.last_id,
+            opened_at: SystemTime::now(),
+            sent: AtomicU64::default(),
+            acked: AtomicU64::default(),
+            nacked: AtomicU64::default(),
+            is_asked: AtomicBool::default(),
+            desk: Mutex::default(),
+        });
+        streams.streams.insert(stream.id, Arc::clone(&stream));
+        Listing { roster: Arc::clone(self), stream }
     }
 
     /// The streams of each client whose id passes, by its name; those without an id are clients of their own (G6).
@@ -90,6 +133,20 @@ impl Roster {
             }
         }
         clients.into_values().collect()
+    }
+
+    /// All streams, in the order in which they were opened.
+    pub(crate) fn all(&self) -> Vec<Arc<Listed>> {
+        self.streams().streams.values().cloned().collect()
+    }
+
+    /// Another number whenever streams came, went, said whose they are, or rejected something.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Tells all streams to end, those that open later too: so many in a second, if that is done in time.
@@ -128,6 +185,23 @@ impl Listed {
         self.watch.wake();
     }
 
+    /// What its client has; `None` when it ended, or does not come to answer.
+    pub(crate) async fn report(&self) -> Option<Vec<TypeReport>> {
+        let (answer, report) = oneshot::channel();
+        self.ask(answer);
+        timeout(REPORT_WAIT, report).await.ok()?.ok()
+    }
+
+    pub(crate) fn last_nack(&self) -> Option<LastNack> {
+        self.desk().last_nack.clone()
+    }
+
+    pub(crate) fn counts(&self) -> ResponseCounts {
+        let [sent, acked, nacked] =
+            [&self.sent, &self.acked, &self.nacked].map(|count| count.load(Ordering::Relaxed));
+        ResponseCounts { sent, acked, nacked }
+    }
+
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,6 +211,35 @@ impl Listing {
     /// Says whose stream it is.
     pub(crate) fn name(&self, about: About) {
         self.stream.desk().about = Some(Arc::new(about));
+        self.roster.changed();
+    }
+
+    /// Takes what happened on the stream into what is told of it.
+    pub(crate) fn note(&self, event: &Event<'_>) {
+        let stream = &self.stream;
+        match event {
+            Event::Sent(_) => _ = stream.sent.fetch_add(1, Ordering::Relaxed),
+            Event::Answered(Verdict::Acked { type_url, .. }) => {
+                stream.acked.fetch_add(1, Ordering::Relaxed);
+                // Few streams ever rejected anything: the others need no lock.
+                if stream.nacked.load(Ordering::Relaxed) > 0
+                    && let Some(nack) = &mut stream.desk().last_nack
+                    && nack.type_url == *type_url
+                    && !nack.is_followed_by_ack
+                {
+                    nack.is_followed_by_ack = true;
+                    self.roster.changed();
+                }
+            }
+            Event::Answered(Verdict::Nacked { type_url, detail, .. }) => {
+                stream.nacked.fetch_add(1, Ordering::Relaxed);
+                let (type_url, detail) = (type_url.clone(), shortened(detail).into());
+                let nack = LastNack { type_url, detail, at: SystemTime::now(), is_followed_by_ack: false };
+                stream.desk().last_nack = Some(nack);
+                self.roster.changed();
+            }
+            _ => {}
+        }
     }
 
     /// Within which time the stream has to end because the server does.
@@ -158,10 +261,14 @@ const SHORTEST_SPREAD: Duration = Duration::from_millis(100);
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        self.roster.streams().streams.remove(&self.id);
+        self.roster.streams().streams.remove(&self.stream.id);
+        self.roster.changed();
         // Nobody must wait for an answer that cannot come.
         let mut desk = self.stream.desk();
         desk.has_ended = true;
         desk.asks.clear();
     }
 }
+
+/// A stream's task answers at once unless the machine is overloaded.
+const REPORT_WAIT: Duration = Duration::from_secs(5);

@@ -24,6 +24,7 @@ use xds_proto::envoy::service::status::v3::client_status_discovery_service_serve
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
 use crate::authorize::Authorizer;
+use crate::client_list::ClientList;
 use crate::clients::Clients;
 use crate::connections::{self, Greet, Plain, Terms};
 use crate::csds::StatusService;
@@ -43,6 +44,7 @@ pub struct Server {
     cache: Arc<Cache>,
     config: Arc<ServerConfig>,
     routes: axum::Router,
+    roster: Arc<Roster>,
 }
 
 /// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each request. A handler that
@@ -139,7 +141,7 @@ impl Server {
     /// A server of this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
-        Self { cache, config: Arc::default(), routes: axum::Router::new() }
+        Self { cache, config: Arc::default(), routes: axum::Router::new(), roster: Arc::default() }
     }
 
     /// Replaces the defaults.
@@ -147,6 +149,12 @@ impl Server {
     pub fn with_config(mut self, config: ServerConfig) -> Self {
         self.config = Arc::new(config);
         self
+    }
+
+    /// Its clients, from now until it ends.
+    #[must_use]
+    pub fn clients(&self) -> ClientList {
+        ClientList::new(Arc::clone(&self.roster))
     }
 
     /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any. Their requests have
@@ -238,7 +246,7 @@ impl Server {
     {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let roster = Arc::<Roster>::default();
+        let roster = Arc::clone(&self.roster);
         let status = StatusService::new(Arc::clone(&roster), Arc::clone(&self.config), stopping.clone());
         let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
         let routes = self.add_discovery(add_reflection(routes), &roster);

@@ -1,0 +1,187 @@
+//! Who is connected, for people and their programs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use xds_core::server::TypeReport;
+use xds_core::{ClientName, Parameters};
+
+use crate::roster::{About, LastNack, Listed, ResponseCounts, Roster};
+
+/// The clients of one server; made by [`Server::clients`](crate::Server::clients) before it serves.
+#[derive(Debug, Clone)]
+pub struct ClientList(Arc<Roster>);
+
+/// The streams of one node, as its first stream describes it.
+#[derive(Debug, Clone)]
+pub struct ConnectedClient {
+    /// Its streams, in the order in which they were opened; at least one.
+    streams: Vec<ClientStream>,
+}
+
+/// One open stream whose client said who it is, or that it is nobody in particular.
+#[derive(Debug, Clone)]
+pub struct ClientStream {
+    about: Arc<About>,
+    listed: Arc<Listed>,
+}
+
+impl ClientList {
+    pub(crate) fn new(roster: Arc<Roster>) -> Self {
+        Self(roster)
+    }
+
+    /// The clients that have a stream now, by id and cluster; those without an id are clients of their own (G6), in the
+    /// order in which they came. Costs a lock per stream: 10,000 take some milliseconds.
+    #[must_use]
+    pub fn list(&self) -> Vec<ConnectedClient> {
+        let mut clients = BTreeMap::<_, Vec<_>>::new();
+        for listed in self.0.all() {
+            let Some(about) = listed.about() else { continue };
+            let alone = about.client.id.is_empty().then_some(listed.id);
+            let stream = ClientStream { about, listed };
+            clients.entry((stream.about.client.clone(), alone)).or_default().push(stream);
+        }
+        clients.into_values().map(|streams| ConnectedClient { streams }).collect()
+    }
+
+    /// Another number whenever a client came, went or rejected something: for who shows them, and looks from time to
+    /// time.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.0.changes()
+    }
+}
+
+impl ConnectedClient {
+    /// Who it says it is.
+    #[must_use]
+    pub fn name(&self) -> &ClientName {
+        &self.about().client
+    }
+
+    /// `node.user_agent_name`.
+    #[must_use]
+    pub fn user_agent(&self) -> &str {
+        &self.about().user_agent
+    }
+
+    /// What is derived from its node, for what it asks by name (T46).
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.about().parameters
+    }
+
+    /// What its connection showed, which it cannot just say; empty where it showed nothing.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        self.about().peer.name()
+    }
+
+    /// Its streams, at least one.
+    #[must_use]
+    pub fn streams(&self) -> &[ClientStream] {
+        &self.streams
+    }
+
+    /// What it rejected last, on whichever stream.
+    #[must_use]
+    pub fn last_nack(&self) -> Option<LastNack> {
+        self.streams.iter().filter_map(ClientStream::last_nack).max_by_key(|nack| nack.at)
+    }
+
+    fn about(&self) -> &About {
+        &self.streams[0].about
+    }
+}
+
+impl ClientStream {
+    /// A number that no other stream of the server has or had.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.listed.id
+    }
+
+    /// What it is for, as people say it: `ADS delta`.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.listed.label
+    }
+
+    /// When it was opened.
+    #[must_use]
+    pub fn opened_at(&self) -> SystemTime {
+        self.listed.opened_at
+    }
+
+    /// How many responses there were.
+    #[must_use]
+    pub fn counts(&self) -> ResponseCounts {
+        self.listed.counts()
+    }
+
+    /// What its client rejected last.
+    #[must_use]
+    pub fn last_nack(&self) -> Option<LastNack> {
+        self.listed.last_nack()
+    }
+
+    /// What its client has of each type, and what it said of that: costs the stream O(what it asks for). `None` when
+    /// the stream ended meanwhile, or does not answer within 5 s.
+    pub async fn report(&self) -> Option<Vec<TypeReport>> {
+        self.listed.report().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds_core::server::Verdict;
+    use xds_core::{Cache, Nonce, TypeUrl};
+
+    use super::*;
+    use crate::observe::Event;
+    use crate::roster::Listing;
+
+    fn open(roster: &Arc<Roster>, cache: &Arc<Cache>, id: &str) -> Listing {
+        let listing = roster.list(cache.watch(), "ADS delta".into());
+        let client = ClientName { id: id.into(), cluster: "web".into() };
+        let parameters = Parameters::from_iter([("env", "prod")]);
+        listing.name(About { client, user_agent: "envoy".into(), parameters });
+        listing
+    }
+
+    #[test]
+    fn streams_of_one_node_are_one_client_and_the_nameless_are_alone() {
+        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
+        let streams = ["b", "", "a", "b", ""].map(|id| open(&roster, &cache, id));
+        let unnamed = roster.list(cache.watch(), "ADS delta".into());
+        let list = ClientList::new(Arc::clone(&roster));
+        let told = |list: &ClientList| -> Vec<_> {
+            list.list().iter().map(|client| (client.name().id.to_string(), client.streams().len())).collect()
+        };
+        assert_eq!(told(&list), [("".into(), 1), ("".into(), 1), ("a".into(), 1), ("b".into(), 2)]);
+        assert_eq!(list.list()[3].parameters(), &Parameters::from_iter([("env", "prod")]));
+        let before = list.changes();
+        drop((streams, unnamed));
+        assert!(list.list().is_empty() && list.changes() != before);
+    }
+
+    #[test]
+    fn c20_the_last_nack_is_told_until_the_stream_ends_and_whether_an_ack_followed() {
+        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
+        let stream = open(&roster, &cache, "a");
+        let list = ClientList::new(roster);
+        let (clusters, nonce) = (TypeUrl::from("example.com/a.Cluster"), || Nonce::FOREIGN);
+        let acked = |type_url: &TypeUrl| Verdict::Acked { type_url: type_url.clone(), nonce: nonce() };
+        let (type_url, detail) = (clusters.clone(), "é".repeat(5000).into());
+        stream.note(&Event::Answered(&Verdict::Nacked { type_url, nonce: nonce(), detail }));
+        stream.note(&Event::Answered(&acked(&"example.com/a.Route".into())));
+        let nack = list.list()[0].last_nack().unwrap();
+        assert!(!nack.is_followed_by_ack && nack.detail.len() <= 4096 && nack.type_url == clusters);
+        stream.note(&Event::Answered(&acked(&clusters)));
+        assert!(list.list()[0].last_nack().unwrap().is_followed_by_ack);
+        let counts = list.list()[0].streams()[0].counts();
+        assert_eq!(counts, ResponseCounts { sent: 0, acked: 2, nacked: 1 });
+    }
+}
