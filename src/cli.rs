@@ -10,9 +10,12 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
 
+use config::{Asked, Refusal};
+
 mod admin;
 mod check;
 mod completions;
+mod config;
 mod get;
 mod load;
 mod mapping;
@@ -28,7 +31,16 @@ mod watch;
 
 /// Parses the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
-    let done = match Cli::parse().command {
+    let cli = match config::command_line(std::env::args_os().collect()) {
+        Ok(Asked::Run(cli)) => cli,
+        Ok(Asked::Print(options)) => {
+            _ = write!(io::stdout(), "{options}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Refusal::CommandLine(error)) => error.exit(),
+        Err(Refusal::File(error)) => return failed(&Failure::Config(error)),
+    };
+    let done = match cli.command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
         Command::Proxy(proxy) => proxy.run().map(|()| ExitCode::SUCCESS),
         Command::Check(check) => check.run(),
@@ -42,16 +54,18 @@ pub(crate) fn run() -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        Err(failure) => {
-            eprintln!("{failure}");
-            let mut cause = failure.source();
-            while let Some(error) = cause {
-                eprintln!("  because: {error}");
-                cause = error.source();
-            }
-            failure.exit_code()
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    eprintln!("{failure}");
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        eprintln!("  because: {error}");
+        cause = error.source();
+    }
+    failure.exit_code()
 }
 
 /// An xDS control plane: serves a folder of resources to Envoy and gRPC, and shows what any xDS server says.
@@ -110,6 +124,8 @@ fn descriptors(files: &[PathBuf]) -> Result<Descriptors, Failure> {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("error: {0}")]
+    Config(config::ConfigError),
+    #[error("error: {0}")]
     Descriptors(DescriptorsError),
     #[error("{}", folder_failure(folder, errors))]
     Folder { folder: PathBuf, errors: FolderErrors },
@@ -138,6 +154,7 @@ impl Failure {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
             Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
+            Self::Config(error) => ExitCode::from(error.exit_code()),
             Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Proxy(error) => ExitCode::from(error.exit_code()),
             Self::Admin(error) => ExitCode::from(error.exit_code()),

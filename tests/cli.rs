@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 #[path = "cli/admin.rs"]
 mod admin;
+#[path = "cli/config.rs"]
+mod config;
 #[path = "cli/limits.rs"]
 mod limits;
 

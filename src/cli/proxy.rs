@@ -16,6 +16,7 @@ use xds::{Observer, Rejections, Server, ServerConfig};
 
 use super::Failure;
 use super::admin::Admin;
+use super::config::ConfigFile;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
@@ -33,6 +34,8 @@ mod status;
 #[derive(Debug, Args)]
 #[command(name = "proxy", after_help = EXAMPLES)]
 pub(super) struct ProxyCommand {
+    #[command(flatten)]
+    config_file: ConfigFile,
     /// A server to ask: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH. May be repeated
     ///
     /// The first is preferred; the next one is asked when it cannot be reached and something is missing.

@@ -11,6 +11,7 @@ use xds::rest::{self, RestConfig};
 use xds::{Cache, Server, ServerConfig};
 
 use super::admin::Admin;
+use super::config::ConfigFile;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::{Failure, Source, load};
@@ -30,6 +31,8 @@ mod types;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {
+    #[command(flatten)]
+    config_file: ConfigFile,
     #[command(flatten)]
     source: Source,
     /// Address and port to listen on; port 0 lets the system choose
@@ -108,4 +111,5 @@ Examples:
   xds serve config --listen 0.0.0.0:18000 --log-format json
   curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
   xds serve config --names-limit 10000 --stream-age 30m --not-served SDS
-  RUST_LOG=debug xds serve config";
+  RUST_LOG=debug xds serve config
+  xds serve --config xds.yaml --print-config    # all options, with what the file says";

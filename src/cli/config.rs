@@ -1,0 +1,236 @@
+//! Options from a file: `--config FILE`, and `--print-config`, which writes such a file.
+//!
+//! The file has no schema of its own. Its keys are the long names of the options, and each of them that the command line
+//! does not give is put on it, which then is parsed as ever: a value is judged in one place, and an option that is new is
+//! a key that is new.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _};
+
+use super::Cli;
+use file::{Entry, File, Place, Value};
+
+mod file;
+mod print;
+
+/// The options of a command that can have a file. They are read from the matches, before all others are known.
+#[derive(Debug, Args)]
+pub(super) struct ConfigFile {
+    /// Read options from this YAML file, too; where the command line gives one, it counts
+    ///
+    /// Keys are the long names of the options, and `folder` for DIR: `names-limit: 10000`. Options that may be repeated have
+    /// lists, switches have true or false. Paths start from the working directory, as on the command line.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print all options with their values, as a file for --config, and end
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// What a command line is for.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// A command is to run.
+    Run(Cli),
+    /// Its options are to be printed.
+    Print(String),
+}
+
+/// Why a command line means nothing.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// It is at fault itself, or asks for help.
+    CommandLine(clap::Error),
+    /// The file is at fault.
+    File(ConfigError),
+}
+
+/// What is wrong with a configuration file.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConfigError {
+    #[error("{}: cannot be read: {error}", file.display())]
+    Unreadable { file: PathBuf, error: std::io::Error },
+    #[error("{place}: {message}")]
+    Syntax { place: Place, message: String },
+    #[error("{place}: {key:?} is given twice")]
+    Twice { place: Place, key: String },
+    #[error("{place}: no option {key:?} of `xds {command}`{}", did_you_mean(nearest.as_deref()))]
+    UnknownKey { place: Place, command: String, key: String, nearest: Option<String> },
+    #[error("{place}: {key}: {found} where {expected} should be")]
+    Shape { place: Place, key: String, found: &'static str, expected: &'static str },
+    /// What the parser of the command line says of a value.
+    #[error("{place}: {message}")]
+    Refused { place: Place, message: String },
+}
+
+impl ConfigError {
+    /// As in [`super::Failure::exit_code`].
+    pub(super) fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Unreadable { .. }) { 1 } else { 2 }
+    }
+}
+
+/// Parses a command line and the file that it names.
+///
+/// # Errors
+/// As the parser has them; those that are about the file say where.
+pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Asked, Refusal> {
+    let mut all = Cli::command();
+    all.build();
+    let given = given(&all, &arguments).map_err(Refusal::File)?;
+    let mut added = Vec::new();
+    if let Some(Given { command, matches, file }) = &given {
+        added = file
+            .entries
+            .iter()
+            .filter_map(|entry| Added::new(entry, file, command, matches).transpose())
+            .collect::<Result<_, _>>()
+            .map_err(Refusal::File)?;
+        // Behind the name of the command, before a `--` that may follow.
+        let name = arguments.iter().position(|argument| *argument == command.get_name()).unwrap_or_default();
+        arguments.splice(name + 1..name + 1, added.iter().flat_map(|added| added.arguments.clone()));
+    }
+    let matches = all.try_get_matches_from_mut(arguments);
+    let matches = matches.map_err(|error| refusal(error, &added))?;
+    if let Some((name, of_command)) = matches.subcommand()
+        && let Ok(Some(true)) = of_command.try_get_one::<bool>(PRINT_CONFIG)
+    {
+        let command = all.find_subcommand(name).expect("what matched is a command");
+        return Ok(Asked::Print(print::options(command, of_command)));
+    }
+    Cli::from_arg_matches(&matches).map(Asked::Run).map_err(Refusal::CommandLine)
+}
+
+/// A command line that names a file.
+struct Given<'a> {
+    command: &'a Command,
+    matches: ArgMatches,
+    file: File,
+}
+
+/// Reads the file, if there is one. The command line alone may lack what the file has.
+fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<Given<'a>>, ConfigError> {
+    let lenient = all.clone().ignore_errors(true);
+    let Some((name, matches)) =
+        lenient.try_get_matches_from(arguments).ok().and_then(|mut matches| matches.remove_subcommand())
+    else {
+        return Ok(None);
+    };
+    let Ok(Some(path)) = matches.try_get_one::<PathBuf>(CONFIG) else { return Ok(None) };
+    let file = File::read(path)?;
+    let command = all.find_subcommand(name).expect("what matched is a command");
+    Ok(Some(Given { command, matches, file }))
+}
+
+/// A key of the file, as it stands on the command line.
+struct Added {
+    place: Place,
+    /// The option as the parser names it in errors.
+    option: String,
+    arguments: Vec<OsString>,
+}
+
+impl Added {
+    /// Nothing if the command line gives the option.
+    fn new(
+        entry: &Entry,
+        file: &File,
+        command: &Command,
+        matches: &ArgMatches,
+    ) -> Result<Option<Self>, ConfigError> {
+        let place = file.place(entry.at);
+        let Some(option) = options(command).find(|option| key(option) == entry.key) else {
+            let nearest = nearest(&entry.key, options(command).map(key));
+            let command = command.get_name().to_owned();
+            return Err(ConfigError::UnknownKey { place, command, key: entry.key.clone(), nearest });
+        };
+        let arguments = arguments(option, &entry.value).map_err(|expected| ConfigError::Shape {
+            place: place.clone(),
+            key: entry.key.clone(),
+            found: entry.value.describe(),
+            expected,
+        })?;
+        let wins = matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+        Ok((!wins).then(|| Self { place, option: option.to_string(), arguments }))
+    }
+}
+
+/// The options that can be keys.
+fn options(command: &Command) -> impl Iterator<Item = &Arg> {
+    let is_value = |option: &&Arg| {
+        matches!(option.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
+            && ![CONFIG, PRINT_CONFIG].contains(&option.get_id().as_str())
+    };
+    command.get_arguments().filter(is_value)
+}
+
+fn key(option: &Arg) -> &str {
+    option.get_long().unwrap_or_else(|| option.get_id().as_str())
+}
+
+/// What a command line has for a value, or what the value should be.
+fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str> {
+    let argument = |text: &String| match option.get_long() {
+        Some(long) => format!("--{long}={text}").into(),
+        None => text.into(),
+    };
+    match (option.get_action(), value) {
+        (ArgAction::SetTrue, Value::Switch(true)) => Ok(vec![format!("--{}", key(option)).into()]),
+        (ArgAction::SetTrue, Value::Switch(false)) => Ok(Vec::new()),
+        (ArgAction::SetTrue, _) => Err("true or false"),
+        (_, Value::Text(text)) => Ok(vec![argument(text)]),
+        (_, Value::Switch(switch)) => Ok(vec![argument(&switch.to_string())]),
+        // An empty list is not what the option without a value is, which may have a default.
+        (ArgAction::Append, Value::List(items)) if !items.is_empty() => {
+            Ok(items.iter().map(argument).collect())
+        }
+        (ArgAction::Append, _) => Err("a value or a list of values"),
+        _ => Err("one value"),
+    }
+}
+
+/// Who is to blame for what the parser says: the file, if the error is about an option that came from it.
+fn refusal(error: clap::Error, added: &[Added]) -> Refusal {
+    let about = |option: &String| added.iter().find(|added| added.option == *option);
+    let place = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().find_map(|kind| {
+        match error.get(kind)? {
+            ContextValue::String(option) => about(option),
+            // Of a requirement that is not met these are the options that are in neither.
+            ContextValue::Strings(all) if error.kind() != ErrorKind::MissingRequiredArgument => {
+                all.iter().find_map(about)
+            }
+            _ => None,
+        }
+    });
+    let Some(Added { place, .. }) = place else { return Refusal::CommandLine(error) };
+    let text = error.render().to_string();
+    let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|rest| text.find(rest)).min();
+    let message = text.get(..end.unwrap_or(text.len())).unwrap_or(&text);
+    let message = message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned();
+    Refusal::File(ConfigError::Refused { place: place.clone(), message })
+}
+
+/// The key that was perhaps meant.
+fn nearest<'a>(word: &str, keys: impl Iterator<Item = &'a str>) -> Option<String> {
+    let close =
+        keys.map(|key| (strsim::jaro(word, key), key)).filter(|(similarity, _)| *similarity > SIMILAR);
+    close.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key.to_owned())
+}
+
+fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest.map_or_else(|| ", see its --help".to_owned(), |key| format!(", did you mean {key:?}?"))
+}
+
+/// The ids of the fields of [`ConfigFile`].
+const CONFIG: &str = "config";
+const PRINT_CONFIG: &str = "print_config";
+
+/// From this similarity on a name is perhaps meant; that of clap's own suggestions.
+const SIMILAR: f64 = 0.7;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! Reading the file: keys with their values, and where they stand.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+use super::ConfigError;
+
+/// A file that was read.
+#[derive(Debug)]
+pub(super) struct File {
+    path: PathBuf,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// One key with its value.
+#[derive(Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) at: Location,
+    pub(super) key: String,
+    pub(super) value: Value,
+}
+
+/// What a key can have.
+#[derive(Debug, PartialEq)]
+pub(super) enum Value {
+    Switch(bool),
+    /// A string, or a number as it is written.
+    Text(String),
+    List(Vec<String>),
+    Nothing,
+    /// Nothing that an option could be.
+    Nested,
+}
+
+impl Value {
+    /// The value in words, for messages.
+    pub(super) fn describe(&self) -> &'static str {
+        match self {
+            Self::Switch(_) => "true or false",
+            Self::Text(_) => "a value",
+            Self::List(items) if items.is_empty() => "an empty list",
+            Self::List(_) => "a list",
+            Self::Nothing => "nothing",
+            Self::Nested => "a map or a list in a list",
+        }
+    }
+}
+
+/// A place in a file, as it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Place {
+    file: PathBuf,
+    line: u64,
+    column: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column } = self;
+        write!(f, "{}:{line}:{column}", file.display())
+    }
+}
+
+impl File {
+    /// # Errors
+    /// If it cannot be read, or is no map in YAML, whose keys are all different.
+    pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |error| ConfigError::Unreadable { file: path.into(), error };
+        Self::parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+    }
+
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let options = serde_saphyr::options! {
+            // Only `true` and `false` are booleans (YAML 1.2), as in folders.
+            strict_booleans: true,
+            emit_comments: false,
+            with_snippet: false,
+        };
+        let map: Option<Map> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
+            let place = Place { file: path.into(), line, column };
+            if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet() {
+                return ConfigError::Twice { place, key: key.clone() };
+            }
+            let message = error.without_snippet().to_string();
+            let end = message.rfind(" at line ").unwrap_or(message.len());
+            let message = message.get(..end).unwrap_or(&message).to_owned();
+            ConfigError::Syntax { place, message }
+        })?;
+        let entries = map.unwrap_or_default().0.into_iter();
+        let entries =
+            entries.map(|(key, value)| Entry { at: key.referenced, key: key.value, value: value.read(text) });
+        Ok(Self { path: path.into(), entries: entries.collect() })
+    }
+
+    pub(super) fn place(&self, at: Location) -> Place {
+        Place { file: self.path.clone(), line: at.line(), column: at.column() }
+    }
+}
+
+/// All keys, in the order of the file. One that is there twice is an error of the parser.
+#[derive(Debug, Default)]
+struct Map(Vec<(Spanned<String>, Node)>);
+
+impl<'de> Deserialize<'de> for Map {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Map;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of options, such as `listen: 127.0.0.1:18000`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Map, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Map(entries))
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+/// A value as YAML has it, and where.
+#[derive(Debug)]
+struct Node {
+    at: Location,
+    tree: Tree,
+}
+
+#[derive(Debug)]
+enum Tree {
+    Switch(bool),
+    Text(String),
+    Number,
+    List(Vec<Node>),
+    Nothing,
+    Map,
+}
+
+impl Node {
+    fn read(self, text: &str) -> Value {
+        match self.tree {
+            Tree::Switch(switch) => Value::Switch(switch),
+            Tree::Text(text) => Value::Text(text),
+            Tree::Number => Value::Text(written(self.at, text)),
+            Tree::List(items) => {
+                let items = items.into_iter().map(|item| match item.read(text) {
+                    Value::Text(text) => Some(text),
+                    Value::Switch(switch) => Some(switch.to_string()),
+                    Value::List(_) | Value::Nothing | Value::Nested => None,
+                });
+                items.collect::<Option<_>>().map_or(Value::Nested, Value::List)
+            }
+            Tree::Nothing => Value::Nothing,
+            Tree::Map => Value::Nested,
+        }
+    }
+}
+
+/// A number as it stands in the file: as a value of a parameter 1.10 is not 1.1.
+fn written(at: Location, text: &str) -> String {
+    let range = || {
+        let from = usize::try_from(at.span().byte_offset()?).ok()?;
+        let length = usize::try_from(at.span().byte_len()?).ok()?;
+        text.get(from..from + length)
+    };
+    range().unwrap_or_default().trim().to_owned()
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let spanned = Spanned::<Tree>::deserialize(deserializer)?;
+        Ok(Self { at: spanned.referenced, tree: spanned.value })
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyTree)
+    }
+}
+
+struct AnyTree;
+
+impl<'de> Visitor<'de> for AnyTree {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Nothing)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Switch(value))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Tree, E> {
+        Ok(Tree::Number)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Tree, E> {
+        Ok(Tree::Number)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Tree, E> {
+        Ok(Tree::Number)
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Tree::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Tree::Map)
+    }
+}
