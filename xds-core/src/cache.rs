@@ -21,7 +21,7 @@ use transaction::{Change, VariantChange};
 use trial::Trial;
 
 pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits, RefusalReason};
-pub use delivery::{ClientName, Delivered, Delivery, Outcome};
+pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
 pub use demand::{Answer, Demand, Demanded};
 pub use events::{Deliveries, DeliveryEvent};

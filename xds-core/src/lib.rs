@@ -51,7 +51,7 @@ pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
 };
 pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits, RefusalReason};
-pub use cache::{Delivered, Deliveries, Delivery, DeliveryEvent, Outcome};
+pub use cache::{Decided, Delivered, Deliveries, Delivery, DeliveryEvent, Followed, Follower, Outcome};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;

@@ -103,6 +103,11 @@ impl Nonce {
         self.0.to_string()
     }
 
+    /// How many bytes that takes.
+    pub(crate) fn len(self) -> usize {
+        self.0.checked_ilog10().unwrap_or_default() as usize + 1
+    }
+
     pub(crate) fn nth(number: u64) -> Self {
         Self(number)
     }

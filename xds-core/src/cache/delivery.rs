@@ -18,6 +18,11 @@ use super::interest::Stream;
 use super::{Commit, lock};
 use crate::name::{Revision, TypeUrl};
 
+use follower::Telling;
+pub use follower::{Decided, Followed, Follower};
+
+mod follower;
+
 /// Who a client says it is. Its streams are those with the same name; one without an id is a client of its own (G6).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientName {
@@ -127,11 +132,11 @@ impl Delivery {
     pub async fn settled(&self) -> Vec<Delivered> {
         loop {
             // One for this loop itself, until all ledgers know of it.
-            let waiter = Arc::new(Waiter { undecided: AtomicUsize::new(1), waker: AtomicWaker::new() });
+            let waiter = Arc::new(Waiter::new(1, None));
             for ledger in self.clients.iter().flat_map(|(_, ledgers)| ledgers) {
                 ledger.note(self.revision, &waiter);
             }
-            waiter.decided();
+            waiter.decided_one();
             poll_fn(|cx| {
                 waiter.waker.register(cx.waker());
                 if waiter.undecided.load(Ordering::Acquire) == 0 { Poll::Ready(()) } else { Poll::Pending }
@@ -221,29 +226,32 @@ impl Ledger {
             return;
         }
         let before = std::mem::replace(&mut book.standing, standing);
-        let decided = book.take_decided();
+        let decided = self.take_decided(&mut book);
         let events = if self.hub.are_there() { self.news(&before, &book.standing) } else { Vec::new() };
         // Sent before another change of this stream can overtake them.
         self.hub.send(events);
         drop(book);
-        wake(decided);
+        self.wake(decided);
     }
 
     /// The stream is no more.
     pub(super) fn end(&self) {
         let mut book = lock(&self.book);
         book.is_ended = true;
-        let decided = book.take_decided();
+        let decided = self.take_decided(&mut book);
         if self.hub.are_there() {
             self.hub.send(vec![self.event(book.standing.applied(), Outcome::Gone)]);
         }
         drop(book);
-        wake(decided);
+        self.wake(decided);
     }
 
     fn outcome(&self, revision: Revision) -> Outcome {
-        let book = lock(&self.book);
-        match book.verdict(revision) {
+        self.outcome_of(&lock(&self.book).verdict(revision))
+    }
+
+    fn outcome_of(&self, decision: &Decision<'_>) -> Outcome {
+        match decision {
             Decision::Acked => Outcome::Acked,
             Decision::Open => Outcome::Pending,
             Decision::Ended => Outcome::Gone,
@@ -251,10 +259,31 @@ impl Ledger {
         }
     }
 
+    /// Those who waited for what is decided now.
+    fn take_decided(&self, book: &mut Book) -> Vec<(Weak<Waiter>, Outcome)> {
+        let mut waiters = std::mem::take(&mut book.waiters);
+        let is_decided =
+            |(revision, _): &mut (Revision, _)| !matches!(book.verdict(*revision), Decision::Open);
+        let decided = waiters.extract_if(.., is_decided);
+        let decided =
+            decided.map(|(revision, waiter)| (waiter, self.outcome_of(&book.verdict(revision)))).collect();
+        book.waiters = waiters;
+        decided
+    }
+
+    fn wake(&self, decided: Vec<(Weak<Waiter>, Outcome)>) {
+        for (waiter, outcome) in decided {
+            if let Some(waiter) = waiter.upgrade() {
+                waiter.decided(self, outcome);
+            }
+        }
+    }
+
     fn nacked(&self, detail: &Arc<str>) -> Outcome {
         Outcome::Nacked { type_url: self.type_url.clone(), detail: Arc::clone(detail) }
     }
 
+    /// What is decided already is not noted, but told.
     fn note(&self, revision: Revision, waiter: &Arc<Waiter>) {
         let mut book = lock(&self.book);
         // Of those who no longer wait.
@@ -262,6 +291,8 @@ impl Ledger {
         if matches!(book.verdict(revision), Decision::Open) {
             waiter.undecided.fetch_add(1, Ordering::AcqRel);
             book.waiters.push((revision, Arc::downgrade(waiter)));
+        } else if let Some(telling) = &waiter.telling {
+            telling.tell(self, self.outcome_of(&book.verdict(revision)));
         }
     }
 
@@ -306,15 +337,6 @@ impl Book {
             false => Decision::Acked,
         }
     }
-
-    fn take_decided(&mut self) -> Vec<Weak<Waiter>> {
-        let mut waiters = std::mem::take(&mut self.waiters);
-        let is_decided =
-            |(revision, _): &mut (Revision, _)| !matches!(self.verdict(*revision), Decision::Open);
-        let decided = waiters.extract_if(.., is_decided).map(|(_, waiter)| waiter).collect();
-        self.waiters = waiters;
-        decided
-    }
 }
 
 impl Standing {
@@ -325,21 +347,28 @@ impl Standing {
     }
 }
 
-fn wake(waiters: Vec<Weak<Waiter>>) {
-    for waiter in waiters.iter().filter_map(Weak::upgrade) {
-        waiter.decided();
-    }
-}
-
 /// Who waits until nothing is undecided.
 #[derive(Debug)]
 struct Waiter {
     undecided: AtomicUsize,
     waker: AtomicWaker,
+    /// Whom to tell of each.
+    telling: Option<Telling>,
 }
 
 impl Waiter {
-    fn decided(&self) {
+    fn new(undecided: usize, telling: Option<Telling>) -> Self {
+        Self { undecided: AtomicUsize::new(undecided), waker: AtomicWaker::new(), telling }
+    }
+
+    fn decided(&self, ledger: &Ledger, outcome: Outcome) {
+        if let Some(telling) = &self.telling {
+            telling.tell(ledger, outcome);
+        }
+        self.decided_one();
+    }
+
+    fn decided_one(&self) {
         if self.undecided.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.waker.wake();
         }

@@ -94,6 +94,8 @@ impl Snapshot {
 #[derive(Debug, Clone)]
 pub struct TypeSnapshot {
     present: NameMap<Variants>,
+    /// How many variants all names have together.
+    variants: usize,
     removed: NameMap<Vec<Removed>>,
     /// The sum of their weights.
     removals: usize,
@@ -147,6 +149,12 @@ impl TypeSnapshot {
     #[must_use]
     pub fn len(&self) -> usize {
         self.present.size()
+    }
+
+    /// How many variants all names have together.
+    #[must_use]
+    pub fn variants(&self) -> usize {
+        self.variants
     }
 
     /// Whether there is no resource of the type.
@@ -316,6 +324,7 @@ impl TypeSnapshot {
             Some(set) => self.present.insert_mut(name.clone(), set),
             None => _ = self.present.remove_mut(name),
         }
+        self.variants = self.variants + inserted.len() - removed.len();
         if let Some(sum) = self.sum.get_mut() {
             *sum = sum.wrapping_sub(sum_of(&removed)).wrapping_add(sum_of(&inserted));
         }
@@ -538,6 +547,7 @@ impl Default for TypeSnapshot {
     fn default() -> Self {
         Self {
             present: empty_map(),
+            variants: 0,
             removed: empty_map(),
             removals: 0,
             remembers_since: Revision::ZERO,

@@ -411,7 +411,7 @@ fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {
 }
 
 /// A length-delimited field with a number below 16.
-fn field_len(len: usize) -> usize {
+pub(super) fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }
 

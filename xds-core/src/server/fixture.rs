@@ -303,7 +303,9 @@ impl Sotw {
     pub(crate) fn sent(&mut self) -> String {
         let mut lines = Vec::new();
         while let Next::Send(response) = self.next() {
-            let decoded = DiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
+            let bytes = encoded(&response);
+            assert_eq!(bytes.len(), response.size_bytes());
+            let decoded = DiscoveryResponse::decode(bytes.as_slice()).unwrap();
             assert_eq!(decoded.type_url, response.type_url.as_str());
             assert_eq!(decoded.resources.len(), response.resources());
             let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
@@ -419,7 +421,9 @@ impl Delta {
     pub(crate) fn sent(&mut self) -> String {
         let mut lines = Vec::new();
         while let Next::Send(response) = self.next() {
-            let decoded = DeltaDiscoveryResponse::decode(encoded(&response).as_slice()).unwrap();
+            let bytes = encoded(&response);
+            assert_eq!(bytes.len(), response.size_bytes());
+            let decoded = DeltaDiscoveryResponse::decode(bytes.as_slice()).unwrap();
             assert_eq!(decoded.type_url, response.type_url.as_str());
             let mut line = format!("n{} {}", decoded.nonce, short(&decoded.type_url));
             for resource in &decoded.resources {

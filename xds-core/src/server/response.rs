@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::body::{Body, put_field};
+use super::body::{Body, field_len, put_field};
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 
 /// Which service a stream was opened on.
@@ -58,6 +58,13 @@ impl Response {
         put_field(buffer, 1, &self.version.digits());
         put_field(buffer, 4, self.type_url.as_str().as_bytes());
         put_field(buffer, 5, self.nonce.text().as_bytes());
+    }
+
+    /// How many bytes it takes encoded, without what gRPC adds.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let head = [self.version.digits().len(), self.type_url.as_str().len(), self.nonce.len()];
+        head.into_iter().map(field_len).chain(self.bodies.iter().map(|body| body.len())).sum()
     }
 
     /// How many resources it holds.

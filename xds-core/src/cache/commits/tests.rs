@@ -107,3 +107,17 @@ fn what_streams_ask_for_is_counted_by_type() {
     drop(clients);
     assert_eq!(cache.watched_by_type().len(), 0);
 }
+
+#[test]
+fn variants_are_counted_as_they_come_and_go() {
+    let cache = Cache::new();
+    let counted = |text: &str| {
+        commit(&cache, text);
+        let snapshot = cache.snapshot();
+        let of_type = snapshot.of_type(&type_url("EDS")).unwrap();
+        (of_type.len(), of_type.variants())
+    };
+    assert_eq!(counted("EDS a[env=p]=1 a[env=q]=1 b=1"), (2, 3));
+    assert_eq!(counted("EDS a[env=p]=2 -a[env=q]"), (2, 2));
+    assert_eq!(counted("EDS -a[env=p]"), (1, 1));
+}
