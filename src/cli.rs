@@ -17,8 +17,10 @@ mod check;
 mod completions;
 mod config;
 mod get;
+mod listen;
 mod load;
 mod mapping;
+mod policy;
 mod proxy;
 mod query;
 mod resolve;
@@ -136,6 +138,8 @@ enum Failure {
     #[error("error: {0}")]
     Option(serve::OptionError),
     #[error("error: {0}")]
+    Security(listen::ListenError),
+    #[error("error: {0}")]
     Query(query::QueryError),
     #[error("error: {0}")]
     Proxy(proxy::ProxyError),
@@ -155,6 +159,7 @@ impl Failure {
             Self::Folder { errors, .. } if errors.are_environment() => ExitCode::from(1),
             Self::Descriptors(_) | Self::Folder { .. } | Self::Type(_) | Self::Option(_) => ExitCode::from(2),
             Self::Config(error) => ExitCode::from(error.exit_code()),
+            Self::Security(error) => ExitCode::from(error.exit_code()),
             Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Proxy(error) => ExitCode::from(error.exit_code()),
             Self::Admin(error) => ExitCode::from(error.exit_code()),
@@ -193,7 +198,7 @@ const NOTHING: u8 = 3;
 const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
-  xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds serve config --listen 0.0.0.0:18000 --listen-cert c.pem --listen-key k.pem    for other machines
   xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
@@ -236,7 +241,7 @@ What a folder may hold:
 
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
-  xds serve config --listen 0.0.0.0:18000      the same for other machines
+  xds serve config --listen 0.0.0.0:18000 --listen-cert c.pem --listen-key k.pem    for other machines
   xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
   xds check config                             find all mistakes, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why

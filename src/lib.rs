@@ -4,15 +4,19 @@
 pub use xds_core::matching;
 pub use xds_core::server::{Serving, StreamConfig, TypeConfig, Verdict};
 pub use xds_core::{
-    Cache, ClientName, Commit, CommitError, Constraints, Delivered, MetadataKeys, NamedPath, Outcome,
-    ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision, Snapshot, Transaction,
-    TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
+    Access, Cache, ClientName, Commit, CommitError, Constraints, Delivered, MetadataKeys, NamePatterns,
+    NamedPath, Outcome, ParameterMapping, Parameters, Resource, ResourceError, ResourceName, Revision,
+    Snapshot, Transaction, TypeUrl, Variant, VariantId, VariantSet, Variants, Version,
 };
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
-    Event, Observer, RejectedVariant, Rejections, ServeError, Server, ServerConfig, Stopping, applied,
+    Authorizer, Denied, Event, Identity, Observer, Peer, RejectedVariant, Rejections, ServeError, Server,
+    ServerConfig, Stopping, applied,
 };
+
+#[cfg(feature = "tls")]
+pub use xds_server::{Tls, TlsError, TlsFiles};
 
 #[cfg(feature = "client")]
 pub use xds_client as client;

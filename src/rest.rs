@@ -53,7 +53,7 @@ use xds_core::server::{Next, Service, SotwStream};
 use xds_core::{Cache, Snapshot, TypeUrl, Watch};
 use xds_proto::service::SERVICES;
 use xds_server::skim::Skimmer;
-use xds_server::{ServerConfig, Stopping};
+use xds_server::{Peer, ServerConfig, Stopping};
 
 use crate::folder::Descriptors;
 use answer::Answer;
@@ -126,10 +126,14 @@ struct Entrance {
 async fn poll(
     State(entrance): State<Entrance>,
     stopping: Option<Extension<Stopping>>,
+    peer: Option<Extension<Peer>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let answered = match body {
-        Ok(body) => entrance.answer(body, stopping.map(|Extension(stopping)| stopping)).await,
+        Ok(body) => {
+            let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
+            entrance.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await
+        }
         Err(rejection) => Err(Refusal::of_body(&rejection, &entrance.door.config.server)),
     };
     match answered {
@@ -144,8 +148,13 @@ async fn poll(
 
 impl Entrance {
     /// The body of a response; `None` when the client has what there is.
-    async fn answer(&self, body: Bytes, stopping: Option<Stopping>) -> Result<Option<Vec<u8>>, Refusal> {
-        let mut poll = Poll::new(&self.door, &self.type_url, &body)?;
+    async fn answer(
+        &self,
+        body: Bytes,
+        peer: &Peer,
+        stopping: Option<Stopping>,
+    ) -> Result<Option<Vec<u8>>, Refusal> {
+        let mut poll = Poll::new(&self.door, &self.type_url, peer, &body)?;
         // An Envoy lists all its extensions in it; a held poll need not keep them.
         drop(body);
         let Some(snapshot) = poll.wait(&self.door.config, stopping).await? else { return Ok(None) };
@@ -187,7 +196,7 @@ struct Poll {
 }
 
 impl Poll {
-    fn new(door: &Door, type_url: &TypeUrl, body: &[u8]) -> Result<Self, Refusal> {
+    fn new(door: &Door, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, Refusal> {
         let ServerConfig { stream, parameters, .. } = &door.config.server;
         // Read as a stream reads it: of the names, the locators and the node nothing is decided here.
         let frame = json::request_frame(body)?;
@@ -198,10 +207,13 @@ impl Poll {
         let watch = door.cache.watch();
         let service = Service::Single(type_url.clone());
         let mut machine = SotwStream::new(Arc::clone(&watch), service, stream.clone());
-        if let Some(client) = skimmer.client() {
-            // T46.
-            machine.on_node(client.parameters.clone());
+        let client = skimmer.client().cloned().unwrap_or_default();
+        let access = door.config.server.access(peer, &client);
+        if let Some(access) = access.map_err(|status| Refusal::Denied(status.message().to_owned()))? {
+            machine.on_access(access);
         }
+        // T46.
+        machine.on_node(client.parameters);
         machine.on_request(Duration::ZERO, request)?;
         Ok(Self { machine, watch, type_url: type_url.clone(), version })
     }

@@ -1,13 +1,11 @@
 //! `xds proxy`: many clients in front of a control plane.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use tokio::net::TcpListener;
 use xds::client::bootstrap::{Bootstrap, BootstrapError};
 use xds::client::last_good::Secrets;
 use xds::client::proxy::{Proxy, ProxyConfig, Sharing, UpstreamKind};
@@ -17,6 +15,7 @@ use xds::{Observer, Rejections, Server, ServerConfig};
 use super::Failure;
 use super::admin::Admin;
 use super::config::ConfigFile;
+use super::listen::Listen;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
@@ -107,9 +106,8 @@ pub(super) struct ProxyCommand {
     /// Keep secrets in the file, too
     #[arg(long, requires = "cache_file")]
     cache_secrets: bool,
-    /// Address and port to listen on; port 0 lets the system choose
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000")]
-    listen: SocketAddr,
+    #[command(flatten)]
+    listen: Listen,
     /// How long a client waits for what the upstream does not answer, before it is told UNAVAILABLE; it keeps what it has
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = wait)]
     miss_deadline: Duration,
@@ -177,11 +175,11 @@ impl ProxyCommand {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
         let proxy =
             self.start(bootstrap, &config).map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
-        let address = self.listen;
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
-        let bound_to = listener.local_addr().map_err(Failure::System)?;
-        let admin = self.admin.open(address).await?;
+        let port = self.listen.open().await?;
+        let bound_to = port.listener.local_addr().map_err(Failure::System)?;
+        let admin = self.admin.open(self.listen.address()).await?;
+        let mut config = config;
+        port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
@@ -191,7 +189,7 @@ impl ProxyCommand {
         let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config);
         let server = server.with_routes(status::routes(proxy.clone(), rejections));
-        Ok(server.serve(listener, shutdown).await?)
+        port.serve(server, shutdown).await
     }
 
     fn start(&self, bootstrap: Bootstrap, server: &ServerConfig) -> Result<Proxy, StartError> {

@@ -1,17 +1,16 @@
 //! `xds serve`: a folder to clients.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tokio::net::TcpListener;
 use xds::folder::Folder;
 use xds::rest::{self, RestConfig};
 use xds::{Cache, Server, ServerConfig};
 
 use super::admin::Admin;
 use super::config::ConfigFile;
+use super::listen::Listen;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
 use super::{Failure, Source, load};
@@ -35,9 +34,8 @@ pub(super) struct Serve {
     config_file: ConfigFile,
     #[command(flatten)]
     source: Source,
-    /// Address and port to listen on; port 0 lets the system choose
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000")]
-    listen: SocketAddr,
+    #[command(flatten)]
+    listen: Listen,
     #[command(flatten)]
     mapping: Mapping,
     /// Hold a REST poll that brings the current version this long for a change; 0 answers it at once
@@ -81,11 +79,11 @@ impl Serve {
     }
 
     async fn serve(&self, folder: Folder, cache: Arc<Cache>, config: ServerConfig) -> Result<(), Failure> {
-        let address = self.listen;
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
-        let bound_to = listener.local_addr().map_err(Failure::System)?;
-        let admin = self.admin.open(address).await?;
+        let port = self.listen.open().await?;
+        let bound_to = port.listener.local_addr().map_err(Failure::System)?;
+        let admin = self.admin.open(self.listen.address()).await?;
+        let mut config = config;
+        port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
         let routes = self.rest(&folder, &cache, config.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
@@ -93,9 +91,9 @@ impl Serve {
         let admin_routes = axum::Router::new();
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let server = Server::new(cache).with_config(config).with_routes(routes);
-        let served = server.serve(listener, shutdown).await;
+        let served = port.serve(server, shutdown).await;
         watch.abort();
-        Ok(served?)
+        served
     }
 
     fn rest(&self, folder: &Folder, cache: &Arc<Cache>, server: ServerConfig) -> axum::Router {
@@ -108,7 +106,7 @@ impl Serve {
 const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart
-  xds serve config --listen 0.0.0.0:18000 --log-format json
+  xds serve config --listen 0.0.0.0:18000 --listen-cert cert.pem --listen-key key.pem --log-format json
   curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
   xds serve config --names-limit 10000 --stream-age 30m --not-served SDS
   RUST_LOG=debug xds serve config

@@ -26,6 +26,8 @@ pub(super) enum Refusal {
     /// What would end a stream.
     #[error(transparent)]
     Request(#[from] StreamError),
+    #[error("{0}")]
+    Denied(String),
     /// G13.
     #[error("no source has said yet what exists")]
     NotSynced,
@@ -63,6 +65,7 @@ impl Refusal {
             Self::NotSynced | Self::Request(StreamError::FellBehind { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE)
             }
+            Self::Denied(_) => (StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::Request(_) => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::Resource { .. } | Self::AnswerTooLarge { .. } | Self::GivenUp(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL)
@@ -87,6 +90,7 @@ const RETRY_AFTER_SECONDS: &str = "1";
 
 /// Codes of `google.rpc.Code`.
 const INVALID_ARGUMENT: i32 = 3;
+const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const INTERNAL: i32 = 13;
 const UNAVAILABLE: i32 = 14;

@@ -24,6 +24,7 @@ use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
 use crate::skim::{Client, Lists, Skimmer};
+use crate::storm::{Courtesy, Starting, Storm};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
 ///
@@ -56,6 +57,10 @@ pub(crate) struct Driver {
     access: Option<Arc<Access>>,
     /// The first request came.
     has_begun: bool,
+    /// Until its first response.
+    starting: Option<Starting>,
+    storm: Arc<Storm>,
+    courtesy: Courtesy,
     /// When that is asked again.
     authorize_at: Option<Instant>,
     /// When the machine has to be asked again.
@@ -81,6 +86,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) clients: &'a Arc<Clients>,
     pub(crate) roster: &'a Arc<Roster>,
     pub(crate) lists: &'a Arc<Lists>,
+    pub(crate) storm: &'a Arc<Storm>,
 }
 
 #[derive(Debug)]
@@ -161,7 +167,7 @@ impl Driver {
         inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<Outlet>) {
-        let Shared { cache, config, clients, roster, lists } = shared;
+        let Shared { cache, config, clients, roster, lists, storm } = shared;
         let watch = cache.watch();
         let label = label(&service, protocol);
         let type_url = match &service {
@@ -199,6 +205,9 @@ impl Driver {
             peer,
             access: None,
             has_begun: false,
+            starting: None,
+            storm: Arc::clone(storm),
+            courtesy: Courtesy::default(),
             authorize_at: config.authorizer.as_ref().map(|_| opened_at + jittered(config.authorize_every)),
             stops_at: None,
             due_at: None,
@@ -250,12 +259,14 @@ impl Driver {
             self.report();
             match self.last_word.outlet.room(self.is_due, cx) {
                 Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
+                Room::Free if self.is_due && self.makes_way() => {}
                 // Asked only when there is room, so that what is sent is the newest and nothing queues up.
                 Room::Free if self.is_due => match self.next() {
                     (Next::Send(response), rest) => {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
                         self.last_word.outlet.put(response);
+                        self.starting = None;
                         // Mostly nothing else is due, and then nobody has to say when there is room again.
                         if let Some(until) = rest {
                             self.wait(until);
@@ -367,6 +378,7 @@ impl Driver {
         };
         if !std::mem::replace(&mut self.has_begun, true) {
             self.authorize()?;
+            self.starting = Some(self.storm.enter());
         }
         if is_new {
             self.introduce();
@@ -410,6 +422,20 @@ impl Driver {
             (None, None) => {}
         }
         Ok(())
+    }
+
+    /// Whether others go first, who have nothing yet. Not before a client that has just come itself: it asks for one type
+    /// after the other.
+    fn makes_way(&mut self) -> bool {
+        let is_storm = self.starting.is_none() && self.storm.exceeds(self.config.storm);
+        if !is_storm {
+            return false;
+        }
+        let now = Instant::now();
+        let is_storm = now > self.opened_at + SETTLING;
+        let Some(until) = self.courtesy.makes_way(is_storm, now) else { return false };
+        (self.is_due, self.due_at) = (false, Some(until));
+        true
     }
 
     /// Asks the machine again at this time, if nothing happens before.
@@ -547,6 +573,9 @@ fn close_status(error: &StreamError) -> Status {
 
 /// What clients accept in one message unless they are told otherwise.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
+
+/// How long a client takes to ask for all that it needs.
+const SETTLING: Duration = Duration::from_secs(5);
 
 /// Requests read before a push gets its turn.
 const REQUESTS_IN_A_ROW: u32 = 64;

@@ -2,7 +2,7 @@
 //!
 //! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per stream that hands frames
 //! to its machine, asks it for the next response when the transport has room, and gives the transport shared bytes.
-//! There is no TLS here: [connections](Server::serve_with_incoming) may come from an acceptor that speaks it. REST, which
+//! TLS is there with the feature `tls`; [connections](Server::serve_with_incoming) may also come from elsewhere. REST, which
 //! needs descriptors of all types, comes from outside as [routes](Server::with_routes) on the same port.
 //!
 //! ```no_run
@@ -32,6 +32,9 @@
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
 //! | `rejections` | which variants clients reject |
+//! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
+//! | `connections`, `tls` | connections accepted, greeted and asked to leave in time |
+//! | `storm` | first responses before updates, when very many clients come at once |
 //! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
@@ -51,6 +54,7 @@ mod requests;
 mod roster;
 mod service;
 pub mod skim;
+mod storm;
 #[cfg(feature = "tls")]
 mod tls;
 

@@ -35,6 +35,7 @@ use crate::peer::Peer;
 use crate::requests::Requests;
 use crate::roster::Roster;
 use crate::skim::{Client, Lists};
+use crate::storm::Storm;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -92,6 +93,9 @@ pub struct ServerConfig {
     pub connection_age: Option<Duration>,
     /// Connections that may be in their TLS handshake at the same time; others wait. Default 256.
     pub handshakes_limit: usize,
+    /// From so many streams on that wait for their first response, updates of others wait for these, up to 1 s: in a storm of
+    /// clients those that have nothing yet go first. Default 100.
+    pub storm: usize,
     /// How long streams may take to end after the shutdown began. Default 5 s.
     pub drain: Duration,
     /// How many streams are ended in a second then, at most, so that their clients do not come back to other servers all at
@@ -114,6 +118,7 @@ impl Default for ServerConfig {
             authorize_every: Duration::from_secs(30),
             connection_age: None,
             handshakes_limit: 256,
+            storm: 100,
             drain: Duration::from_secs(5),
             drain_rate: 1000,
         }
@@ -298,6 +303,7 @@ impl Server {
         let mut router = routes.into_axum_router();
         let (clients, lists) = (Arc::<Clients>::default(), Arc::<Lists>::default());
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
+        let storm = Arc::<Storm>::default();
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
                 cache: Arc::clone(&self.cache),
@@ -308,6 +314,7 @@ impl Server {
                 roster: Arc::clone(roster),
                 lists: Arc::clone(&lists),
                 streams: Arc::clone(&streams),
+                storm: Arc::clone(&storm),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
         }
@@ -372,6 +379,7 @@ struct Method {
     lists: Arc<Lists>,
     /// One permit for each stream that may be.
     streams: Arc<Semaphore>,
+    storm: Arc<Storm>,
 }
 
 impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
@@ -395,8 +403,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         };
         let peer = Peer::of(request.extensions());
         let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
-        let Self { cache, config, clients, roster, lists, .. } = self;
-        let shared = Shared { cache, config, clients, roster, lists };
+        let Self { cache, config, clients, roster, lists, storm, .. } = self;
+        let shared = Shared { cache, config, clients, roster, lists, storm };
         let service = (self.service.clone(), self.protocol);
         let (driver, outlet) = Driver::new(&shared, service, peer, inbound, place);
         tokio::spawn(driver);

@@ -30,6 +30,20 @@ pub(in crate::cli) struct Limits {
     /// The client comes back at once and is sent only what has changed.
     #[arg(long, value_name = "DURATION", value_parser = age)]
     stream_age: Option<Duration>,
+    /// Ask each connection to leave after this time, a tenth more or less, and end its streams, so that clients spread over new
+    /// servers behind a load balancer; never if not given
+    #[arg(long, value_name = "DURATION", value_parser = age)]
+    connection_age: Option<Duration>,
+    /// How long streams may take to end when the server stops
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    drain: Duration,
+    /// How many streams are ended per second then, at most: their clients come back, to another server or to this one. The time
+    /// for it is that of --drain
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
+    drain_rate: usize,
+    /// From so many streams on that wait for their first response, updates of all others wait for these, up to a second
+    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count)]
+    storm: usize,
     /// How long a resource that is gone is still served where no ACK tells that it is out of use
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     removal_grace: Duration,
@@ -40,6 +54,8 @@ impl Limits {
         config.streams_limit = self.streams_limit;
         config.request_limit_bytes = self.request_limit;
         config.stream_age = self.stream_age;
+        config.connection_age = self.connection_age;
+        (config.drain, config.drain_rate, config.storm) = (self.drain, self.drain_rate, self.storm);
         config.stream.names_limit = self.names_limit;
         config.stream.parameters_limit = self.parameters_limit;
         config.stream.types_limit = self.types_limit;
@@ -113,13 +129,15 @@ mod tests {
     #[test]
     fn each_option_sets_its_own_limit() {
         let arguments = "--streams-limit 1 --names-limit 2 --parameters-limit 3 --types-limit 4 --request-limit 5 \
-                         --stream-age 1h --removal-grace 500ms";
+                         --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9";
         let config = parse(&arguments.split_whitespace().collect::<Vec<_>>()).unwrap();
         let stream = &config.stream;
         assert_eq!((config.streams_limit, stream.names_limit, stream.parameters_limit), (1, 2, 3));
         assert_eq!((stream.types_limit, config.request_limit_bytes), (4, 5));
         assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));
         assert_eq!(stream.removal_grace, Duration::from_millis(500));
+        assert_eq!(config.connection_age, Some(Duration::from_secs(7200)));
+        assert_eq!((config.drain, config.drain_rate, config.storm), (Duration::from_secs(7), 8, 9));
     }
 
     #[test]

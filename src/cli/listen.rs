@@ -1,0 +1,148 @@
+//! The port of the clients: where it is, with which certificates, and who may read what there.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles};
+
+use super::Failure;
+use super::policy::{PolicyError, PolicyFile};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Listening")]
+pub(super) struct Listen {
+    /// Address and port to listen on; port 0 lets the system choose
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000", help_heading = None)]
+    listen: SocketAddr,
+    /// Serve with TLS, and this certificate (PEM, with those between it and its authority); needs --listen-key
+    ///
+    /// Certificates, keys and authorities are read again when their files change. No stream ends for that.
+    #[arg(long, value_name = "FILE", requires = "listen_key")]
+    listen_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "listen_cert")]
+    listen_key: Option<PathBuf>,
+    /// Serve only clients with a certificate that one of these authorities signed (PEM)
+    #[arg(long, value_name = "FILE", requires = "listen_cert")]
+    listen_client_ca: Option<PathBuf>,
+    /// Who may read what (YAML): see docs/security.md. Without it, everybody may read everything
+    ///
+    /// Read again when it changes; a client that may read something else now comes back with a new stream.
+    #[arg(long, value_name = "FILE", requires = "listen_client_ca")]
+    policy: Option<PathBuf>,
+    /// Let other machines connect without TLS, where something else protects the port
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// Why the port cannot be opened as it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ListenError {
+    #[error(
+        "--listen {address} would let other machines read the configuration in plain text: give --listen-cert and \
+         --listen-key, or --insecure where something else protects the port"
+    )]
+    Plain { address: SocketAddr },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// The port, open and not served yet.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    policy: Option<Arc<PolicyFile>>,
+    /// What goes on until it is closed.
+    followers: JoinSet<()>,
+}
+
+impl Listen {
+    pub(super) fn address(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Whether other machines may connect without TLS.
+    pub(super) fn is_insecure(&self) -> bool {
+        self.insecure
+    }
+
+    /// Opens the port.
+    pub(super) async fn open(&self) -> Result<Port, Failure> {
+        let address = self.listen;
+        let (tls, policy) = self.read().map_err(Failure::Security)?;
+        let listener =
+            TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
+        Ok(Port { listener, tls, policy, followers: JoinSet::new() })
+    }
+
+    fn read(&self) -> Result<(Option<Arc<Tls>>, Option<Arc<PolicyFile>>), ListenError> {
+        let files = self.listen_cert.clone().zip(self.listen_key.clone());
+        let is_private = self.listen.ip().is_loopback() || files.is_some() || self.insecure;
+        if !is_private {
+            return Err(ListenError::Plain { address: self.listen });
+        }
+        let tls = files.map(|(certificate, key)| {
+            Tls::load(TlsFiles { certificate, key, client_authorities: self.listen_client_ca.clone() })
+        });
+        let policy = self.policy.as_deref().map(PolicyFile::open);
+        Ok((tls.transpose()?, policy.transpose()?))
+    }
+}
+
+impl Port {
+    /// Has a server ask the policy, if there is one.
+    pub(super) fn apply(&self, config: &mut ServerConfig) {
+        if let Some(policy) = &self.policy {
+            config.authorizer = Some(Arc::clone(policy) as Arc<_>);
+            config.authorize_every = ASKED_AGAIN;
+        }
+    }
+
+    /// With what its connections are greeted; `None` without TLS.
+    pub(super) fn tls(&self) -> Option<&Arc<Tls>> {
+        self.tls.as_ref()
+    }
+
+    /// Serves until `shutdown` is done.
+    pub(super) async fn serve(
+        self,
+        server: Server,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), Failure> {
+        let Self { listener, tls, policy, mut followers } = self;
+        if let Some(policy) = policy {
+            followers.spawn(policy.follow(READ_AGAIN));
+        }
+        let served = match tls {
+            None => server.serve(listener, shutdown).await,
+            Some(tls) => {
+                followers.spawn(Arc::clone(&tls).follow(READ_AGAIN));
+                server.serve_tls(listener, tls, shutdown).await
+            }
+        };
+        Ok(served?)
+    }
+}
+
+impl ListenError {
+    /// As in [`Failure::exit_code`].
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Tls(TlsError::Unreadable { .. }) | Self::Policy(PolicyError::Unreadable { .. }) => 1,
+            Self::Plain { .. } | Self::Tls(_) | Self::Policy(_) => 2,
+        }
+    }
+}
+
+/// How often files are looked at again.
+const READ_AGAIN: Duration = Duration::from_secs(2);
+/// How often a policy is asked again of each stream.
+const ASKED_AGAIN: Duration = Duration::from_secs(10);

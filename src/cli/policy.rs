@@ -1,0 +1,294 @@
+//! Which client may read what, as a file says it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde::Deserialize;
+use tracing::{info, warn};
+use xds::{Access, Authorizer, Denied, NamePatterns, Parameters, Peer, StreamClient};
+
+use super::type_name;
+use pattern::{Pattern, PatternError};
+
+mod pattern;
+
+/// A policy file, read again when it changes.
+#[derive(Debug)]
+pub(super) struct PolicyFile {
+    path: PathBuf,
+    current: ArcSwap<(String, Policy)>,
+}
+
+/// Rules in order: the first one that is for a client says all that it may read.
+#[derive(Debug)]
+struct Policy(Vec<Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    client: Pattern,
+    access: Access,
+    /// With `{name}` for what the pattern found there.
+    parameters: BTreeMap<String, String>,
+    may_inspect: bool,
+}
+
+/// Why a policy cannot be used. What was used before stays in use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PolicyError {
+    #[error("cannot read the policy {}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: std::io::Error },
+    #[error("the policy {}: {error}", path.display())]
+    Malformed { path: PathBuf, error: Box<serde_saphyr::Error> },
+    #[error("the policy {}: rule {number}: {error}", path.display())]
+    Rule { path: PathBuf, number: usize, error: RuleError },
+    #[error("the policy {} has no rule, so no client could read anything", path.display())]
+    Empty { path: PathBuf },
+}
+
+/// What is wrong with a rule.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RuleError {
+    #[error("client {0}")]
+    Client(#[from] PatternError),
+    #[error("types: {0}")]
+    Type(type_name::TypeError),
+    #[error("the parameter {key} names {{{name}}}, which is not in client: {client}")]
+    Unknown { key: String, name: String, client: String },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    rules: Vec<Written>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    client: String,
+    #[serde(default)]
+    parameters: BTreeMap<String, String>,
+    #[serde(default)]
+    read: Vec<Allowed>,
+    #[serde(default)]
+    inspect: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Allowed {
+    /// None is all of them.
+    #[serde(default)]
+    types: Vec<String>,
+    /// None is all of them.
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+impl PolicyFile {
+    pub(super) fn open(path: &Path) -> Result<Arc<Self>, PolicyError> {
+        let text = read(path)?;
+        let policy = Policy::parse(&text, path)?;
+        Ok(Arc::new(Self { path: path.to_owned(), current: ArcSwap::from_pointee((text, policy)) }))
+    }
+
+    /// Reads the file again and again, for ever. A mistake leaves what was in use before.
+    pub(super) async fn follow(self: Arc<Self>, every: Duration) {
+        let mut told = String::new();
+        loop {
+            tokio::time::sleep(every).await;
+            match self.reload() {
+                Ok(is_new) => {
+                    told.clear();
+                    if is_new {
+                        info!(policy = %self.path.display(), "the policy is new");
+                    }
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    if text != told {
+                        warn!(error = text, "the policy cannot be used, the former stays in use");
+                    }
+                    told = text;
+                }
+            }
+        }
+    }
+
+    fn reload(&self) -> Result<bool, PolicyError> {
+        let text = read(&self.path)?;
+        if text == self.current.load().0 {
+            return Ok(false);
+        }
+        let policy = Policy::parse(&text, &self.path)?;
+        self.current.store(Arc::new((text, policy)));
+        Ok(true)
+    }
+}
+
+impl Authorizer for PolicyFile {
+    fn authorize(&self, peer: &Peer, _: &StreamClient) -> Result<Arc<Access>, Denied> {
+        // What the client says of itself does not count.
+        self.current.load().1.access(peer).map(Arc::new)
+    }
+
+    fn may_inspect(&self, peer: &Peer) -> bool {
+        self.current.load().1.rule(peer).is_some_and(|(rule, _)| rule.may_inspect)
+    }
+}
+
+impl Policy {
+    fn parse(text: &str, path: &Path) -> Result<Self, PolicyError> {
+        let document: Document = serde_saphyr::from_str(text)
+            .map_err(|error| PolicyError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
+        if document.rules.is_empty() {
+            return Err(PolicyError::Empty { path: path.to_owned() });
+        }
+        let rules = document.rules.into_iter().zip(1..).map(|(written, number)| {
+            Rule::of(written).map_err(|error| PolicyError::Rule { path: path.to_owned(), number, error })
+        });
+        rules.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The first rule that is for a peer, with what its pattern found.
+    fn rule(&self, peer: &Peer) -> Option<(&Rule, BTreeMap<&str, String>)> {
+        let names = peer.identity.as_ref().map(|identity| identity.names());
+        self.0.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
+    }
+
+    fn access(&self, peer: &Peer) -> Result<Access, Denied> {
+        let Some((rule, found)) = self.rule(peer) else {
+            let text = match peer.name() {
+                "" => "no rule of the policy is for clients without a certificate".to_owned(),
+                name => format!("no rule of the policy is for {name}"),
+            };
+            return Err(Denied(text));
+        };
+        let parameters = rule.parameters.iter().map(|(key, value)| (key.clone(), filled(value, &found)));
+        Ok(rule.access.clone().with_parameters(Parameters::from_iter(parameters)))
+    }
+}
+
+impl Rule {
+    fn of(written: Written) -> Result<Self, RuleError> {
+        let Written { client: text, parameters, read, inspect } = written;
+        let client = Pattern::parse(&text)?;
+        for (key, value) in &parameters {
+            for name in named(value) {
+                if !client.captures().any(|known| known == name) {
+                    let (key, name) = (key.clone(), name.to_owned());
+                    return Err(RuleError::Unknown { key, name, client: text });
+                }
+            }
+        }
+        let mut access = Access::nothing();
+        for Allowed { types, names } in read {
+            let names = if names.is_empty() { NamePatterns::everything() } else { names.iter().collect() };
+            if types.is_empty() {
+                access = access.with_every_type(&names);
+            }
+            for word in &types {
+                let type_url = type_name::parse_any(word).map_err(RuleError::Type)?;
+                access = access.with_type(type_url, names.clone());
+            }
+        }
+        Ok(Self { client, access, parameters, may_inspect: inspect })
+    }
+}
+
+/// The names in braces of a value.
+fn named(value: &str) -> impl Iterator<Item = &str> {
+    value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
+}
+
+fn filled(value: &str, found: &BTreeMap<&str, String>) -> String {
+    found.iter().fold(value.to_owned(), |text, (name, of)| text.replace(&format!("{{{name}}}"), of))
+}
+
+fn read(path: &Path) -> Result<String, PolicyError> {
+    std::fs::read_to_string(path).map_err(|error| PolicyError::Unreadable { path: path.to_owned(), error })
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rules", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use xds::{Identity, type_url as url};
+
+    use super::*;
+
+    const TEXT: &str = r#"
+rules:
+- client: spiffe://example.org/env/{env}/sa/{service}
+  parameters: { env: "{env}", who: "{service}-{env}" }
+  read:
+  - types: [LDS, RDS]
+    names: ["{no template here}", "web/*"]
+  - types: [CDS]
+- client: "{host}.ops.example.org"
+  read: [{}]
+  inspect: true
+- client: anonymous
+  read:
+  - names: [public/*]
+"#;
+
+    fn peer(names: &[&str]) -> Peer {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let identity = (!names.is_empty()).then(|| Arc::new(Identity::new(names, SystemTime::now())));
+        let mut peer = Peer::default();
+        peer.identity = identity;
+        peer
+    }
+
+    fn policy(text: &str) -> Result<Policy, PolicyError> {
+        Policy::parse(text, Path::new("policy.yaml"))
+    }
+
+    #[test]
+    fn the_first_rule_for_a_client_says_what_it_may_read_and_what_it_is() {
+        let policy = policy(TEXT).unwrap();
+        let access = policy.access(&peer(&["spiffe://example.org/env/prod/sa/web"])).unwrap();
+        let forced = Parameters::from_iter([("env", "prod"), ("who", "web-prod")]);
+        assert_eq!(access.parameters(), &forced);
+        let allows =
+            |access: &Access, type_url: &str, name: &str| access.allows(&type_url.into(), &name.into());
+        assert!(allows(&access, url::LISTENER, "web/a") && allows(&access, url::CLUSTER, "any"));
+        assert!(!allows(&access, url::LISTENER, "other") && !allows(&access, url::SECRET, "web/a"));
+        let open = policy.access(&peer(&[])).unwrap();
+        assert!(allows(&open, url::CLUSTER, "public/a") && !allows(&open, url::CLUSTER, "web/a"));
+        assert!(policy.rule(&peer(&["a.ops.example.org"])).unwrap().0.may_inspect);
+        assert!(allows(&policy.access(&peer(&["x", "a.ops.example.org"])).unwrap(), url::SECRET, "s"));
+    }
+
+    #[test]
+    fn who_has_no_rule_is_denied() {
+        let denied = policy(TEXT).unwrap().access(&peer(&["spiffe://elsewhere/env/prod/sa/web"]));
+        assert_eq!(denied.unwrap_err().0, "no rule of the policy is for spiffe://elsewhere/env/prod/sa/web");
+        let only = policy("rules: [{client: a.b, read: [{}]}]").unwrap();
+        assert!(only.access(&peer(&[])).unwrap_err().0.contains("without a certificate"));
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_place() {
+        let told = |text: &str| policy(text).unwrap_err().to_string();
+        let unknown = told("rules:\n- client: a\n  reads: []\n");
+        assert!(unknown.contains("reads") && unknown.contains("line 3"), "{unknown}");
+        assert!(told("rules: []").contains("no rule"));
+        let text = told("rules: [{client: a, read: [{types: [XYZ]}]}]");
+        assert!(text.contains("rule 1") && text.contains("XYZ"), "{text}");
+        let text = told("rules: [{client: 'spiffe://a/{x}', parameters: {env: '{y}'}}]");
+        assert!(text.contains("{y}") && text.contains("spiffe://a/{x}"), "{text}");
+        assert!(told("rules: [{client: 'a{b'}]").contains("rule 1: client"));
+    }
+}

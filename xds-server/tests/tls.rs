@@ -1,0 +1,328 @@
+//! TLS, identities and what they may read, with real certificates over real sockets.
+#![cfg(feature = "tls")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use common::{ask, next, put, put_for};
+use rcgen::string::Ia5String;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
+use tonic::{Code, Status, Streaming};
+use xds_core::{Access, Cache, Constraints, NamePatterns, Parameters};
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use xds_proto::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use xds_proto::envoy::service::status::v3::ClientStatusRequest;
+use xds_proto::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
+use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION};
+use xds_server::skim::Client;
+use xds_server::{Authorizer, Denied, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles};
+
+/// An authority that signs.
+struct Ca(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate and its key.
+struct Signed {
+    certificate: String,
+    key: String,
+}
+
+impl Ca {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn sign(&self, name: SanType, days: i64) -> Signed {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![name];
+        // A time of 1970 and so many days: what matters is whether that is over.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let date = |seconds: i64| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds as u64);
+        params.not_before = date(now - 10 * DAY);
+        params.not_after = date(now + days * DAY);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        Signed { certificate: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    fn client(&self, identity: &str) -> Signed {
+        self.sign(SanType::URI(Ia5String::try_from(identity).unwrap()), 1)
+    }
+
+    fn server(&self) -> Signed {
+        self.sign(SanType::DnsName(Ia5String::try_from("localhost").unwrap()), 1)
+    }
+
+    fn pem(&self) -> String {
+        self.0.pem()
+    }
+}
+
+/// The files of a server, in a folder that goes with it.
+struct Files {
+    folder: PathBuf,
+}
+
+impl Files {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("xds-server-tls-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    fn write(&self, server: &Signed, clients: &Ca) -> TlsFiles {
+        let path = |name: &str| self.folder.join(name);
+        fs::write(path("cert"), &server.certificate).unwrap();
+        fs::write(path("key"), &server.key).unwrap();
+        fs::write(path("ca"), clients.pem()).unwrap();
+        TlsFiles { certificate: path("cert"), key: path("key"), client_authorities: Some(path("ca")) }
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn serve(cache: &Arc<Cache>, tls: &Arc<Tls>, config: ServerConfig) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(Arc::clone(cache)).with_config(config);
+    let listener = TcpListener::from_std(listener).unwrap();
+    tokio::spawn(server.serve_tls(listener, Arc::clone(tls), std::future::pending()));
+    address
+}
+
+async fn connect(
+    address: SocketAddr,
+    ca: &Ca,
+    client: Option<&Signed>,
+) -> Result<Channel, tonic::transport::Error> {
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca.pem())).domain_name("localhost");
+    let tls = match client {
+        Some(Signed { certificate, key }) => tls.identity(Identity::from_pem(certificate, key)),
+        None => tls,
+    };
+    let endpoint = Channel::from_shared(format!("https://{address}")).unwrap().tls_config(tls).unwrap();
+    endpoint.connect().await
+}
+
+async fn sotw(
+    channel: Channel,
+) -> Result<(mpsc::Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>), Status> {
+    let (sender, requests) = mpsc::channel(16);
+    let mut client = AggregatedDiscoveryServiceClient::new(channel);
+    let stream = client.stream_aggregated_resources(ReceiverStream::new(requests)).await?;
+    Ok((sender, stream.into_inner()))
+}
+
+async fn delta(channel: Channel) -> (mpsc::Sender<DeltaDiscoveryRequest>, Streaming<DeltaDiscoveryResponse>) {
+    let (sender, requests) = mpsc::channel(16);
+    let mut client = AggregatedDiscoveryServiceClient::new(channel);
+    let stream = client.delta_aggregated_resources(ReceiverStream::new(requests)).await.unwrap();
+    (sender, stream.into_inner())
+}
+
+/// Clusters `team-a/*`, with the environment that the identity names, until it is told otherwise.
+#[derive(Debug, Default)]
+struct ByPath {
+    is_revoked: Mutex<bool>,
+}
+
+impl Authorizer for ByPath {
+    fn authorize(&self, peer: &Peer, _: &Client) -> Result<Arc<Access>, Denied> {
+        let env = peer.name().strip_prefix("spiffe://example.org/env/");
+        let env = env.filter(|_| !*self.is_revoked.lock().unwrap());
+        let env = env.ok_or_else(|| Denied(format!("{:?} is not of this fleet", peer.name())))?;
+        let access = Access::nothing().with_type(CLUSTER, NamePatterns::from_iter(["team-a/*"]));
+        let access = access.with_type(ROUTE_CONFIGURATION, NamePatterns::everything());
+        Ok(Arc::new(access.with_parameters(Parameters::from_iter([("env", env)]))))
+    }
+}
+
+#[tokio::test]
+async fn who_shows_no_certificate_or_that_of_another_authority_is_refused_and_so_is_plain_text() {
+    let (files, ca, other) = (Files::new("refused"), Ca::new(), Ca::new());
+    let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let address = serve(&cache, &tls, ServerConfig::default());
+    let wrong = [
+        None,
+        Some(other.client("spiffe://a/b")),
+        Some(ca.sign(SanType::DnsName("x".try_into().unwrap()), -1)),
+    ];
+    for client in &wrong {
+        // The client may take its part of the handshake for done before it hears what the server thinks of it.
+        let told = match connect(address, &ca, client.as_ref()).await {
+            Err(_) => continue,
+            Ok(channel) => sotw(channel).await,
+        };
+        assert!(told.is_err());
+    }
+    assert!(
+        connect(address, &other, Some(&ca.client("spiffe://a/b"))).await.is_err(),
+        "clients check the server"
+    );
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut answer = Vec::new();
+    _ = plain.read_to_end(&mut answer).await;
+    assert!(answer.first().is_none_or(|kind| *kind == ALERT), "{answer:?}");
+    let (requests, mut responses) =
+        sotw(connect(address, &ca, Some(&ca.client("spiffe://a/b"))).await.unwrap()).await.unwrap();
+    requests.send(ask("n", CLUSTER, &["a"])).await.unwrap();
+    assert_eq!(next(&mut responses).await.unwrap().unwrap().resources.len(), 1);
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_are_refused_with_what_is_wrong_and_the_former_stay() {
+    let (files, ca) = (Files::new("files"), Ca::new());
+    let paths = files.write(&ca.server(), &ca);
+    let tls = Tls::load(paths.clone()).unwrap();
+    assert!(!tls.reload().unwrap(), "nothing is new");
+    let key = fs::read_to_string(&paths.key).unwrap();
+    let secret = key.lines().nth(1).unwrap();
+    let told = |tls: &Tls| {
+        let error = tls.reload().unwrap_err();
+        let text = format!("{error} {error:?} {tls:?}");
+        assert!(!text.contains(secret), "keys do not come into logs");
+        error
+    };
+    fs::write(&paths.key, "no key").unwrap();
+    assert!(matches!(told(&tls), TlsError::Malformed { expected: "private key", .. }));
+    fs::write(&paths.key, ca.server().key).unwrap();
+    assert!(matches!(told(&tls), TlsError::Unusable { .. }), "of another certificate");
+    let old = ca.sign(SanType::DnsName("localhost".try_into().unwrap()), -1);
+    files.write(&old, &ca);
+    assert!(matches!(told(&tls), TlsError::Expired { .. }));
+    fs::remove_file(&paths.certificate).unwrap();
+    assert!(matches!(told(&tls), TlsError::Unreadable { .. }));
+    let address = serve(&Cache::new(), &tls, ServerConfig::default());
+    connect(address, &ca, Some(&ca.client("spiffe://a/b"))).await.unwrap();
+    files.write(&ca.server(), &ca);
+    assert!(tls.reload().unwrap());
+}
+
+#[tokio::test]
+async fn certificates_change_while_a_hundred_streams_live_and_none_of_them_ends() {
+    let (files, ca, next_ca) = (Files::new("rotated"), Ca::new(), Ca::new());
+    let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let address = serve(&cache, &tls, ServerConfig::default());
+    let client = ca.client("spiffe://a/b");
+    let mut streams = Vec::new();
+    for _ in 0..100 {
+        let (requests, mut responses) =
+            sotw(connect(address, &ca, Some(&client)).await.unwrap()).await.unwrap();
+        requests.send(ask("", CLUSTER, &["a"])).await.unwrap();
+        let nonce = next(&mut responses).await.unwrap().unwrap().nonce;
+        let ack =
+            DiscoveryRequest { response_nonce: nonce, version_info: "1".into(), ..ask("", CLUSTER, &["a"]) };
+        requests.send(ack).await.unwrap();
+        streams.push((requests, responses));
+    }
+    files.write(&next_ca.server(), &next_ca);
+    assert!(tls.reload().unwrap());
+    put(&cache, CLUSTER, "a", "2");
+    for (_, responses) in &mut streams {
+        assert_eq!(next(responses).await.unwrap().unwrap().resources.len(), 1, "its stream goes on");
+    }
+    assert!(connect(address, &ca, Some(&client)).await.is_err(), "new ones see the new certificate");
+    let newer = next_ca.client("spiffe://a/b");
+    let (requests, mut responses) =
+        sotw(connect(address, &next_ca, Some(&newer)).await.unwrap()).await.unwrap();
+    requests.send(ask("", CLUSTER, &["a"])).await.unwrap();
+    next(&mut responses).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_identity_reads_what_it_may_as_who_it_is_and_nothing_else() {
+    let (files, ca) = (Files::new("identity"), Ca::new());
+    let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+    let cache = Cache::new();
+    for name in ["team-a/x", "team-b/x"] {
+        put(&cache, CLUSTER, name, "1");
+    }
+    let whom = |env: &str| format!("env={env}").parse::<Constraints>().unwrap();
+    put_for(&cache, ROUTE_CONFIGURATION, "r", "for prod", whom("prod"));
+    put_for(&cache, ROUTE_CONFIGURATION, "r", "for test", whom("test"));
+    let authorizer = Arc::new(ByPath::default());
+    let config = ServerConfig {
+        authorizer: Some(Arc::clone(&authorizer) as Arc<_>),
+        authorize_every: Duration::from_millis(50),
+        ..ServerConfig::default()
+    };
+    let address = serve(&cache, &tls, config);
+
+    let prod = connect(address, &ca, Some(&ca.client("spiffe://example.org/env/prod"))).await.unwrap();
+    let (requests, mut responses) = delta(prod.clone()).await;
+    let mut request = DeltaDiscoveryRequest {
+        type_url: CLUSTER.into(),
+        resource_names_subscribe: vec!["team-a/x".into(), "team-b/x".into()],
+        node: Some(common::node("n")),
+        ..DeltaDiscoveryRequest::default()
+    };
+    // What it says of itself is not who it is.
+    let claimed = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("test".into())) };
+    let metadata = prost_types::Struct { fields: [("env".to_owned(), claimed)].into() };
+    request.node.as_mut().unwrap().metadata = Some(metadata);
+    requests.send(request.clone()).await.unwrap();
+    let response = next(&mut responses).await.unwrap().unwrap();
+    assert_eq!(
+        response.resources.iter().map(|resource| resource.name.as_str()).collect::<Vec<_>>(),
+        ["team-a/x"]
+    );
+    let errors: Vec<_> = response
+        .resource_errors
+        .iter()
+        .map(|error| {
+            let name = error.resource_name.as_ref().unwrap().name.clone();
+            (name, error.error_detail.as_ref().unwrap().code)
+        })
+        .collect();
+    assert_eq!(errors, [("team-b/x".to_owned(), Code::PermissionDenied as i32)]);
+    request.type_url = ROUTE_CONFIGURATION.into();
+    request.resource_names_subscribe = vec!["r".into()];
+    requests.send(request).await.unwrap();
+    let routes = next(&mut responses).await.unwrap().unwrap();
+    let value = &routes.resources[0].resource.as_ref().unwrap().value;
+    assert!(String::from_utf8_lossy(value).contains("for prod"), "its certificate says so");
+
+    let mut status = ClientStatusDiscoveryServiceClient::new(prod);
+    let inspected = status.fetch_client_status(ClientStatusRequest::default()).await;
+    assert_eq!(inspected.unwrap_err().code(), Code::PermissionDenied, "what others have is not for clients");
+
+    let other = connect(address, &ca, Some(&ca.client("spiffe://elsewhere"))).await.unwrap();
+    let (denied, mut answers) = sotw(other).await.unwrap();
+    denied.send(ask("n", CLUSTER, &["team-a/x"])).await.unwrap();
+    let told = next(&mut answers).await.unwrap_err();
+    assert_eq!(
+        (told.code(), told.message()),
+        (Code::PermissionDenied, "\"spiffe://elsewhere\" is not of this fleet")
+    );
+
+    *authorizer.is_revoked.lock().unwrap() = true;
+    assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::PermissionDenied, "it is asked again");
+}
+
+const DAY: i64 = 24 * 3600;
+/// The kind of a TLS record that says what is wrong.
+const ALERT: u8 = 21;
