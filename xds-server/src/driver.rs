@@ -32,6 +32,8 @@ use crate::storm::{Courtesy, Starting, Storm};
 /// that happens to a stream most are updates and their ACKs, and the branches cost more than those.
 #[derive(Debug)]
 pub(crate) struct Driver {
+    service: Service,
+    protocol: Protocol,
     machine: Machine,
     inbound: Requests<axum::body::Body>,
     /// The client may still say something.
@@ -74,8 +76,10 @@ pub(crate) struct Driver {
 
 /// Which protocol a stream speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// State of the world.
     Sotw,
+    /// Only what changes.
     Delta,
 }
 
@@ -153,7 +157,8 @@ impl Future for Driver {
         let Poll::Ready(status) = this.poll_status(cx) else { return Poll::Pending };
         let client = this.client();
         debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
-        this.tell(Event::Ended { code: status.code(), after: this.opened_at.elapsed() });
+        let (service, protocol, after) = (&this.service, this.protocol, this.opened_at.elapsed());
+        this.tell(Event::Ended { service, protocol, code: status.code(), after });
         this.last_word.status = Some(status);
         Poll::Ready(())
     }
@@ -175,13 +180,16 @@ impl Driver {
             Service::Single(type_url) => type_url.as_str().to_owned(),
         };
         let stream = config.stream.clone();
+        let (of_machine, of_service) = (Arc::clone(&watch), service.clone());
         let machine = match protocol {
-            Protocol::Sotw => Machine::Sotw(SotwStream::new(Arc::clone(&watch), service, stream)),
-            Protocol::Delta => Machine::Delta(DeltaStream::new(Arc::clone(&watch), service, stream)),
+            Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, of_service, stream)),
+            Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, of_service, stream)),
         };
         let opened_at = Instant::now();
         let outlet = Arc::<Outlet>::default();
         let driver = Self {
+            service,
+            protocol,
             machine,
             inbound,
             is_open: true,
@@ -214,6 +222,7 @@ impl Driver {
             _permit: permit,
             last_word: LastWord { outlet: Arc::clone(&outlet), status: None },
         };
+        driver.tell(Event::Accepted { service: &driver.service, protocol });
         (driver, outlet)
     }
 

@@ -31,6 +31,8 @@
 //! | `client_list` | the same for programs: who is connected |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
+//! | `metrics` | what Prometheus scrapes, with feature `prometheus` |
+//! | `follow` | commits, to the answers of those whom they concern |
 //! | `rejections` | which variants clients reject |
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
 //! | `connections`, `tls` | connections accepted, greeted and asked to leave in time |
@@ -46,7 +48,11 @@ mod connections;
 mod csds;
 mod delivery;
 mod driver;
+#[cfg(feature = "prometheus")]
+mod follow;
 mod frame;
+#[cfg(feature = "prometheus")]
+pub mod metrics;
 mod observe;
 mod peer;
 mod rejections;
@@ -61,6 +67,7 @@ mod tls;
 pub use authorize::{Authorizer, Denied};
 pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use delivery::applied;
+pub use driver::Protocol;
 pub use observe::{Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};

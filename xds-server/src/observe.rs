@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use xds_core::server::{Response, StreamError, Verdict};
+use xds_core::server::{Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
+use crate::driver::Protocol;
 use crate::skim::Client;
 
 /// Is told what happens on the streams of a server: a hook for metrics.
@@ -18,14 +19,34 @@ pub trait Observer: Debug + Send + Sync {
     fn on_event(&self, client: &Client, event: Event<'_>);
 }
 
+/// Each of them is told, in this order.
+impl Observer for Vec<Arc<dyn Observer>> {
+    fn on_event(&self, client: &Client, event: Event<'_>) {
+        for observer in self {
+            observer.on_event(client, event);
+        }
+    }
+}
+
 /// One thing that happened on one stream.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
+    /// The stream was accepted; nothing came on it yet.
+    Accepted {
+        /// The service that it was opened on.
+        service: &'a Service,
+        /// Its protocol.
+        protocol: Protocol,
+    },
     /// The first request came, with the node.
     Opened,
     /// The stream ended; its last event.
     Ended {
+        /// The service that it was opened on.
+        service: &'a Service,
+        /// Its protocol.
+        protocol: Protocol,
         /// The status that the client was sent.
         code: Code,
         /// How long it was open.

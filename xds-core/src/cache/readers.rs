@@ -89,13 +89,18 @@ impl<E> Queue<E> {
         poll_fn(|cx| {
             self.waker.register(cx.waker());
             let mut state = lock(&self.state);
-            match state.events.pop_front() {
-                Some(event) => Poll::Ready(Some((std::mem::take(&mut state.lost), event))),
+            match state.pop() {
+                Some(event) => Poll::Ready(Some(event)),
                 None if state.is_closed => Poll::Ready(None),
                 None => Poll::Pending,
             }
         })
         .await
+    }
+
+    /// The same if it is there already.
+    pub(super) fn try_next(&self) -> Option<(u64, E)> {
+        lock(&self.state).pop()
     }
 
     pub(super) fn push(&self, events: impl Iterator<Item = E>) {
@@ -109,5 +114,12 @@ impl<E> Queue<E> {
         }
         drop(state);
         self.waker.wake();
+    }
+}
+
+impl<E> State<E> {
+    fn pop(&mut self) -> Option<(u64, E)> {
+        let event = self.events.pop_front()?;
+        Some((std::mem::take(&mut self.lost), event))
     }
 }

@@ -208,6 +208,14 @@ pub struct Commit {
     pub(super) concerned: Arc<[Arc<Ledger>]>,
 }
 
+impl Commit {
+    /// How many streams it concerned, each as often as types of it. Who already has what it brings counts too.
+    #[must_use]
+    pub fn concerned(&self) -> usize {
+        self.concerned.len()
+    }
+}
+
 impl fmt::Debug for Commit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Commit")

@@ -56,6 +56,12 @@ impl Follower {
         let (lost, decided) = self.0.next().await.expect("nobody closes this queue");
         Decided { lost, ..decided }
     }
+
+    /// The next answer, if it was given already.
+    pub fn try_next(&mut self) -> Option<Decided> {
+        let (lost, decided) = self.0.try_next()?;
+        Some(Decided { lost, ..decided })
+    }
 }
 
 impl Followed {
@@ -99,7 +105,7 @@ mod tests {
     /// All that is told now, a word each, sorted: `revision:client:type:outcome`.
     fn told(follower: &mut Follower) -> String {
         let mut words = Vec::new();
-        while let Poll::Ready(decided) = pin!(follower.next()).poll(&mut Context::from_waker(Waker::noop())) {
+        while let Some(decided) = follower.try_next() {
             let Decided { lost, revision, client, type_url, outcome } = decided;
             let outcome = match outcome {
                 Outcome::Nacked { detail, .. } => detail.to_string(),
@@ -111,6 +117,8 @@ mod tests {
             let name = type_url.message_name().rsplit('.').next().unwrap();
             words.push(format!("{revision}:{}:{name}:{outcome}", client.id));
         }
+        let next = pin!(follower.next()).poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(next, Poll::Pending);
         words.sort();
         words.join(" ")
     }

@@ -1,0 +1,224 @@
+//! What a server does, for Prometheus.
+//!
+//! | metric | type | labels | meaning |
+//! | --- | --- | --- | --- |
+//! | `xds_server_streams` | gauge | service, protocol | open streams |
+//! | `xds_server_streams_ended_total` | counter | code | streams that ended, by gRPC status |
+//! | `xds_server_streams_refused_total` | counter | reason | streams that ended by a mistake of the client, a limit, or since the client may not ask |
+//! | `xds_server_limits_hit_total` | counter | limit | how often a client was refused more |
+//! | `xds_server_responses_total`, `xds_server_response_bytes_total` | counter | type | what was sent |
+//! | `xds_server_acks_total`, `xds_server_nacks_total` | counter | type | what clients said to it |
+//! | `xds_server_stale_nonces_total` | counter | | requests that named another response than the last |
+//! | `xds_server_node_changes_total` | counter | | requests that brought another node than the first |
+//! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | what is there |
+//! | `xds_cache_subscriptions`, `xds_cache_classes`, `xds_cache_subscribed_names` | gauge | type | what is asked for: the interest index |
+//! | `xds_cache_commits_total` | counter | outcome | `changed` or `unchanged` |
+//! | `xds_cache_commits_refused_total` | counter | reason | those of [`RefusalReason`](xds_core::RefusalReason) |
+//! | `xds_cache_newest_commit_clients` | gauge | state | `acked`, `nacked`, `pending`, `late` (after [`LATE_AFTER`]) or `gone` |
+//! | `xds_cache_answers_awaited` | gauge | state | `pending` or `late`: what streams owe to recent commits |
+//! | `xds_propagation_seconds` | histogram | type | from a commit to each ACK |
+//! | `xds_propagation_lost_total` | counter | what | `commits` and `answers` that came too fast, and answers `given_up` |
+//!
+//! No label has anything that a client chooses: a type has one of its own if it has a service or was ever committed, and
+//! there are [`TYPES_LIMIT`] at most; all others are `#other`. Polls over REST are no streams and not counted.
+//!
+//! On the path of a response this costs a look into a table of types and two or three atomic additions, without a lock or an
+//! allocation. An ACK of a commit costs its stream a note in a queue, under a lock, for the task that measures propagation.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use prometheus_client::registry::Registry;
+//! use xds_core::Cache;
+//! use xds_server::metrics::Metrics;
+//! use xds_server::{Server, ServerConfig};
+//!
+//! let cache = Cache::new();
+//! let mut registry = Registry::default();
+//! let metrics = Metrics::register(&mut registry, &cache);
+//! tokio::spawn(metrics.measure(&cache));
+//! let config = ServerConfig { observer: Some(metrics), ..ServerConfig::default() };
+//! let server = Server::new(cache).with_config(config);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tonic::Code;
+use xds_core::Cache;
+use xds_core::server::{Service, StreamError, Verdict};
+use xds_proto::service::{ADS, SERVICES};
+
+use crate::driver::Protocol;
+use crate::follow::follow;
+use crate::observe::{Event, Observer};
+use crate::skim::Client;
+
+use cache::CacheCollector;
+use propagation::Propagation;
+use types::Types;
+
+pub use propagation::LATE_AFTER;
+pub use types::TYPES_LIMIT;
+
+mod cache;
+mod propagation;
+mod types;
+
+/// Counts what happens on the streams of one cache: an [`Observer`].
+#[derive(Debug)]
+pub struct Metrics {
+    types: Arc<Types>,
+    streams: Family<StreamLabels, Gauge>,
+    ended: Family<CodeLabel, Counter>,
+    refused: Family<ReasonLabel, Counter>,
+    limits_hit: Family<LimitLabel, Counter>,
+    stale_nonces: Counter,
+    node_changes: Counter,
+    propagation: Propagation,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StreamLabels {
+    service: &'static str,
+    protocol: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabel {
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
+impl Metrics {
+    /// Puts the metrics of one cache into a registry; to be done once for each registry. The cache is not kept alive for that.
+    pub fn register(registry: &mut Registry, cache: &Arc<Cache>) -> Arc<Self> {
+        let types = Arc::new(Types::register(registry));
+        let propagation = Propagation::register(registry, Arc::clone(&types));
+        let metrics = Self {
+            types: Arc::clone(&types),
+            streams: Family::default(),
+            ended: Family::default(),
+            refused: Family::default(),
+            limits_hit: Family::default(),
+            stale_nonces: Counter::default(),
+            node_changes: Counter::default(),
+            propagation,
+        };
+        let Self { streams, ended, refused, limits_hit, stale_nonces, node_changes, .. } = &metrics;
+        registry.register("xds_server_streams", "Open streams", streams.clone());
+        registry.register("xds_server_streams_ended", "Streams that ended, by gRPC status", ended.clone());
+        let help = "Streams that were ended by a mistake of the client, a limit, or as it may not ask";
+        registry.register("xds_server_streams_refused", help, refused.clone());
+        let help = "How often a client wanted more than a limit allows";
+        registry.register("xds_server_limits_hit", help, limits_hit.clone());
+        let help = "Requests that named a response which waits for no answer";
+        registry.register("xds_server_stale_nonces", help, stale_nonces.clone());
+        let help = "Requests that brought another node than the first";
+        registry.register("xds_server_node_changes", help, node_changes.clone());
+        LIMITS.iter().for_each(|limit| metrics.limit_hit(limit, 0));
+        let awaited = Arc::clone(metrics.propagation.awaited());
+        let collector = CacheCollector { cache: Arc::downgrade(cache), types, awaited };
+        registry.register_collector(Box::new(collector));
+        Arc::new(metrics)
+    }
+
+    /// Measures how long commits take: to be spawned, once. It ends with the cache, which it does not keep. Without it
+    /// `xds_propagation_seconds` stays empty, and nobody is seen to be awaited.
+    pub fn measure(&self, cache: &Cache) -> impl Future<Output = ()> + Send + use<> {
+        follow(cache, self.propagation.clone())
+    }
+
+    fn limit_hit(&self, limit: &'static str, count: u64) {
+        self.limits_hit.get_or_create_owned(&LimitLabel { limit }).inc_by(count);
+    }
+
+    fn refused(&self, error: &StreamError) {
+        let (reason, limit) = match error {
+            StreamError::MissingTypeUrl => ("missing_type_url", None),
+            StreamError::WrongTypeUrl { .. } => ("wrong_type_url", None),
+            StreamError::NotServed { .. } => ("not_served", None),
+            StreamError::InvalidName { .. } => ("invalid_name", None),
+            StreamError::InvalidKey { .. } => ("invalid_key", None),
+            StreamError::TooManyNames { .. } => ("limit", Some("names")),
+            StreamError::TooManyParameters { .. } => ("limit", Some("parameters")),
+            StreamError::TooManyTypes { .. } => ("limit", Some("types")),
+            StreamError::FellBehind { .. } => ("limit", Some("removals")),
+            _ => ("other", None),
+        };
+        self.refused.get_or_create_owned(&ReasonLabel { reason }).inc();
+        if let Some(limit) = limit {
+            self.limit_hit(limit, 1);
+        }
+    }
+}
+
+impl Observer for Metrics {
+    fn on_event(&self, _: &Client, event: Event<'_>) {
+        match event {
+            Event::Accepted { service, protocol } => {
+                self.streams.get_or_create_owned(&StreamLabels::of(service, protocol)).inc();
+            }
+            Event::Ended { service, protocol, code, .. } => {
+                self.streams.get_or_create_owned(&StreamLabels::of(service, protocol)).dec();
+                self.ended.get_or_create_owned(&CodeLabel { code: format!("{code:?}") }).inc();
+            }
+            Event::Sent(response) => self.types.with(&response.type_url, |of_type| {
+                of_type.responses.inc();
+                of_type.response_bytes.inc_by(response.size_bytes() as u64);
+            }),
+            Event::Answered(Verdict::Acked { type_url, .. }) => {
+                self.types.with(type_url, |of_type| of_type.acks.inc());
+            }
+            Event::Answered(Verdict::Nacked { type_url, .. }) => {
+                self.types.with(type_url, |of_type| of_type.nacks.inc());
+            }
+            Event::StaleNonce => _ = self.stale_nonces.inc(),
+            Event::NodeChanged => _ = self.node_changes.inc(),
+            Event::Refused(error) => self.refused(error),
+            Event::Denied { code } => {
+                let reason =
+                    if code == Code::Unauthenticated { "unauthenticated" } else { "permission_denied" };
+                self.refused.get_or_create_owned(&ReasonLabel { reason }).inc();
+            }
+            Event::TooManyStreams => self.limit_hit("streams", 1),
+            Event::RequestTooLarge => self.limit_hit("request_bytes", 1),
+            // Counted with what came before.
+            Event::Opened | Event::Rejected { .. } => {}
+        }
+    }
+}
+
+impl StreamLabels {
+    fn of(service: &Service, protocol: Protocol) -> Self {
+        let service = match service {
+            Service::Aggregated => ADS,
+            // Streams are opened on the services of this table alone.
+            Service::Single(type_url) => {
+                SERVICES.iter().find(|row| row.type_url == type_url.as_str()).map_or("", |row| row.service)
+            }
+        };
+        let protocol = match protocol {
+            Protocol::Sotw => "sotw",
+            Protocol::Delta => "delta",
+        };
+        Self { service, protocol }
+    }
+}
+
+/// What a client can want too much of; all of them count from zero.
+const LIMITS: [&str; 6] = ["streams", "request_bytes", "names", "parameters", "types", "removals"];

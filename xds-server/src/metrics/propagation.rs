@@ -1,0 +1,165 @@
+//! How long commits take to be used, and who has not answered yet.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+use xds_core::{Commit, Decided, Outcome, Revision, TypeUrl};
+
+use super::types::{TypeLabel, Types};
+use crate::follow::{Lost, Open, Trail};
+
+/// What the task that follows commits measures.
+#[derive(Debug, Clone)]
+pub(super) struct Propagation {
+    seconds: Family<TypeLabel, Histogram, Buckets>,
+    lost: Family<WhatLabel, Counter>,
+    types: Arc<Types>,
+    awaited: Arc<Awaited>,
+}
+
+/// What is waited for, for those who scrape.
+#[derive(Debug, Default)]
+pub(super) struct Awaited(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The newest commit that concerned anybody, and when it was seen.
+    newest: Option<(Commit, Instant)>,
+    /// When each commit was seen that is followed, and how many owe an answer.
+    open: Vec<(Instant, usize)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Buckets;
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(BUCKETS_SECONDS)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhatLabel {
+    what: &'static str,
+}
+
+impl Propagation {
+    pub(super) fn register(registry: &mut Registry, types: Arc<Types>) -> Self {
+        let seconds = Family::new_with_constructor(Buckets);
+        let lost = Family::default();
+        registry.register(
+            "xds_propagation_seconds",
+            "Time from a commit to the ACK of each stream and type that it concerned",
+            seconds.clone(),
+        );
+        registry.register(
+            "xds_propagation_lost",
+            "What was not measured, because there was too much of it or it took too long",
+            lost.clone(),
+        );
+        let propagation = Self { seconds, lost, types, awaited: Arc::default() };
+        for what in [LOST_COMMITS, LOST_ANSWERS, GIVEN_UP] {
+            propagation.lose(what, 0);
+        }
+        propagation
+    }
+
+    pub(super) fn awaited(&self) -> &Arc<Awaited> {
+        &self.awaited
+    }
+
+    fn lose(&self, what: &'static str, count: u64) {
+        self.lost.get_or_create_owned(&WhatLabel { what }).inc_by(count);
+    }
+}
+
+impl Trail for Propagation {
+    fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
+        self.types.learn(changed.iter().map(|(type_url, _)| type_url.clone()));
+        // Of those that concern nobody the one before tells more.
+        if commit.concerned() > 0 {
+            self.awaited.lock().newest = Some((commit.clone(), Instant::now()));
+        }
+        commit.concerned() > 0
+    }
+
+    fn on_answer(&mut self, answer: &Decided, after: Duration) {
+        if answer.outcome == Outcome::Acked {
+            let label = self.types.label(&answer.type_url);
+            self.seconds.get_or_create_owned(&label).observe(after.as_secs_f64());
+        }
+    }
+
+    fn on_end(&mut self, _: Revision, undecided: usize) {
+        if undecided > 0 {
+            self.lose(GIVEN_UP, undecided as u64);
+        }
+    }
+
+    fn on_loss(&mut self, lost: Lost) {
+        match lost {
+            Lost::Commits(count) => self.lose(LOST_COMMITS, count),
+            Lost::Answers(count) => self.lose(LOST_ANSWERS, count),
+        }
+    }
+
+    fn on_rest(&mut self, open: &BTreeMap<Revision, Open>) {
+        let open = open.values().map(|open| (open.at, open.followed.undecided()));
+        let mut state = self.awaited.lock();
+        state.open.clear();
+        state.open.extend(open);
+    }
+}
+
+impl Awaited {
+    /// The clients of the newest commit, by how far they are.
+    pub(super) fn clients(&self) -> [(&'static str, usize); 5] {
+        let newest = self.lock().newest.clone();
+        let mut counts = [("acked", 0), ("nacked", 0), ("pending", 0), ("late", 0), ("gone", 0)];
+        let Some((commit, at)) = newest else { return counts };
+        let is_late = at.elapsed() >= LATE_AFTER;
+        for delivered in commit.applied(|_| true).results() {
+            let place = match delivered.outcome {
+                Outcome::Acked => 0,
+                Outcome::Nacked { .. } => 1,
+                Outcome::Pending if !is_late => 2,
+                Outcome::Pending | Outcome::Late => 3,
+                Outcome::Gone => 4,
+            };
+            counts[place].1 += 1;
+        }
+        counts
+    }
+
+    /// The answers that are owed to all commits that are followed.
+    pub(super) fn answers(&self) -> [(&'static str, usize); 2] {
+        let (mut pending, mut late) = (0, 0);
+        for (at, undecided) in &self.lock().open {
+            *if at.elapsed() >= LATE_AFTER { &mut late } else { &mut pending } += undecided;
+        }
+        [("pending", pending), ("late", late)]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What is in there is whole whoever panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const LOST_COMMITS: &str = "commits";
+const LOST_ANSWERS: &str = "answers";
+const GIVEN_UP: &str = "given_up";
+
+/// From when on a client that has not answered counts as late.
+pub const LATE_AFTER: Duration = Duration::from_secs(30);
+
+/// A healthy client in the same building ACKs within milliseconds; past the last bound nobody asks how much.
+const BUCKETS_SECONDS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
