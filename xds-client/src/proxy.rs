@@ -187,6 +187,15 @@ impl Proxy {
     }
 }
 
+#[cfg(feature = "prometheus")]
+impl Proxy {
+    /// The same as long as anybody else uses it.
+    pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + Sync + use<> {
+        let guard = Arc::downgrade(&self._guard);
+        move || guard.upgrade().map(|guard| Self { shared: Arc::clone(&guard.0), _guard: guard })
+    }
+}
+
 impl ProxyBuilder {
     /// How it shares, and what its upstreams understand.
     pub fn config(mut self, config: ProxyConfig) -> Self {

@@ -50,10 +50,15 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 use xds_core::XdstpName;
 use xds_core::client::{Client as Machine, Report, ResourceStatus};
+use xds_proto::service::SERVICES;
 
 use super::Recorder;
 use crate::client::Client;
 use crate::hub::Handle;
+
+pub use proxy::register_proxy;
+
+mod proxy;
 
 /// The metrics of all clients of a program, in one registry.
 #[derive(Debug, Clone)]
@@ -137,6 +142,14 @@ impl Metrics {
         Self { families, clients }
     }
 
+    /// The same for the clients of a proxy, which all share it: a type has a label of its own if it has a service or a valid
+    /// resource of it came, so that those who ask the proxy cannot choose labels. Of several clients of one server `connected` is
+    /// told by the one that said something last.
+    pub fn proxy_target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
+        let types = Types { learned: Mutex::default(), from: Learned::FromResponses };
+        Arc::new(Target { name: name.into(), types: Arc::new(types), metrics: self.clone() })
+    }
+
     /// The metrics of one target. Each client needs one of its own: two that share a target and a server overwrite each other.
     pub fn target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
         Arc::new(Target { name: name.into(), types: Arc::default(), metrics: self.clone() })
@@ -173,6 +186,9 @@ impl Recorder for Target {
 
     fn updates(&self, server: &str, type_url: &str, valid: usize, invalid: usize) {
         let ServerLabels { grpc_target, grpc_xds_server } = self.server(server);
+        if valid > 0 {
+            self.types.learn(type_url);
+        }
         let labels =
             TypeLabels { grpc_target, grpc_xds_server, grpc_xds_resource_type: self.types.label(type_url) };
         let Families { updates_valid, updates_invalid, .. } = &self.metrics.families;
@@ -184,20 +200,43 @@ impl Recorder for Target {
 
 /// The types that have a label of their own.
 #[derive(Debug, Default)]
-struct Types(Mutex<BTreeSet<String>>);
+struct Types {
+    learned: Mutex<BTreeSet<String>>,
+    from: Learned,
+}
+
+/// What gives a type a label of its own.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Learned {
+    /// That it is watched.
+    #[default]
+    FromWatches,
+    /// That there is something of it; those with a service have theirs from the start.
+    FromResponses,
+}
 
 impl Types {
-    fn label(&self, type_url: &str) -> String {
-        let name = type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url);
-        let mut known = lock(&self.0);
-        if !known.contains(name) {
-            if known.len() == TYPES_LIMIT {
-                return "#other".to_owned();
-            }
-            known.insert(name.to_owned());
+    fn learn(&self, type_url: &str) {
+        let mut learned = lock(&self.learned);
+        if learned.len() < TYPES_LIMIT {
+            learned.insert(short(type_url).to_owned());
         }
-        name.to_owned()
     }
+
+    fn label(&self, type_url: &str) -> String {
+        let has_service = || SERVICES.iter().any(|row| row.type_url == type_url);
+        match self.from {
+            Learned::FromWatches => self.learn(type_url),
+            Learned::FromResponses if has_service() => return short(type_url).to_owned(),
+            Learned::FromResponses => {}
+        }
+        let name = short(type_url);
+        if lock(&self.learned).contains(name) { name } else { OTHER }.to_owned()
+    }
+}
+
+fn short(type_url: &str) -> &str {
+    type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url)
 }
 
 /// Counts resources by state when somebody asks.
@@ -278,6 +317,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The label of all types without one of their own.
+const OTHER: &str = "#other";
+
 /// How many types of one target have a label of their own: a program such as a proxy may watch what its peers ask for.
 pub const TYPES_LIMIT: usize = 100;
 
@@ -302,5 +344,15 @@ mod tests {
         }
         assert_eq!(types.label("one more"), "#other");
         assert_eq!(types.label("type.googleapis.com/acme.Thing"), "acme.Thing");
+    }
+
+    #[test]
+    fn who_asks_a_proxy_cannot_choose_labels() {
+        let types = Types { from: Learned::FromResponses, ..Types::default() };
+        assert_eq!(types.label("example.com/acme.Invented"), "#other");
+        assert_eq!(types.label(xds_proto::type_url::SECRET), short(xds_proto::type_url::SECRET));
+        types.learn("example.com/acme.Thing");
+        assert_eq!(types.label("example.com/acme.Thing"), "example.com/acme.Thing");
+        assert_eq!(types.label("example.com/acme.Invented"), "#other");
     }
 }

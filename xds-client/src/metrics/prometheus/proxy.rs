@@ -1,0 +1,199 @@
+//! What a proxy tells of itself, for Prometheus: all of it is read when somebody scrapes.
+//!
+//! | metric | type | labels | meaning |
+//! | --- | --- | --- | --- |
+//! | `xds_proxy_lookups_total` | counter | result | wants that were a `hit`, waited with another (`joined`), or were `refused`; and questions upstream (`miss`) |
+//! | `xds_proxy_wants`, `xds_proxy_questions` | gauge | | locators that clients ask for, and that are asked for upstream |
+//! | `xds_proxy_requalified_total`, `xds_proxy_replaced_total`, `xds_proxy_unshared_total` | counter | | how sharing ended, as in [`ProxyCounts`] |
+//! | `xds_proxy_audits_total` | counter | result | hits that were asked for all the same: `agreed` or `disagreed` |
+//! | `xds_proxy_trials_total` | counter | result | responses that a few clients tried first: `accepted` or `refused` by them |
+//! | `xds_proxy_upstream_types` | gauge | route, type, state | upstreams in which a type is `requested`, `synced`, `stale` or `rejected` |
+//! | `xds_proxy_upstream_connections` | gauge | route, server, state | upstreams that are `connected` to a server, or `disconnected` |
+//! | `xds_proxy_upstream_silent_seconds` | gauge | route | since when nothing came, of the one that is silent longest |
+//!
+//! There may be an upstream for each set of parameters, so `route` is only its kind: `shared`, `node`, `alone` or `aside`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use xds_core::proxy::health::State;
+use xds_core::proxy::{ProxyCounts, ProxyLoad};
+
+use super::{Learned, Types};
+use crate::proxy::{Proxy, Route};
+
+/// Puts the metrics of a proxy into a registry, once. The proxy is not kept alive for that.
+pub fn register_proxy(registry: &mut Registry, proxy: &Proxy) {
+    let types = Types { learned: Mutex::new(BTreeSet::new()), from: Learned::FromResponses };
+    registry.register_collector(Box::new(ProxyCollector { proxy: Box::new(proxy.downgrade()), types }));
+}
+
+struct ProxyCollector {
+    proxy: Box<dyn Fn() -> Option<Proxy> + Send + Sync>,
+    types: Types,
+}
+
+impl fmt::Debug for ProxyCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyCollector").field("types", &self.types).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct RouteLabel {
+    route: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct TypeLabels {
+    route: &'static str,
+    r#type: String,
+    state: &'static str,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+struct ServerLabels {
+    route: &'static str,
+    server: Arc<str>,
+    state: &'static str,
+}
+
+impl Collector for ProxyCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(proxy) = (self.proxy)() else { return Ok(()) };
+        encode_counts(&mut encoder, proxy.counts())?;
+        let ProxyLoad { wants, questions } = proxy.load();
+        gauge(&mut encoder, "xds_proxy_wants", "Locators that clients ask for", wants)?;
+        gauge(&mut encoder, "xds_proxy_questions", "Locators that upstreams are asked for", questions)?;
+        self.encode_upstreams(&mut encoder, &proxy)
+    }
+}
+
+impl ProxyCollector {
+    fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>, proxy: &Proxy) -> fmt::Result {
+        for (type_url, _) in proxy.cache().snapshot().counts().filter(|(_, count)| *count > 0) {
+            self.types.learn(type_url.as_str());
+        }
+        let mut types = BTreeMap::<_, i64>::new();
+        let mut servers = BTreeMap::<_, i64>::new();
+        let mut silent = BTreeMap::<_, f64>::new();
+        for upstream in proxy.upstreams() {
+            let route = kind(&upstream.route);
+            for (type_url, state) in &upstream.types {
+                let (r#type, state) = (self.types.label(type_url.as_str()), word(state));
+                *types.entry(TypeLabels { route, r#type, state }).or_default() += 1;
+            }
+            for (server, is_connected) in upstream.servers {
+                let state = if is_connected { "connected" } else { "disconnected" };
+                *servers.entry(ServerLabels { route, server, state }).or_default() += 1;
+            }
+            if let Some(silence) = upstream.silent_for {
+                let longest = silent.entry(RouteLabel { route }).or_default();
+                *longest = longest.max(silence.as_secs_f64());
+            }
+        }
+        let (name, help) = ("xds_proxy_upstream_types", "Upstreams by how a type stands in them");
+        gauges(encoder, name, help, types)?;
+        let (name, help) = ("xds_proxy_upstream_connections", "Upstreams by whether they have a server");
+        gauges(encoder, name, help, servers)?;
+        let (name, help) = ("xds_proxy_upstream_silent_seconds", "The longest time that nothing came");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (label, seconds) in silent {
+            ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_counts(encoder: &mut DescriptorEncoder<'_>, counts: ProxyCounts) -> fmt::Result {
+    let ProxyCounts {
+        hits,
+        misses,
+        joined,
+        requalified,
+        replaced,
+        unshared,
+        audited,
+        disagreed,
+        refused,
+        tried,
+        refused_by_clients,
+    } = counts;
+    let lookups = [("hit", hits), ("miss", misses), ("joined", joined), ("refused", refused)];
+    results(encoder, "xds_proxy_lookups", "How wants of clients were answered", &lookups)?;
+    let audits = [("agreed", audited.saturating_sub(disagreed)), ("disagreed", disagreed)];
+    results(encoder, "xds_proxy_audits", "Hits that upstream was asked all the same", &audits)?;
+    let accepted = tried.saturating_sub(refused_by_clients);
+    let trials = [("accepted", accepted), ("refused", refused_by_clients)];
+    results(encoder, "xds_proxy_trials", "Responses that a few clients tried first", &trials)?;
+    let others = [
+        ("xds_proxy_requalified", "Wants that lost a shared variant and were looked at again", requalified),
+        ("xds_proxy_replaced", "Variants that gave way to others that overlap them", replaced),
+        ("xds_proxy_unshared", "Names that each locator is asked for alone", unshared),
+    ];
+    for (name, help, count) in others {
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        ConstCounter::new(count).encode(metric)?;
+    }
+    Ok(())
+}
+
+fn results(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    counts: &[(&'static str, u64)],
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (result, count) in counts {
+        ConstCounter::new(*count).encode(family.encode_family(&ResultLabel { result })?)?;
+    }
+    Ok(())
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: usize) -> fmt::Result {
+    ConstGauge::new(value as i64).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+fn gauges<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: BTreeMap<L, i64>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn kind(route: &Route) -> &'static str {
+    match route {
+        Route::Shared => "shared",
+        Route::Node(_) => "node",
+        Route::Alone(_) => "alone",
+        Route::Aside { .. } => "aside",
+    }
+}
+
+fn word(state: &State) -> &'static str {
+    match state {
+        State::Requested => "requested",
+        State::Synced(_) => "synced",
+        State::Stale(_) => "stale",
+        State::Rejected(..) => "rejected",
+    }
+}
