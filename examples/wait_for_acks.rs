@@ -1,0 +1,100 @@
+//! A roll-out that waits for its clients, and goes back when one of them rejects it.
+//!
+//! ```text
+//! cargo run --example wait_for_acks
+//! ```
+//!
+//! Two clients have the same resource; one of them is older and cannot read the new content. The program commits, asks
+//! who took it, and as somebody did not, commits what was there before.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::net::TcpListener;
+use xds::client::bootstrap::Bootstrap;
+use xds::client::{Client, Event, ResourceType, Watcher};
+use xds::{Cache, Outcome, Resource, Server, Transaction};
+
+/// `message Quota { string name = 1; uint32 requests = 2; }`
+#[derive(Clone, PartialEq, Message)]
+struct Quota {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(uint32, tag = "2")]
+    requests: u32,
+}
+
+/// What somebody made of it later, against all advice: `message Quota { string name = 1; string requests = 2; }`
+#[derive(Clone, PartialEq, Message)]
+struct NewQuota {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    requests: String,
+}
+
+impl prost::Name for Quota {
+    const PACKAGE: &'static str = "acme.v1";
+    const NAME: &'static str = "Quota";
+}
+
+/// A client that does not look into the resource, and so takes anything.
+#[derive(Clone, PartialEq, Message)]
+struct Anything {}
+
+impl prost::Name for Anything {
+    const PACKAGE: &'static str = "acme.v1";
+    const NAME: &'static str = "Quota";
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let cache = Cache::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let server = format!("http://{}", listener.local_addr()?);
+    tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
+
+    let good = Quota { name: "shop".into(), requests: 100 };
+    let bad = NewQuota { name: "shop".into(), requests: "100 per minute".into() };
+    roll_out(&cache, "the first quota", good.encode_to_vec()).await?;
+    let _old = watch::<Quota>(&server, "edge-old").await?;
+    let _new = watch::<Anything>(&server, "edge-new").await?;
+
+    if !roll_out(&cache, "a quota of another type", bad.encode_to_vec()).await? {
+        roll_out(&cache, "the first quota again", good.encode_to_vec()).await?;
+    }
+    Ok(())
+}
+
+/// Commits the content, and says whether all clients that it concerned took it within 10 seconds.
+async fn roll_out(cache: &Cache, what: &str, content: Vec<u8>) -> Result<bool, Box<dyn Error>> {
+    let mut transaction = Transaction::new();
+    let type_url = "type.googleapis.com/acme.v1.Quota".into();
+    transaction.put(Resource::new(type_url, "shop".into(), content.into())?);
+    let commit = cache.commit(transaction)?;
+
+    // Only canaries, or one cluster of clients? The second argument chooses.
+    let results = xds::applied(&commit, |_client| true, Duration::from_secs(10)).await;
+    println!("{what}: {} clients concerned", results.len());
+    for result in &results {
+        match &result.outcome {
+            Outcome::Acked => println!("  {} has it", result.client.id),
+            Outcome::Nacked { detail, .. } => println!("  {} rejected it: {detail}", result.client.id),
+            Outcome::Gone => println!("  {} left", result.client.id),
+            Outcome::Pending | Outcome::Late => println!("  {} did not answer", result.client.id),
+        }
+    }
+    Ok(results.iter().all(|result| result.outcome == Outcome::Acked))
+}
+
+/// A client that has the resource.
+async fn watch<T: ResourceType>(server: &str, id: &str) -> Result<(Client, Watcher<T>), Box<dyn Error>> {
+    let mut bootstrap = Bootstrap::to_server(server);
+    bootstrap.node.id = id.into();
+    let client = Client::start(bootstrap)?;
+    let mut watcher = client.watch("shop")?;
+    while !matches!(watcher.next().await.ok_or("the client ended")?, Event::Changed(_)) {}
+    Ok((client, watcher))
+}

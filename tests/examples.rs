@@ -1,0 +1,95 @@
+//! The programs in `examples/`: each does what its first lines say.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(feature = "cli")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program that cargo built with the tests: it builds the examples, too, unless it is told to build less.
+fn example(name: &str) -> Command {
+    let folder = PathBuf::from(env!("CARGO_BIN_EXE_xds")).with_file_name("examples");
+    let program = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    let changed_at = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let source = changed_at(&Path::new("examples").join(format!("{name}.rs")));
+    assert!(changed_at(&program) >= source, "out of date: cargo build --examples");
+    Command::new(program)
+}
+
+/// What an example prints that ends by itself.
+fn printed(name: &str) -> Vec<String> {
+    let output = example(name).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
+}
+
+#[test]
+fn the_control_plane_has_30_lines_and_serves_what_it_reads() {
+    let text = fs::read_to_string("examples/control_plane.rs").unwrap();
+    let (_, code) = text.split_once("#[tokio::main]").unwrap();
+    let code = code.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    assert_eq!(code.count(), 30);
+
+    let mut command = example("control_plane");
+    let mut running =
+        command.arg("127.0.0.1:0").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let server = line.trim().strip_prefix("listening on ").unwrap();
+    let mut input = running.stdin.take().unwrap();
+    // The second line changes nothing, as one of its addresses is none.
+    input.write_all(b"web 127.0.0.1:8081 127.0.0.1:8082\nweb 127.0.0.1:8083 nowhere\n").unwrap();
+    let mut get = Command::new(env!("CARGO_BIN_EXE_xds"));
+    let output = get.args(["get", "--server", server, "--format", "json", "EDS", "web"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("8081") && text.contains("8082") && !text.contains("8083"), "{text}");
+    drop(input);
+    assert!(running.wait().unwrap().success());
+}
+
+#[test]
+fn a_type_of_ones_own_has_variants_and_is_watched() {
+    let expected = [
+        "prod: fast-path",
+        "test: fast-path, new-cart",
+        "new-cart is switched on in prod",
+        "prod: fast-path, new-cart",
+    ];
+    assert_eq!(printed("custom_type"), expected);
+}
+
+#[test]
+fn a_roll_out_goes_back_when_a_client_rejects_it() {
+    let lines = printed("wait_for_acks");
+    assert_eq!(
+        lines[..3],
+        [
+            "the first quota: 0 clients concerned",
+            "a quota of another type: 2 clients concerned",
+            "  edge-new has it"
+        ]
+    );
+    assert!(lines[3].starts_with("  edge-old rejected it: \"shop\": "), "{lines:#?}");
+    assert_eq!(
+        lines[4..],
+        ["the first quota again: 2 clients concerned", "  edge-new has it", "  edge-old has it"]
+    );
+}
+
+#[test]
+fn what_several_ask_for_is_loaded_once_and_dropped_with_the_last() {
+    let mut lines = printed("on_demand");
+    lines[5..].sort();
+    assert!(lines[4].starts_with("there is none: NOT_FOUND: "), "{lines:#?}");
+    lines.remove(4);
+    let expected = [
+        "loading acme",
+        "acme has the plan gold",
+        "acme has the plan gold",
+        "loading nobody",
+        "nobody asks for acme any more",
+        "nobody asks for nobody any more",
+    ];
+    assert_eq!(lines, expected);
+}
