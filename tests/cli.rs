@@ -17,6 +17,8 @@ mod admin;
 mod config;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/security.rs"]
+mod security;
 
 /// A directory of one test, removed at its end.
 struct Scratch(PathBuf);

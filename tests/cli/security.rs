@@ -1,0 +1,136 @@
+//! Who may connect, and who may read what: certificates and a policy file, by the binary alone.
+
+use rcgen::string::Ia5String;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+
+use super::*;
+
+/// An authority, whose certificates go into a folder.
+struct Ca<'a>(CertifiedIssuer<'static, KeyPair>, &'a Scratch);
+
+impl<'a> Ca<'a> {
+    fn new(scratch: &'a Scratch) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap(), scratch);
+        scratch.write("ca.pem", ca.0.pem());
+        ca
+    }
+
+    /// Writes `NAME.pem` and `NAME.key`.
+    fn sign(&self, file: &str, name: SanType) {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![name];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        self.1.write(&format!("{file}.pem"), certificate.pem());
+        self.1.write(&format!("{file}.key"), key.serialize_pem());
+    }
+
+    fn client(&self, file: &str, identity: &str) {
+        self.sign(file, SanType::URI(Ia5String::try_from(identity).unwrap()));
+    }
+}
+
+/// A folder of resources, with one of certificates beside it.
+fn scratches(test: &str) -> (Scratch, Scratch) {
+    let (folder, secrets) = (Scratch::new(test), Scratch::new(&format!("{test}-secrets")));
+    let route = |env: &str| {
+        format!(
+            "\"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\nname: r\nwhen: env={env}\n\
+             virtual_hosts: [{{name: for-{env}, domains: ['*']}}]\n"
+        )
+    };
+    folder.write("clusters.yaml", format!("{}---\n{}", cluster("team-a/x"), cluster("team-b/x")));
+    folder.write("routes.yaml", format!("{}---\n{}", route("prod"), route("test")));
+    (folder, secrets)
+}
+
+impl Scratch {
+    fn path(&self, file: &str) -> String {
+        self.0.join(file).to_str().unwrap().to_owned()
+    }
+
+    /// With TLS and the policy, from the files here.
+    fn secured(&self, folder: &Self) -> Serving {
+        let files = ["server.pem", "server.key", "ca.pem", "policy.yaml"].map(|file| self.path(file));
+        let [cert, key, ca, policy] = &files;
+        let arguments =
+            ["--listen-cert", cert, "--listen-key", key, "--listen-client-ca", ca, "--policy", policy];
+        folder.serve(&arguments)
+    }
+
+    /// What `xds get` says to a client with this certificate.
+    fn get(&self, port: u16, client: &str, what: &[&str]) -> Output {
+        let mut xds = Command::new(env!("CARGO_BIN_EXE_xds"));
+        xds.args(["get", "--timeout", "5", "--server", &format!("https://localhost:{port}")]);
+        xds.args(["--ca", &self.path("ca.pem"), "--cert", &self.path(&format!("{client}.pem"))]);
+        xds.args(["--key", &self.path(&format!("{client}.key"))]).args(what);
+        xds.env_remove("RUST_LOG").output().unwrap()
+    }
+}
+
+const POLICY: &str = "rules:
+- client: spiffe://example.org/env/{env}
+  parameters: { env: '{env}' }
+  read:
+  - types: [CDS]
+    names: [team-a/*]
+  - types: [RDS]
+";
+
+#[test]
+fn a_policy_says_who_reads_what_and_as_whom() {
+    let (folder, secrets) = scratches("policy");
+    let ca = Ca::new(&secrets);
+    ca.sign("server", SanType::DnsName("localhost".try_into().unwrap()));
+    ca.client("prod", "spiffe://example.org/env/prod");
+    ca.client("stranger", "spiffe://elsewhere/env/prod");
+    secrets.write("policy.yaml", POLICY);
+    let mut serving = secrets.secured(&folder);
+    let port = serving.address().port();
+    let got = secrets.get(port, "prod", &["CDS", "*"]);
+    let text = String::from_utf8_lossy(&got.stdout).into_owned();
+    assert!(text.contains("team-a/x") && !text.contains("team-b"), "{got:?}");
+    // The client says that it is of another environment.
+    let claims = ["RDS", "r", "--metadata", "env=test"];
+    let got = secrets.get(port, "prod", &claims);
+    let text = String::from_utf8_lossy(&got.stdout).into_owned();
+    assert!(text.contains("for-prod") && !text.contains("for-test"), "{got:?}");
+    let got = secrets.get(port, "prod", &["CDS", "team-b/x"]);
+    let told = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(told.contains("may not read") && !got.status.success(), "{got:?}");
+    let got = secrets.get(port, "stranger", &["CDS", "*"]);
+    let told = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(told.contains("no rule of the policy is for spiffe://elsewhere/env/prod"), "{got:?}");
+    // A mistake in a newer policy is told, and the one before stays.
+    secrets.write("policy.yaml", "rules: [{client: x, read: [{types: [NONE]}]}]");
+    serving.until("the policy cannot be used, the former stays in use");
+    secrets.write("policy.yaml", "rules: [{client: 'spiffe://elsewhere/*', read: [{}]}]");
+    serving.until("the policy is new");
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+}
+
+#[test]
+fn nobody_serves_other_machines_in_plain_text_by_accident() {
+    let scratch = Scratch::with_cluster("plain");
+    let serve = |arguments: &[&str]| refused(&scratch.xds("serve").args(arguments).output().unwrap());
+    let (code, text) = serve(&["--listen", "0.0.0.0:0"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        text.contains("plain text") && text.contains("--listen-cert") && text.contains("--insecure"),
+        "{text}"
+    );
+    let mut open = scratch.xds("serve");
+    open.args(["--listen", "0.0.0.0:0", "--insecure", "--admin", "none"]);
+    Serving::start(&mut open).until("listening on 0.0.0.0:");
+    for (arguments, expected) in [
+        (&["--listen-cert", "c.pem"][..], "--listen-key"),
+        (&["--policy", "p.yaml"], "--listen-client-ca"),
+        (&["--listen-cert", "none.pem", "--listen-key", "none.key"], "cannot read none.pem"),
+    ] {
+        let (_, text) = serve(arguments);
+        assert!(text.contains(expected), "{text}");
+    }
+}
