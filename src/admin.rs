@@ -3,15 +3,163 @@
 //! It answers GET and HEAD alone and changes nothing. Whoever reaches it may read all of it, so it is for the loopback
 //! interface, or for what stands behind something that asks who is there. [`serve`] refuses requests that a web page of
 //! somebody else could have sent: see [`HostNames`].
+//!
+//! [`Admin`] makes the page and its API: what `docs/admin.md` of the repository describes. No payload of a resource is in
+//! any answer, so no secret is either.
+//!
+//! ```no_run
+//! use tokio::net::TcpListener;
+//! use xds::admin::{self, Admin, HostNames};
+//! use xds::{Cache, Server};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cache = Cache::new();
+//! // Made first, it tells of all commits.
+//! let page = Admin::new(&cache);
+//! let server = Server::new(cache);
+//! let page = TcpListener::bind("127.0.0.1:18001").await.map(|listener| (listener, page.routes(server.clients())))?;
+//! tokio::spawn(admin::serve(page.0, page.1, HostNames::default()));
+//! server.serve(TcpListener::bind("127.0.0.1:18000").await?, std::future::pending()).await?;
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::get;
+use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use xds_core::matching::coverage::Domains;
+use xds_core::{Cache, Commits};
+use xds_server::ClientList;
 
+use recent::Recent;
+use sorted::SortedNames;
+use sweep::Sweep;
+
+mod answer;
+mod asked;
+mod clients;
+mod commits;
+mod decide;
+mod events;
+mod gaps;
 mod guard;
 mod listener;
+mod overview;
+mod page;
+mod recent;
+mod resources;
+mod sorted;
+mod sweep;
+
+/// The admin page and its API, for one cache and its server.
+#[derive(Debug)]
+pub struct Admin {
+    cache: Arc<Cache>,
+    commits: Commits,
+    domains: Option<Source<Domains>>,
+    upstreams: Option<Source<Value>>,
+}
+
+/// Where something comes from that is looked at when somebody asks.
+#[derive(Clone)]
+struct Source<T>(Arc<dyn Fn() -> T + Send + Sync>);
+
+impl Admin {
+    /// Tells of this cache, and of its commits from now on.
+    #[must_use]
+    pub fn new(cache: &Arc<Cache>) -> Self {
+        let commits = cache.commits(recent::COMMITS_KEPT);
+        Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None }
+    }
+
+    /// Judges gaps by what clients can have. Asked whenever they are looked for; it may read a file.
+    #[must_use]
+    pub fn with_domains(self, domains: impl Fn() -> Domains + Send + Sync + 'static) -> Self {
+        Self { domains: Some(Source(Arc::new(domains))), ..self }
+    }
+
+    /// Tells how the upstreams of a proxy stand, as JSON that this makes.
+    #[must_use]
+    pub fn with_upstreams(self, upstreams: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        Self { upstreams: Some(Source(Arc::new(upstreams))), ..self }
+    }
+
+    /// The paths, for [`serve`]: the page at `/`, the API below `/api/`.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, where a task follows the commits until the routes are dropped.
+    pub fn routes(self, clients: ClientList) -> Router {
+        let Self { cache, commits, domains, upstreams } = self;
+        let shared = Arc::new(Shared {
+            recent: Recent::follow(commits),
+            sweep: Sweep::new(domains),
+            cache,
+            clients,
+            upstreams,
+            names: SortedNames::default(),
+            work: Arc::new(Semaphore::new(WORK_LIMIT)),
+            event_streams: Arc::new(Semaphore::new(events::STREAMS_LIMIT)),
+        });
+        Router::new()
+            .route("/", get(page::page))
+            .route("/api/", get(overview::overview))
+            .route("/api/clients", get(clients::list))
+            .route("/api/clients/{id}", get(clients::one))
+            .route("/api/types", get(resources::types))
+            .route("/api/resources", get(resources::list))
+            .route("/api/resources/{type}/{*name}", get(resources::one))
+            .route("/api/decide", get(decide::decide))
+            .route("/api/gaps", get(gaps::gaps))
+            .route("/api/commits", get(commits::list))
+            .route("/api/commits/{revision}", get(commits::one))
+            .route("/api/upstreams", get(overview::upstreams))
+            .route("/api/events", get(events::events))
+            .with_state(shared)
+    }
+}
+
+/// What all paths look at.
+#[derive(Debug)]
+struct Shared {
+    cache: Arc<Cache>,
+    clients: ClientList,
+    upstreams: Option<Source<Value>>,
+    recent: Recent,
+    sweep: Sweep,
+    names: SortedNames,
+    /// Answers that take long are made by so many threads at a time.
+    work: Arc<Semaphore>,
+    event_streams: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// Does what may take some milliseconds where it holds up no stream.
+    async fn work<T: Send + 'static>(self: Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        let permit = Arc::clone(&self.work).acquire_owned().await.expect("the semaphore is never closed");
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&self)
+        });
+        match done.await {
+            Ok(done) => done,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Source<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
+}
 
 /// The names under which the port may be asked for, beside IP addresses and `localhost`.
 ///
@@ -32,3 +180,6 @@ impl<S: Into<String>> FromIterator<S> for HostNames {
 pub async fn serve(listener: TcpListener, routes: Router, names: HostNames) -> Infallible {
     listener::serve(listener, guard::guarded(routes, names)).await
 }
+
+/// Threads that make answers at the same time.
+const WORK_LIMIT: usize = 2;

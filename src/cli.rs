@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
+use xds::type_name;
 
 use config::{Asked, Refusal};
 
@@ -27,8 +28,6 @@ mod resolve;
 mod running;
 mod serve;
 mod tls;
-#[path = "type_name.rs"]
-mod type_name;
 mod watch;
 
 /// Parses the command line and does what it says.

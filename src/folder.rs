@@ -45,6 +45,7 @@ use scan::{Entry, Stamp};
 pub use contents::{Contents, Located, Place};
 pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
+pub use domains::domains;
 pub use error::{FolderError, Position, Problem};
 
 mod constraint_form;

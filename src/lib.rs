@@ -12,8 +12,8 @@ pub use xds_core::{
 pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
-    Authorizer, Denied, Event, Identity, Observer, Peer, RejectedVariant, Rejections, ServeError, Server,
-    ServerConfig, Stopping, applied,
+    Authorizer, ClientList, ClientStream, ConnectedClient, Denied, Event, Identity, LastNack, Observer, Peer,
+    RejectedVariant, Rejections, ResponseCounts, ServeError, Server, ServerConfig, Stopping, applied,
 };
 
 #[cfg(feature = "tls")]
@@ -24,7 +24,9 @@ pub use xds_client as client;
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod explain;
 #[cfg(feature = "folder")]
 pub mod folder;
 #[cfg(feature = "rest")]
 pub mod rest;
+pub mod type_name;

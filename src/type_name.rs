@@ -1,14 +1,15 @@
-//! The ways to say a type on the command line.
+//! The ways in which people say a type: on the command line, in the path of an address.
 
-use xds::{TypeUrl, type_url as url};
+use xds_core::TypeUrl;
+use xds_proto::type_url as url;
 
 /// The type that a word stands for: a type URL, a message name with or without its package, or the name of its
-/// discovery service, all without regard to case. Known are those with such a service and those of the folder.
+/// discovery service, all without regard to case. Known are those with such a service and those that are present.
 ///
 /// # Errors
 /// With what it could be.
-pub(super) fn parse(word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
-    let mut types = in_folder.to_vec();
+pub fn parse(word: &str, present: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
+    let mut types = present.to_vec();
     types.extend(SERVICES.iter().map(|(_, type_url)| TypeUrl::from(*type_url)));
     types.sort_unstable();
     types.dedup();
@@ -25,7 +26,7 @@ pub(super) fn parse(word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, TypeEr
             Err(TypeError::Ambiguous { word: word.into(), choices })
         }
         (None, _) => {
-            let choices = in_folder.iter().map(|type_url| match service(type_url) {
+            let choices = present.iter().map(|type_url| match service(type_url) {
                 Some(service) => format!("{} ({service})", short(type_url)),
                 None => type_url.message_name().to_owned(),
             });
@@ -38,7 +39,7 @@ pub(super) fn parse(word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, TypeEr
 ///
 /// # Errors
 /// With what it could be.
-pub(super) fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
+pub fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
     match parse(word, &[]) {
         Err(TypeError::Unknown { .. }) if word.contains('/') => Ok(TypeUrl::from(word)),
         Err(TypeError::Unknown { .. }) if word.contains('.') => {
@@ -51,16 +52,32 @@ pub(super) fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
 
 /// Why a word stands for no type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TypeError {
-    #[error("no type is called {word:?}; the folder has {}", listed(choices))]
-    Unknown { word: String, choices: Vec<String> },
+pub enum TypeError {
+    /// It is none that is known.
+    #[error("no type is called {word:?}; there are {}", listed(choices))]
+    Unknown {
+        /// What was said.
+        word: String,
+        /// What would be understood.
+        choices: Vec<String>,
+    },
+    /// It is none that has a service, nor a whole message or type URL.
     #[error(
         "no type is called {word:?}; there are {}, messages with their package and type URLs",
         SERVICES.map(|(service, _)| service).join(", ")
     )]
-    NoService { word: String },
+    NoService {
+        /// What was said.
+        word: String,
+    },
+    /// It may be several.
     #[error("{word:?} may be any of {}", choices.join(", "))]
-    Ambiguous { word: String, choices: Vec<String> },
+    Ambiguous {
+        /// What was said.
+        word: String,
+        /// What it may be.
+        choices: Vec<String>,
+    },
 }
 
 fn listed(choices: &[String]) -> String {
@@ -68,12 +85,15 @@ fn listed(choices: &[String]) -> String {
 }
 
 /// The message without its package.
-pub(super) fn short(type_url: &TypeUrl) -> &str {
+#[must_use]
+pub fn short(type_url: &TypeUrl) -> &str {
     let name = type_url.message_name();
     name.rsplit_once('.').map_or(name, |(_, name)| name)
 }
 
-fn service(type_url: &TypeUrl) -> Option<&'static str> {
+/// The discovery service of the type by the name it goes by, as `RDS`.
+#[must_use]
+pub fn service(type_url: &TypeUrl) -> Option<&'static str> {
     SERVICES.iter().find(|(_, known)| *known == type_url.as_str()).map(|(service, _)| *service)
 }
 
@@ -93,14 +113,12 @@ const SERVICES: [(&str, &str); 10] = [
 
 #[cfg(test)]
 mod tests {
-    use xds::folder::Folder;
-
     use super::*;
 
     #[test]
     fn a_type_goes_by_its_url_its_message_and_its_service_in_any_case() {
-        let contents = Folder::new("examples/variants").contents(|_| {});
-        let types: Vec<_> = contents.types().cloned().collect();
+        let types = [url::CLUSTER, url::CLUSTER_LOAD_ASSIGNMENT, url::LISTENER, url::ROUTE_CONFIGURATION];
+        let types = types.map(TypeUrl::from);
         let words = [
             url::ROUTE_CONFIGURATION,
             "envoy.config.route.v3.RouteConfiguration",
@@ -112,11 +130,11 @@ mod tests {
         for word in words {
             assert_eq!(parse(word, &types).unwrap().as_str(), url::ROUTE_CONFIGURATION);
         }
-        // Known, though the folder has none.
+        // Known, though there is none.
         assert_eq!(parse("sds", &types).unwrap().as_str(), url::SECRET);
         assert_eq!(
             parse("Route", &types).unwrap_err().to_string(),
-            "no type is called \"Route\"; the folder has Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
+            "no type is called \"Route\"; there are Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
              RouteConfiguration (RDS)"
         );
     }

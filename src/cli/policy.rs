@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tracing::{info, warn};
 use xds::{Access, Authorizer, Denied, NamePatterns, Parameters, Peer, StreamClient};
 
-use super::type_name;
 use pattern::{Pattern, PatternError};
+use xds::type_name;
 
 mod pattern;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
+use xds::admin::Admin as Page;
 use xds::client::bootstrap::{Bootstrap, BootstrapError};
 use xds::client::last_good::Secrets;
 use xds::client::proxy::{Proxy, ProxyConfig, Sharing, UpstreamKind};
@@ -175,6 +176,7 @@ impl ProxyCommand {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
         let proxy =
             self.start(bootstrap, &config).map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
+        let page = Page::new(proxy.cache());
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(self.listen.address()).await?;
@@ -183,12 +185,16 @@ impl ProxyCommand {
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
-        let admin_routes = axum::Router::new();
-        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config);
+        let upstreams = {
+            let (proxy, rejections) = (proxy.clone(), Arc::clone(&rejections));
+            move || status::report(&proxy, &rejections)
+        };
         let server = server.with_routes(status::routes(proxy.clone(), rejections));
+        let admin_routes = page.with_upstreams(upstreams).routes(server.clients());
+        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         port.serve(server, shutdown).await
     }
 

@@ -13,10 +13,7 @@ use xds_core::XdstpName;
 
 use super::check::{ReportFormat, parameters, place, when};
 use super::{Failure, NOTHING, Source, load, say, type_name};
-use near_miss::{NearMiss, near_miss};
-
-#[path = "../explain/near_miss.rs"]
-mod near_miss;
+use xds::explain::{NearMiss, near_miss};
 
 /// Tell which variant of a resource some parameters get, and why
 ///

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use xds::folder::Folder;
+use xds::admin::Admin as Page;
+use xds::folder::{Folder, domains};
 use xds::rest::{self, RestConfig};
 use xds::{Cache, Server, ServerConfig};
 
@@ -58,6 +59,8 @@ impl Serve {
     pub(super) fn run(&self) -> Result<(), Failure> {
         self.log_format.start();
         let cache = Cache::new();
+        // Before the first commit, which it tells of too.
+        let page = self.page(&cache);
         let mut folder = self.source.open()?;
         // Before the port opens: no client is told that nothing exists.
         let loaded = load::load(&self.source, &mut folder, &cache)?;
@@ -66,7 +69,7 @@ impl Serve {
             self.log_format.announce(&line);
         }
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-        runtime.block_on(self.serve(folder, cache, config))
+        runtime.block_on(self.serve(folder, cache, config, page))
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -78,7 +81,13 @@ impl Serve {
         Ok(config)
     }
 
-    async fn serve(&self, folder: Folder, cache: Arc<Cache>, config: ServerConfig) -> Result<(), Failure> {
+    async fn serve(
+        &self,
+        folder: Folder,
+        cache: Arc<Cache>,
+        config: ServerConfig,
+        page: Page,
+    ) -> Result<(), Failure> {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(self.listen.address()).await?;
@@ -88,12 +97,17 @@ impl Serve {
         let routes = self.rest(&folder, &cache, config.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
-        let admin_routes = axum::Router::new();
-        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let server = Server::new(cache).with_config(config).with_routes(routes);
+        let admin_routes = page.routes(server.clients());
+        let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.abort();
         served
+    }
+
+    fn page(&self, cache: &Arc<Cache>) -> Page {
+        let folder = self.source.folder.clone();
+        Page::new(cache).with_domains(move || domains(&folder))
     }
 
     fn rest(&self, folder: &Folder, cache: &Arc<Cache>, server: ServerConfig) -> axum::Router {

@@ -3,26 +3,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-use xds::Parameters;
-use xds_core::Formula;
 use xds_core::matching::normal::Normal;
+use xds_core::{Formula, Parameters};
 
 /// A variant that parameters do not match.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NearMiss {
+pub struct NearMiss {
     /// Conditions that fail, and would all have to hold; as few as there are.
-    pub(super) failing: Vec<Condition>,
+    pub failing: Vec<Condition>,
     /// Parameters that match, with little changed.
-    pub(super) matching: Option<Parameters>,
+    pub matching: Option<Parameters>,
 }
 
 /// One condition on one key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Condition {
-    pub(super) key: Arc<str>,
+pub struct Condition {
+    /// The key.
+    pub key: Arc<str>,
     wanted: Wanted,
     /// What the parameters have instead.
-    pub(super) found: Option<Arc<str>>,
+    pub found: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,8 @@ enum Wanted {
 }
 
 /// What the parameters lack to match the formula; `None` when nothing can help.
-pub(super) fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss> {
+#[must_use]
+pub fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss> {
     let mut failing = failing(formula, true, parameters)?;
     failing.sort_unstable();
     failing.dedup();
@@ -95,7 +96,9 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    pub(super) fn formula(&self) -> Formula {
+    /// What would have to hold, as constraints say it.
+    #[must_use]
+    pub fn formula(&self) -> Formula {
         let key = || Arc::clone(&self.key);
         let equals = |value: &Arc<str>| Formula::Equals { key: key(), value: Arc::clone(value) };
         match &self.wanted {
@@ -109,7 +112,7 @@ impl Condition {
 
 #[cfg(test)]
 mod tests {
-    use xds::Constraints;
+    use xds_core::Constraints;
 
     use super::*;
 

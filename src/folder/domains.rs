@@ -11,6 +11,8 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use xds_core::matching::coverage::Domains;
@@ -19,6 +21,13 @@ use xds_core::matching::value_set::ValueSet;
 use super::document::{self, Format};
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
+
+/// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it cannot be read.
+#[must_use]
+pub fn domains(root: &Path) -> Domains {
+    let read_file = |file: &&str| Some(read(file, &fs::read(root.join(file)).ok()?).ok()?);
+    FILES.iter().find_map(read_file).unwrap_or_default()
+}
 
 /// Whether a file of the folder holds domains rather than resources.
 pub(super) fn is_domains(file: &str) -> bool {

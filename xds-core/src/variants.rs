@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::cache::refs::References;
-use crate::constraint::Constraints;
+use crate::constraint::{Constraints, Formula};
 use crate::extras::{Extras, Ttl};
+use crate::matching::coverage::{Coverage, Domains};
 use crate::matching::normal::{Normal, TooComplex};
-use crate::matching::{KeySetRule, SetError, VariantSet};
+use crate::matching::{Explanation, KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
@@ -228,6 +229,24 @@ impl Variants {
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
         self.0.resolve(parameters)
+    }
+
+    /// The variant that these parameters get, and the tests on the way.
+    #[must_use]
+    pub fn explain(&self, parameters: &Parameters) -> Explanation<'_, Arc<Variant>> {
+        self.0.explain(parameters)
+    }
+
+    /// Whether each of the parameters with keys as in `domains` has a variant; at most `limit` gaps are listed.
+    ///
+    /// # Errors
+    /// When a variant takes too long to judge.
+    pub fn coverage(
+        &self,
+        domains: &Domains,
+        limit: usize,
+    ) -> Result<Coverage<'_, Arc<Variant>>, TooComplex> {
+        self.0.coverage(domains, &Formula::All(Vec::new()), limit)
     }
 
     /// What says to a client of other variants that none is for these parameters (T35); `None` when one is.

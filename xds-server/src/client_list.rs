@@ -46,6 +46,12 @@ impl ClientList {
         clients.into_values().map(|streams| ConnectedClient { streams }).collect()
     }
 
+    /// How many streams are open.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.0.len()
+    }
+
     /// Another number whenever a client came, went or rejected something: for who shows them, and looks from time to
     /// time.
     #[must_use]

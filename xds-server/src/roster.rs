@@ -140,6 +140,10 @@ impl Roster {
         self.streams().streams.values().cloned().collect()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.streams().streams.len()
+    }
+
     /// Another number whenever streams came, went, said whose they are, or rejected something.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)

@@ -25,8 +25,14 @@ pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>) -> axum::Router 
 }
 
 async fn tell(State((proxy, rejections)): State<(Proxy, Arc<Rejections>)>) -> impl IntoResponse {
+    let text = report(&proxy, &rejections);
+    ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n"))
+}
+
+/// How it stands, as JSON.
+pub(super) fn report(proxy: &Proxy, rejections: &Rejections) -> Value {
     let (counts, load) = (proxy.counts(), proxy.load());
-    let text = json!({
+    json!({
         "upstreams": proxy.upstreams().iter().map(upstream).collect::<Vec<_>>(),
         "asked_by_clients": load.wants,
         "asked_upstream": load.questions,
@@ -37,8 +43,7 @@ async fn tell(State((proxy, rejections)): State<(Proxy, Arc<Rejections>)>) -> im
             "tried": counts.tried, "refused_by_clients": counts.refused_by_clients,
         },
         "rejected_by_clients": rejections.list().iter().map(rejected).collect::<Vec<_>>(),
-    });
-    ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n"))
+    })
 }
 
 fn rejected(rejected: &RejectedVariant) -> Value {

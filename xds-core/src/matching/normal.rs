@@ -146,6 +146,13 @@ impl Normal {
         self.residual().map_or_else(|| Some(cube.sample()), |diagram| diagram.meet(&Cube::default()))
     }
 
+    /// The formula as alternatives, each a set of values by key; keys that do not matter are left out. Without any it never
+    /// holds. `None` when it is too entangled to be written so.
+    #[must_use]
+    pub fn alternatives(&self) -> Option<Vec<&[(Arc<str>, ValueSet<Arc<str>>)]>> {
+        self.residual().is_none().then(|| self.cubes().iter().map(Cube::tests).collect())
+    }
+
     /// Cubes that hold every match, and nothing else unless there is a [residual](Self::residual).
     pub(super) fn cubes(&self) -> &[Cube] {
         match &self.0 {

@@ -1,0 +1,198 @@
+//! `/api/clients`: who is connected, what they have and what they said of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
+use xds_core::{ClientName, TypeUrl};
+use xds_server::{ClientStream, ConnectedClient, LastNack};
+
+use super::Shared;
+use super::answer::{Answer, Json, Refusal, at_ms, paged, parameters, when};
+use super::asked::{Asked, Search};
+
+/// A page of them. `rejecting=true` leaves those whose last NACK no ACK followed.
+pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    let (page, search, is_rejecting) = (asked.page()?, asked.search(), asked.text("rejecting") == "true");
+    Ok(Json(
+        shared
+            .work(move |shared| {
+                let mut clients = shared.clients.list();
+                let connected = clients.len();
+                clients.retain(|client| is_found(client, &search) && (!is_rejecting || rejects(client)));
+                let mut answer = paged(&clients, page, |client| row(client, SHORT));
+                answer.insert("connected".into(), connected.into());
+                answer.into()
+            })
+            .await,
+    ))
+}
+
+/// One client with a page of its resources: those it rejected first, then those it has not taken.
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, asked: Asked) -> Answer {
+    let (page, search) = (asked.page()?, asked.search());
+    let only = asked.type_url(&shared.cache.snapshot())?;
+    let cluster = asked.text("cluster").to_owned();
+    let is_any_cluster = cluster.is_empty();
+    let found = Arc::clone(&shared).work(move |shared| {
+        let is_it = |client: &ConnectedClient| {
+            let name = client.name();
+            let is_named = *name.id == *id && (is_any_cluster || *name.cluster == *cluster);
+            is_named || (name.id.is_empty() && stream_key(&client.streams()[0]) == id)
+        };
+        shared.clients.list().into_iter().find(is_it).ok_or(id)
+    });
+    let client = found.await.map_err(|id| Refusal::missing(format!("no client {id:?} is connected now")))?;
+    let mut reports = Vec::new();
+    for stream in client.streams().iter().take(STREAMS_ASKED) {
+        reports.extend(stream.report().await.unwrap_or_default());
+    }
+    Ok(Json(shared.work(move |_| whole(&client, &reports, only.as_ref(), &search, page)).await))
+}
+
+fn whole(
+    client: &ConnectedClient,
+    reports: &[TypeReport],
+    only: Option<&TypeUrl>,
+    search: &Search,
+    page: usize,
+) -> Value {
+    let mut types = BTreeMap::<_, [usize; 4]>::new();
+    let mut resources = Vec::new();
+    for report in reports {
+        let counts = types.entry(&report.type_url).or_default();
+        for resource in &report.resources {
+            counts[weight(&resource.status)] += 1;
+            if only.is_none_or(|only| *only == report.type_url) && search.finds(resource.name.as_str()) {
+                resources.push((&report.type_url, resource));
+            }
+        }
+    }
+    resources.sort_by_key(|(type_url, resource)| (weight(&resource.status), *type_url, &resource.name));
+    let types = types.into_iter().map(|(type_url, [rejected, stale, not_sent, synced])| {
+        json!({
+            "type": type_url.as_str(), "rejected": rejected, "stale": stale, "not_sent": not_sent, "synced": synced,
+        })
+    });
+    let streams = client.streams().iter().take(STREAMS_ASKED).map(|stream| {
+        let counts = stream.counts();
+        json!({
+            "id": stream.id(), "label": stream.label(), "opened_at_ms": at_ms(stream.opened_at()),
+            "sent": counts.sent, "acked": counts.acked, "nacked": counts.nacked,
+            "last_nack": stream.last_nack().as_ref().map(|nack| last_nack(nack, usize::MAX)),
+        })
+    });
+    let mut answer = row(client, usize::MAX);
+    answer["streams"] = streams.collect();
+    answer["types"] = types.collect();
+    answer["resources"] = paged(&resources, page, |(type_url, resource)| entry(type_url, resource)).into();
+    answer
+}
+
+fn row(client: &ConnectedClient, words: usize) -> Value {
+    let streams = client.streams();
+    let counts = streams.iter().map(ClientStream::counts);
+    let [sent, acked, nacked] = counts
+        .fold([0; 3], |[sent, acked, nacked], of| [sent + of.sent, acked + of.acked, nacked + of.nacked]);
+    let since = streams.iter().map(ClientStream::opened_at).min();
+    let labels: Vec<_> = streams.iter().take(LABELS_SHOWN).map(ClientStream::label).collect();
+    json!({
+        "id": &*client.name().id,
+        "cluster": &*client.name().cluster,
+        "path": path(client.name(), streams.first()),
+        "user_agent": client.user_agent(),
+        "parameters": parameters(client.parameters()),
+        "stream_count": streams.len(),
+        "services": labels,
+        "connected_at_ms": since.map(at_ms),
+        "sent": sent,
+        "acked": acked,
+        "nacked": nacked,
+        "last_nack": client.last_nack().as_ref().map(|nack| last_nack(nack, words)),
+    })
+}
+
+fn last_nack(nack: &LastNack, words: usize) -> Value {
+    json!({
+        "type": nack.type_url.as_str(),
+        "detail": nack.detail.chars().take(words).collect::<String>(),
+        "at_ms": at_ms(nack.at),
+        "is_followed_by_ack": nack.is_followed_by_ack,
+    })
+}
+
+fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
+    let (status, detail) = match &resource.status {
+        ReportStatus::NotSent => ("not_sent", None),
+        ReportStatus::Stale => ("stale", None),
+        ReportStatus::Synced => ("synced", None),
+        ReportStatus::Rejected { detail } => ("rejected", Some(&**detail)),
+    };
+    json!({
+        "type": type_url.as_str(),
+        "name": resource.name.as_str(),
+        "when": when(&resource.constraints),
+        "version": resource.content.as_ref().map(|(_, version)| version.to_string()),
+        "status": status,
+        "detail": detail,
+    })
+}
+
+/// Where a client is in this API. One without an id goes by its stream.
+pub(super) fn path(name: &ClientName, stream: Option<&ClientStream>) -> String {
+    let id =
+        if name.id.is_empty() { stream.map(stream_key).unwrap_or_default() } else { name.id.to_string() };
+    let cluster =
+        if name.cluster.is_empty() { String::new() } else { format!("?cluster={}", encoded(&name.cluster)) };
+    format!("/api/clients/{}{cluster}", encoded(&id))
+}
+
+fn stream_key(stream: &ClientStream) -> String {
+    format!("stream:{}", stream.id())
+}
+
+/// With all but the plainest characters as `%XX`.
+pub(super) fn encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte);
+    let byte = |byte: u8| {
+        if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
+    };
+    text.bytes().map(byte).collect()
+}
+
+fn is_found(client: &ConnectedClient, search: &Search) -> bool {
+    if search.is_empty() {
+        return true;
+    }
+    let name = client.name();
+    let mut text = format!("{} {} {}", name.id, name.cluster, client.user_agent());
+    for (key, value) in client.parameters().iter() {
+        text.extend([" ", &**key, "=", &**value]);
+    }
+    search.finds(&text)
+}
+
+fn rejects(client: &ConnectedClient) -> bool {
+    client.streams().iter().filter_map(ClientStream::last_nack).any(|nack| !nack.is_followed_by_ack)
+}
+
+/// What needs a look comes first.
+fn weight(status: &ReportStatus) -> usize {
+    match status {
+        ReportStatus::Rejected { .. } => 0,
+        ReportStatus::Stale => 1,
+        ReportStatus::NotSent => 2,
+        ReportStatus::Synced => 3,
+    }
+}
+
+/// Characters of a NACK in a list.
+const SHORT: usize = 200;
+
+/// Streams of one client that are asked and listed; a client has one, or one per type.
+const STREAMS_ASKED: usize = 32;
+
+/// Labels of streams in a list.
+const LABELS_SHOWN: usize = 10;

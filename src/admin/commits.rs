@@ -1,0 +1,106 @@
+//! `/api/commits`: what was committed lately, who uses it and who does not.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde_json::{Value, json};
+use xds_core::{Delivered, Outcome, TypeUrl};
+
+use super::Shared;
+use super::answer::{Answer, Json, Refusal, at_ms, paged};
+use super::asked::Asked;
+use super::clients::path;
+use super::recent::{Entry, What};
+
+/// The last ones, refusals among them, the newest first.
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json {
+    Json(
+        shared
+            .work(|shared| {
+                let rows: Vec<_> = shared.recent.list().iter().map(|entry| row(entry)).collect();
+                json!({ "revision": shared.cache.snapshot().revision().to_string(), "total": rows.len(), "rows": rows })
+            })
+            .await,
+    )
+}
+
+/// One with a page of the clients it concerned: those that rejected it first, then those that did not answer.
+/// `outcome=pending` and so on leaves some.
+pub(super) async fn one(
+    State(shared): State<Arc<Shared>>,
+    Path(revision): Path<String>,
+    asked: Asked,
+) -> Answer {
+    let (page, search, outcome) = (asked.page()?, asked.search(), asked.text("outcome").to_owned());
+    let is_it = |entry: &Arc<Entry>| matches!(&entry.what, What::Committed { commit, .. } if commit.revision.to_string() == revision);
+    let entry = shared.recent.list().into_iter().find(is_it);
+    let entry = entry
+        .ok_or_else(|| Refusal::missing(format!("revision {revision} is not among the last commits")))?;
+    let told = shared.work(move |_| {
+        let mut answer = row(&entry);
+        let What::Committed { commit, .. } = &entry.what else { return answer };
+        let mut results = commit.applied(|client| search.finds(&client.id)).results();
+        results.retain(|delivered| outcome.is_empty() || word(&delivered.outcome) == outcome);
+        results.sort_by_key(|delivered| weight(&delivered.outcome));
+        answer["clients"] = paged(&results, page, client).into();
+        answer
+    });
+    Ok(Json(told.await))
+}
+
+fn row(entry: &Entry) -> Value {
+    let (number, at_ms) = (entry.number, at_ms(entry.at));
+    match &entry.what {
+        What::Committed { commit, changed } => {
+            let counts = entry.counts();
+            let changed = changed.iter().take(TYPES_SHOWN);
+            let changed = changed.map(
+                |(type_url, names): &(TypeUrl, usize)| json!({ "type": type_url.as_str(), "names": names }),
+            );
+            json!({
+                "number": number, "at_ms": at_ms, "revision": commit.revision.to_string(), "refused": null,
+                "changed": changed.collect::<Vec<_>>(),
+                "acked": counts.acked, "nacked": counts.nacked, "pending": counts.pending, "gone": counts.gone,
+            })
+        }
+        What::Refused { revision, error } => json!({
+            "number": number, "at_ms": at_ms, "revision": revision.to_string(), "refused": error.to_string(),
+            "changed": [], "acked": 0, "nacked": 0, "pending": 0, "gone": 0,
+        }),
+    }
+}
+
+fn client(delivered: &Delivered) -> Value {
+    let (type_url, detail) = match &delivered.outcome {
+        Outcome::Nacked { type_url, detail } => (Some(type_url.as_str()), Some(&**detail)),
+        _ => (None, None),
+    };
+    let name = &delivered.client;
+    json!({
+        "id": &*name.id, "cluster": &*name.cluster,
+        "path": (!name.id.is_empty()).then(|| path(name, None)),
+        "outcome": word(&delivered.outcome), "type": type_url, "detail": detail,
+    })
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Acked => "acked",
+        Outcome::Nacked { .. } => "nacked",
+        Outcome::Gone => "gone",
+        Outcome::Pending | Outcome::Late => "pending",
+    }
+}
+
+/// What needs a look comes first.
+fn weight(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Nacked { .. } => 0,
+        Outcome::Pending | Outcome::Late => 1,
+        Outcome::Gone => 2,
+        Outcome::Acked => 3,
+    }
+}
+
+/// Types of one commit that are listed.
+const TYPES_SHOWN: usize = 20;

@@ -1,0 +1,76 @@
+//! `/api/events`: that something changed, not what. Who hears it asks again for what it shows.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::IntervalStream;
+
+use super::Shared;
+use super::answer::Refusal;
+
+/// Server-sent events, twice a second at most. Nothing queues up: each says how things are when it is written.
+pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
+    let Ok(permit) = Arc::clone(&shared.event_streams).try_acquire_owned() else {
+        let text =
+            format!("more than {STREAMS_LIMIT} pages listen already: close some, or ask from time to time");
+        return Refusal::busy(text).into_response();
+    };
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut told, mut ticks_since) = (None, 0);
+    let events = IntervalStream::new(ticks).filter_map(move |_| {
+        let _permit = &permit;
+        let now = Marks::of(&shared);
+        if told.as_ref() == Some(&now) {
+            ticks_since += 1;
+            // What stands between us may take silence for an end.
+            return (ticks_since % SILENT_TICKS == 0)
+                .then(|| Ok::<_, Infallible>(Bytes::from_static(b":\n\n")));
+        }
+        ticks_since = 0;
+        let text = format!("event: changed\ndata: {}\n\n", now.json());
+        told = Some(now);
+        Some(Ok(text.into()))
+    });
+    let head = [(header::CONTENT_TYPE, "text/event-stream")];
+    (StatusCode::OK, head, Body::from_stream(events)).into_response()
+}
+
+/// What makes a page ask again.
+#[derive(Debug, PartialEq, Eq)]
+struct Marks {
+    revision: String,
+    commits: u64,
+    clients: u64,
+}
+
+impl Marks {
+    fn of(shared: &Shared) -> Self {
+        Self {
+            revision: shared.cache.read(|snapshot| snapshot.revision().to_string()),
+            commits: shared.recent.count(),
+            clients: shared.clients.changes(),
+        }
+    }
+
+    fn json(&self) -> String {
+        json!({ "revision": self.revision, "commits": self.commits, "clients": self.clients }).to_string()
+    }
+}
+
+/// Pages that listen at the same time.
+pub(super) const STREAMS_LIMIT: usize = 64;
+
+/// How often there may be something new.
+const TICK: Duration = Duration::from_millis(500);
+
+/// After so many ticks without news there is a sign of life.
+const SILENT_TICKS: u32 = 30;

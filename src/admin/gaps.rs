@@ -1,0 +1,60 @@
+//! `/api/gaps`: parameters for which a name has no variant.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde_json::{Value, json};
+use xds_core::matching::coverage::Domains;
+use xds_core::{Parameters, Variants};
+
+use super::Shared;
+use super::answer::{Answer, Json, paged, parameters};
+use super::asked::Asked;
+use super::resources::path;
+use super::sweep::Found;
+
+/// How far the look at all names is, and a page of what it found. It begins when somebody asks and there is something new to
+/// look at, and goes on without who asked.
+pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    let (page, search) = (asked.page()?, asked.search());
+    let snapshot = shared.cache.snapshot();
+    shared.sweep.begin(&snapshot);
+    let progress = shared.sweep.progress();
+    let found: Vec<_> = progress.found.iter().filter(|found| search.finds(found.name.as_str())).collect();
+    let mut answer = paged(&found, page, |found: &&Found| {
+        json!({
+            "type": found.type_url.as_str(),
+            "name": found.name.as_str(),
+            "path": path(&found.type_url, &found.name),
+            "gaps": found.gaps,
+        })
+    });
+    let pairs = [
+        ("state", json!(progress.state.as_str())),
+        ("names_done", progress.names_done.into()),
+        ("names", progress.names.into()),
+        ("revision", progress.revision.to_string().into()),
+        ("is_current", (progress.revision == snapshot.revision()).into()),
+        ("keys_in_domains", shared.sweep.domains().len().into()),
+    ];
+    answer.extend(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    Ok(Json(answer.into()))
+}
+
+/// `{"gaps": [{"parameters", "any"}], "is_judged": true}` of one name.
+pub(super) fn gaps_of(variants: &Variants, domains: &Domains) -> Value {
+    let judged =
+        (variants.len() <= VARIANTS_JUDGED).then(|| variants.coverage(domains, GAPS_SHOWN).ok()).flatten();
+    let Some(coverage) = judged else {
+        return json!({ "gaps": [], "is_judged": false });
+    };
+    let gap = |witness: &Parameters, free: &[Arc<str>]| json!({ "parameters": parameters(witness), "any": free.iter().map(|key| &**key).collect::<Vec<_>>() });
+    let gaps: Vec<_> = coverage.gaps.iter().map(|found| gap(&found.witness, &found.free)).collect();
+    json!({ "gaps": gaps, "is_judged": true })
+}
+
+/// Gaps of one name that are told.
+const GAPS_SHOWN: usize = 5;
+
+/// Names with more variants are not judged: it takes too long for a page.
+const VARIANTS_JUDGED: usize = 1000;

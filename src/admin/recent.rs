@@ -1,0 +1,129 @@
+//! The last commits and refusals, with the time at which they were made.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::task::JoinHandle;
+use xds_core::{Commit, CommitError, CommitOutcome, Commits, Outcome, Revision, TypeUrl};
+
+/// Follows the commits of a cache until it is dropped.
+#[derive(Debug)]
+pub(super) struct Recent {
+    kept: Arc<Mutex<Kept>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The newest last.
+    entries: VecDeque<Arc<Entry>>,
+    /// How many there ever were.
+    count: u64,
+}
+
+/// One commit or refusal.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Numbered from 1, refusals too.
+    pub(super) number: u64,
+    pub(super) at: SystemTime,
+    pub(super) what: What,
+    counted: Mutex<Option<(Instant, Counts)>>,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    Committed { commit: Commit, changed: Arc<[(TypeUrl, usize)]> },
+    Refused { revision: Revision, error: Arc<CommitError> },
+}
+
+/// How far the clients are that a commit concerned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) acked: usize,
+    pub(super) nacked: usize,
+    pub(super) pending: usize,
+    pub(super) gone: usize,
+}
+
+impl Recent {
+    pub(super) fn follow(mut commits: Commits) -> Self {
+        let kept = Arc::<Mutex<Kept>>::default();
+        let keeper = Arc::clone(&kept);
+        let task = tokio::spawn(async move {
+            while let Some(event) = commits.next().await {
+                let what = match event.outcome {
+                    CommitOutcome::Committed { commit, changed } => What::Committed { commit, changed },
+                    CommitOutcome::Refused { revision, error } => What::Refused { revision, error },
+                    // Whatever else there will be is no commit.
+                    _ => continue,
+                };
+                lock(&keeper).keep(what, event.lost);
+            }
+        });
+        Self { kept, task }
+    }
+
+    /// The newest first.
+    pub(super) fn list(&self) -> Vec<Arc<Entry>> {
+        lock(&self.kept).entries.iter().rev().cloned().collect()
+    }
+
+    /// How many there ever were.
+    pub(super) fn count(&self) -> u64 {
+        lock(&self.kept).count
+    }
+}
+
+impl Drop for Recent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Kept {
+    fn keep(&mut self, what: What, lost: u64) {
+        self.count += lost + 1;
+        if self.entries.len() == COMMITS_KEPT {
+            self.entries.pop_front();
+        }
+        let (number, at, counted) = (self.count, SystemTime::now(), Mutex::default());
+        self.entries.push_back(Arc::new(Entry { number, at, what, counted }));
+    }
+}
+
+impl Entry {
+    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients.
+    pub(super) fn counts(&self) -> Counts {
+        let What::Committed { commit, .. } = &self.what else { return Counts::default() };
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, counts)) = *counted
+            && at.elapsed() < COUNTS_LAST
+        {
+            return counts;
+        }
+        let mut counts = Counts::default();
+        for delivered in commit.applied(|_| true).results() {
+            *match delivered.outcome {
+                Outcome::Acked => &mut counts.acked,
+                Outcome::Nacked { .. } => &mut counts.nacked,
+                Outcome::Gone => &mut counts.gone,
+                Outcome::Pending | Outcome::Late => &mut counts.pending,
+            } += 1;
+        }
+        *counted = Some((Instant::now(), counts));
+        counts
+    }
+}
+
+/// No code panics while it holds the lock, so what a poisoned one guards is whole.
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Commits and refusals that are kept. Each commit holds a pointer for each stream and type that it concerned.
+pub(super) const COMMITS_KEPT: usize = 50;
+
+/// How old a count may be.
+const COUNTS_LAST: Duration = Duration::from_secs(1);

@@ -1,0 +1,149 @@
+//! `/api/types` and `/api/resources`: what there is, and whom its variants are for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use serde_json::{Map, Value, json};
+use xds_core::matching::coverage::Domains;
+use xds_core::{ResourceName, Snapshot, TypeUrl, Variant, Variants, XdstpName};
+
+use super::Shared;
+use super::answer::{Answer, Json, PAGE_ROWS, Refusal, paged, when};
+use super::asked::{Asked, Search, type_url};
+use super::clients::encoded;
+use super::gaps::gaps_of;
+use crate::explain;
+use crate::type_name::{service, short};
+
+/// All types ever committed, with their number of names.
+pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
+    let snapshot = shared.cache.snapshot();
+    let row = |(type_url, names): (&TypeUrl, usize)| {
+        json!({
+            "type": type_url.as_str(), "message": short(type_url), "service": service(type_url), "names": names,
+        })
+    };
+    let rows: Vec<_> = snapshot.counts().map(row).collect();
+    Json(json!({ "total": rows.len(), "rows": rows }))
+}
+
+/// A page of names, of one type or all.
+pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    let snapshot = shared.cache.snapshot();
+    let (page, search, only) = (asked.page()?, asked.search(), asked.type_url(&snapshot)?);
+    Ok(Json(shared.work(move |shared| listed(shared, &snapshot, page, &search, only.as_ref())).await))
+}
+
+fn listed(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    page: usize,
+    search: &Search,
+    only: Option<&TypeUrl>,
+) -> Value {
+    let sorted = shared.names.of(snapshot);
+    let types = sorted.types.iter().filter(|(type_url, _)| only.is_none_or(|only| only == *type_url));
+    let all = types.flat_map(|(type_url, names)| names.iter().map(move |name| (type_url, name)));
+    let found: Vec<_> = all.filter(|(_, name)| search.finds(name.as_str())).collect();
+    let row = |(type_url, name): &(&TypeUrl, &ResourceName)| {
+        let variants = snapshot.get(type_url, name);
+        let one = variants.filter(|variants| variants.len() == 1).and_then(|variants| variants.iter().next());
+        json!({
+            "type": type_url.as_str(),
+            "name": name.as_str(),
+            "path": path(type_url, name),
+            "variants": variants.map_or(0, Variants::len),
+            "keys": variants.map(keys),
+            "when": one.and_then(|one| when(one.constraints())),
+            "version": one.map(|one| one.version().to_string()),
+        })
+    };
+    let mut answer = paged(&found, page, row);
+    answer.insert("revision".into(), snapshot.revision().to_string().into());
+    answer.into()
+}
+
+/// One name with a page of its variants as a table, and whom they do not cover.
+pub(super) async fn one(
+    State(shared): State<Arc<Shared>>,
+    Path((word, name)): Path<(String, String)>,
+    asked: Asked,
+) -> Answer {
+    let snapshot = shared.cache.snapshot();
+    let (page, of_type) = (asked.page()?, type_url(&word, &snapshot)?);
+    let (of_type, name, variants) = find(&snapshot, of_type, &name)?;
+    let told = shared.work(move |shared| {
+        let mut all: Vec<_> = variants.iter().collect();
+        all.sort_by_cached_key(|variant| variant.constraints().to_string());
+        let mut answer = paged(&all, page, |variant| drawn(variant));
+        let domains = shared.sweep.domains();
+        answer.extend(head(&of_type, &name, &variants, &domains));
+        answer.insert("revision".into(), snapshot.revision().to_string().into());
+        answer.into()
+    });
+    Ok(Json(told.await))
+}
+
+fn head(
+    type_url: &TypeUrl,
+    name: &ResourceName,
+    variants: &Variants,
+    domains: &Domains,
+) -> Map<String, Value> {
+    let pairs = [
+        ("type", type_url.as_str().into()),
+        ("name", name.as_str().into()),
+        ("keys", json!(keys(variants))),
+        ("gaps", gaps_of(variants, domains)),
+    ];
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// A variant without its payload: nothing of that is for a page that asks nobody who they are.
+fn drawn(variant: &Variant) -> Value {
+    let cells = |row: explain::Row| -> Value {
+        row.cells.into_iter().map(|(key, cell)| (key.to_string(), Value::from(cell))).collect()
+    };
+    let rows = explain::rows(variant.constraints());
+    json!({
+        "when": when(variant.constraints()),
+        "rows": rows.map(|rows| rows.into_iter().map(cells).collect::<Vec<_>>()),
+        "version": variant.version().to_string(),
+        "size_bytes": variant.payload().len(),
+        "ttl_ms": variant.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+        "aliases": variant.aliases().iter().take(PAGE_ROWS).map(|alias| alias.as_str().to_owned()).collect::<Vec<_>>(),
+    })
+}
+
+/// The variants that go by a name.
+pub(super) fn find(
+    snapshot: &Snapshot,
+    type_url: TypeUrl,
+    name: &str,
+) -> Result<(TypeUrl, ResourceName, Variants), Refusal> {
+    // X4: any spelling will do.
+    let new_style = XdstpName::of(name).ok().flatten();
+    let name = new_style.map_or_else(|| ResourceName::from(name), |new_style| new_style.canonical());
+    match snapshot.get(&type_url, &name) {
+        Some(variants) => Ok((type_url, name, variants.clone())),
+        None => Err(Refusal::missing(format!("there is no {} {:?}", short(&type_url), name.as_str()))),
+    }
+}
+
+/// The keys that some variant names, as far as they go on a page.
+fn keys(variants: &Variants) -> Vec<String> {
+    // TP2: all variants of a name mostly name the same keys.
+    let keys: BTreeSet<_> =
+        variants.iter().take(PAGE_ROWS).flat_map(|variant| variant.constraints().keys()).collect();
+    keys.into_iter().take(PAGE_ROWS).map(ToString::to_string).collect()
+}
+
+/// Where a name is in this API.
+pub(super) fn path(type_url: &TypeUrl, name: &ResourceName) -> String {
+    format!(
+        "/api/resources/{}/{}",
+        encoded(service(type_url).unwrap_or(type_url.as_str())),
+        encoded(name.as_str())
+    )
+}

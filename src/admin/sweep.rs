@@ -1,0 +1,141 @@
+//! The look at all names for gaps: in the background, one at a time, for so long and no longer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use xds_core::matching::coverage::Domains;
+use xds_core::{ResourceName, Revision, Snapshot, TypeUrl};
+
+use super::Source;
+use super::gaps::gaps_of;
+
+/// The last look, or the one that goes on.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    domains: Option<Source<Domains>>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Progress {
+    pub(super) state: State,
+    pub(super) revision: Revision,
+    pub(super) names_done: usize,
+    pub(super) names: usize,
+    /// Cheap to hand out while the look goes on.
+    pub(super) found: Arc<Vec<Found>>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum State {
+    #[default]
+    NotBegun,
+    Running,
+    Done,
+    /// It took too long, or found too much.
+    CutShort,
+}
+
+/// A name that not everybody has a variant of, or that could not be judged.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) type_url: TypeUrl,
+    pub(super) name: ResourceName,
+    pub(super) gaps: Value,
+}
+
+impl Sweep {
+    pub(super) fn new(domains: Option<Source<Domains>>) -> Self {
+        Self { domains, progress: Arc::default() }
+    }
+
+    /// What clients can have, by who knows it.
+    pub(super) fn domains(&self) -> Domains {
+        self.domains.as_ref().map(|domains| (domains.0)()).unwrap_or_default()
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        lock(&self.progress).clone()
+    }
+
+    /// Begins a look unless one goes on, or this revision was looked at.
+    pub(super) fn begin(&self, snapshot: &Arc<Snapshot>) {
+        let mut progress = lock(&self.progress);
+        let is_known = progress.state != State::NotBegun && progress.revision == snapshot.revision();
+        if progress.state == State::Running || is_known {
+            return;
+        }
+        // What was found before stays to be read until there is something else.
+        (progress.state, progress.revision, progress.names_done) = (State::Running, snapshot.revision(), 0);
+        progress.names = snapshot.counts().map(|(_, count)| count).sum();
+        drop(progress);
+        let (snapshot, domains) = (Arc::clone(snapshot), self.domains.clone());
+        let progress = Arc::clone(&self.progress);
+        tokio::task::spawn_blocking(move || {
+            let domains = domains.map(|domains| (domains.0)()).unwrap_or_default();
+            look(&snapshot, &domains, &progress);
+        });
+    }
+}
+
+fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<Progress>) {
+    let (begun, mut found, mut names_done) = (Instant::now(), Vec::new(), 0);
+    let mut state = State::Done;
+    'types: for (type_url, _) in snapshot.counts() {
+        for (name, variants) in snapshot.of_type(type_url).into_iter().flat_map(|of_type| of_type.iter()) {
+            names_done += 1;
+            if names_done % NAMES_BETWEEN_NEWS == 0 {
+                lock(progress).names_done = names_done;
+                if begun.elapsed() > TIME_LIMIT {
+                    state = State::CutShort;
+                    break 'types;
+                }
+            }
+            // Nearly every name has one variant for everyone.
+            let is_for_all = |one: &Arc<xds_core::Variant>| one.constraints().is_unconstrained();
+            if variants.len() == 1 && variants.iter().all(is_for_all) {
+                continue;
+            }
+            let gaps = gaps_of(variants, domains);
+            let is_covered = gaps["is_judged"] == true && gaps["gaps"].as_array().is_some_and(Vec::is_empty);
+            if is_covered {
+                continue;
+            }
+            if found.len() == FOUND_LIMIT {
+                state = State::CutShort;
+                break 'types;
+            }
+            found.push(Found { type_url: type_url.clone(), name: name.clone(), gaps });
+        }
+    }
+    found.sort_by(|one, other| (&one.type_url, &one.name).cmp(&(&other.type_url, &other.name)));
+    let mut progress = lock(progress);
+    (progress.state, progress.revision) = (state, snapshot.revision());
+    (progress.names_done, progress.found) = (names_done, Arc::new(found));
+}
+
+impl State {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::NotBegun => "not_begun",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::CutShort => "cut_short",
+        }
+    }
+}
+
+/// No code panics while it holds the lock, so what a poisoned one guards is whole.
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a look may take; 100,000 names with four variants each take a second or two.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// Names that are told of.
+const FOUND_LIMIT: usize = 1000;
+
+const NAMES_BETWEEN_NEWS: usize = 256;

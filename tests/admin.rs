@@ -1,0 +1,261 @@
+//! The admin API over its port, with clients on real streams.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(feature = "admin")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+use xds::admin::{self, Admin, HostNames};
+use xds::{Cache, Constraints, Resource, Server, Transaction, type_url};
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use xds_proto::google::rpc::Status;
+
+const THING: &str = "type.googleapis.com/acme.Thing";
+const SOON: Duration = Duration::from_secs(20);
+
+/// A server with its admin port.
+struct Served {
+    cache: Arc<Cache>,
+    uri: String,
+    admin: SocketAddr,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let cache = Cache::new();
+        let page = Admin::new(&cache);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
+        let server = Server::new(Arc::clone(&cache));
+        let admin_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let admin = admin_listener.local_addr().unwrap();
+        tokio::spawn(admin::serve(admin_listener, page.routes(server.clients()), HostNames::default()));
+        tokio::spawn(server.serve(listener, std::future::pending()));
+        Self { cache, uri, admin }
+    }
+
+    fn put(&self, of_type: &str, variants: &[(&str, &str)], content: &str) {
+        let mut transaction = Transaction::new();
+        for (name, when) in variants {
+            let resource = Resource::new(of_type.into(), (*name).into(), content.to_owned().into()).unwrap();
+            transaction.put(resource.with_constraints(when.parse::<Constraints>().unwrap()));
+        }
+        self.cache.commit(transaction).unwrap();
+    }
+
+    async fn text(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin).await.unwrap();
+        let head = format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.admin);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.text(path).await;
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {answer}"))
+    }
+
+    /// Asks until the answer is as it should be: what a client said takes a moment to arrive.
+    async fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let asked = async {
+            loop {
+                let answer = self.get(path).await;
+                if is_so(&answer) {
+                    return answer;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(SOON, asked).await.unwrap_or_else(|_| panic!("{path} never becomes what it should"))
+    }
+}
+
+/// A delta client of one name.
+struct Client {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+}
+
+impl Client {
+    async fn new(served: &Served, id: &str, name: &str) -> Self {
+        let channel = Channel::from_shared(served.uri.clone()).unwrap().connect().await.unwrap();
+        let (requests, receiver) = mpsc::channel(8);
+        let node = Some(Node { id: id.into(), cluster: "web".into(), ..Node::default() });
+        let request = DeltaDiscoveryRequest {
+            node,
+            type_url: THING.into(),
+            resource_names_subscribe: vec![name.into()],
+            ..DeltaDiscoveryRequest::default()
+        };
+        requests.send(request).await.unwrap();
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let responses = client.delta_aggregated_resources(ReceiverStream::new(receiver)).await.unwrap();
+        Self { requests, responses: responses.into_inner() }
+    }
+
+    /// Takes the next response and says this of it.
+    async fn answer(&mut self, error: Option<&str>) {
+        let response = timeout(SOON, self.responses.message()).await.unwrap().unwrap().unwrap();
+        let error_detail =
+            error.map(|message| Status { code: 3, message: message.into(), details: Vec::new() });
+        let request = DeltaDiscoveryRequest {
+            type_url: THING.into(),
+            response_nonce: response.nonce,
+            error_detail,
+            ..DeltaDiscoveryRequest::default()
+        };
+        self.requests.send(request).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_told_with_what_they_have_and_what_they_rejected() {
+    let served = Served::start().await;
+    served.put(THING, &[("a", "true")], "one");
+    let mut client = Client::new(&served, "edge/1", "a").await;
+    client.answer(None).await;
+    let list = served.until("/api/clients", |list| list["rows"][0]["acked"] == 1).await;
+    assert_eq!((&list["total"], &list["connected"]), (&json!(1), &json!(1)));
+    let path = list["rows"][0]["path"].as_str().unwrap().to_owned();
+    assert_eq!(path, "/api/clients/edge%2F1?cluster=web");
+    let one = served.get(&path).await;
+    assert_eq!(one["resources"]["rows"][0]["status"], "synced");
+    assert_eq!(one["streams"][0]["label"], "ADS delta");
+
+    served.put(THING, &[("a", "true")], "two");
+    client.answer(Some("no such <port>")).await;
+    let list = served.until("/api/clients?rejecting=true", |list| list["total"] == 1).await;
+    assert_eq!(list["rows"][0]["last_nack"]["detail"], "no such <port>");
+    let one = served.get(&path).await;
+    assert_eq!(one["resources"]["rows"][0]["status"], "rejected");
+    let commit =
+        served.until("/api/commits/2", |commit| commit["clients"]["rows"][0]["outcome"] == "nacked").await;
+    assert_eq!(commit["clients"]["rows"][0]["detail"], "no such <port>");
+
+    served.put(THING, &[("a", "true")], "three");
+    client.answer(None).await;
+    served.until("/api/clients?rejecting=true", |list| list["total"] == 0).await;
+    assert_eq!(served.get("/api/clients?search=EDGE%20web").await["total"], 1);
+    assert_eq!(served.get("/api/clients?search=other").await["total"], 0);
+    drop(client);
+    served.until("/api/clients", |list| list["total"] == 0).await;
+    assert!(served.text(&path).await.starts_with("HTTP/1.0 404"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
+    let served = Served::start().await;
+    served.put(THING, &[("a", "env=prod"), ("a", "env=test"), ("b", "true")], "one");
+    let told = served.get("/api/decide?type=Thing&name=a&parameters=env=prod,zone=b").await;
+    assert_eq!(told["variant"]["when"], "env=prod");
+    assert_eq!(told["tests"], json!([{ "key": "env", "value": "prod", "is_named": true }]));
+    assert_eq!(told["unused"], json!(["zone"]));
+    let fails = json!([{ "needs": "env=test", "key": "env", "found": "prod" }]);
+    assert_eq!((&told["others"][0]["fails"], &told["other_count"]), (&fails, &json!(1)));
+    let none = served.get("/api/decide?type=Thing&name=a").await;
+    assert_eq!((&none["variant"], &none["other_count"]), (&Value::Null, &json!(2)));
+
+    let one = served.get("/api/resources/Thing/a").await;
+    assert_eq!(one["rows"][0]["rows"], json!([{ "env": "prod" }]));
+    assert!(!one["gaps"]["gaps"].as_array().unwrap().is_empty());
+    let gaps = served.until("/api/gaps", |gaps| gaps["state"] == "done").await;
+    assert_eq!((&gaps["total"], &gaps["rows"][0]["name"]), (&json!(1), &json!("a")));
+    for wrong in ["/api/decide?name=a", "/api/decide?type=Thing&name=a&parameters=env", "/api/clients?page=x"]
+    {
+        let answer = served.text(wrong).await;
+        assert!(answer.starts_with("HTTP/1.0 400") && answer.contains("\"error\""), "{answer}");
+    }
+    assert!(served.text("/api/resources/Thing/c").await.starts_with("HTTP/1.0 404"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_has_anything_of_a_payload() {
+    let served = Served::start().await;
+    // Its name, and what stands for a certificate.
+    served.put(type_url::SECRET, &[("tls", "true")], "\u{a}\u{3}tls\u{12}\u{1b}-----BEGIN PRIVATE KEY-----");
+    let client = Client::new(&served, "a", "tls").await;
+    let paths = [
+        "/",
+        "/api/",
+        "/api/clients",
+        "/api/clients/a",
+        "/api/types",
+        "/api/resources?type=SDS",
+        "/api/resources/SDS/tls",
+        "/api/decide?type=SDS&name=tls",
+        "/api/gaps",
+        "/api/commits",
+        "/api/commits/1",
+    ];
+    served.until("/api/clients", |list| list["total"] == 1).await;
+    for path in paths {
+        let answer = served.text(path).await;
+        assert!(answer.starts_with("HTTP/1.0 200"), "{path}: {answer}");
+        assert!(!answer.contains("PRIVATE"), "{path}: {answer}");
+    }
+    drop(client);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_bounded_however_much_there_is() {
+    let served = Served::start().await;
+    let names: Vec<_> = (0..2000).map(|number| format!("n-{number:04}")).collect();
+    let all: Vec<_> = names.iter().map(|name| (&**name, "true")).collect();
+    served.put(THING, &all, "one");
+    let list = served.get("/api/resources?search=n-1&page=2").await;
+    assert_eq!((&list["total"], &list["pages"]), (&json!(1000), &json!(20)));
+    let rows = list["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["name"]), (50, &json!("n-1050")));
+    for number in 0..100 {
+        served.put(THING, &[("n-0000", "true")], &number.to_string());
+    }
+    let commits = served.until("/api/commits", |commits| commits["rows"][0]["number"] == 101).await;
+    assert_eq!(commits["total"], 50);
+    // Variants of one name come in pages too.
+    let when: Vec<_> = (0..120).map(|number| format!("k=v{number:03}")).collect();
+    let variants: Vec<_> = when.iter().map(|when| ("many", &**when)).collect();
+    served.put(THING, &variants, "one");
+    let one = served.get("/api/resources/Thing/many?page=3").await;
+    assert_eq!((one["rows"].as_array().unwrap().len(), &one["total"]), (20, &json!(120)));
+    let told = served.get("/api/decide?type=Thing&name=many&parameters=k=v001").await;
+    assert_eq!((told["others"].as_array().unwrap().len(), &told["other_count"]), (50, &json!(119)));
+    for path in ["/api/resources", "/api/resources/Thing/many", "/api/commits"] {
+        assert!(served.text(path).await.len() < 64 << 10, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_tell_of_a_commit_and_of_the_same_state_once() {
+    let served = Served::start().await;
+    let stream = TcpStream::connect(served.admin).await.unwrap();
+    let mut lines = BufReader::new(stream);
+    lines.write_all(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut next = async || {
+        let mut line = String::new();
+        while !line.starts_with("data: ") {
+            line.clear();
+            timeout(SOON, lines.read_line(&mut line)).await.unwrap().unwrap();
+        }
+        serde_json::from_str::<Value>(&line[6..]).unwrap()
+    };
+    assert_eq!(next().await["revision"], "0");
+    served.put(THING, &[("a", "true")], "one");
+    let told = next().await;
+    assert_eq!(told["revision"], "1");
+    served.put(THING, &[("a", "true")], "two");
+    while next().await["revision"] != "2" {}
+}
