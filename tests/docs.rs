@@ -1,0 +1,108 @@
+//! The pages of documentation do what they say: each command on them is run, each file on them is used, and what they
+//! show is what is printed.
+//!
+//! A block of a page is one of these; anything else fails the test, so no command is written down that nobody runs:
+//!
+//! | block | what is done |
+//! | --- | --- |
+//! | `console` | each `$ COMMAND` is run in the folder of the page, has to succeed, and to print what is below it, if there is something; `..` on a line stands for any lines, `...` in a line for anything. With `&` at its end it goes on until the page ends, or a later `$ kill -TERM %1`; what is below it, or `listening on`, is waited for |
+//! | `yaml file=NAME`, or any other language | is written to that file |
+//! | `sh terminal` | one command that goes on until the page ends |
+//! | `rust`, `rust,no_run` | is compiled and run with the crate's documentation, which must include the page |
+//! | `text` | is for reading: no commands |
+//! | `sh unrun="needs an Envoy"` | is not run, and says why |
+//!
+//! Comments tell the test what a reader sees for himself: `<!-- until %1: TEXT -->` waits for a line of a background
+//! command, `<!-- run: COMMAND -->` runs something that the page takes for granted. Each port of five digits on
+//! 127.0.0.1 is replaced by a free one.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", unix))]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "docs/page.rs"]
+mod page;
+#[path = "docs/run.rs"]
+mod run;
+
+/// Pages for reading, without commands for their readers.
+const FOR_READING: [&str; 3] = ["docs/performance.md", "docs/protocol.md", "docs/proxy.md"];
+
+fn pages() -> Vec<String> {
+    let below = |folder: &str| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let examples = below("examples").map(|folder| folder.join("README.md")).filter(|page| page.exists());
+    let docs = below("docs").filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let all = docs.chain(examples).chain([PathBuf::from("README.md")]).map(|page| page.display().to_string());
+    let mut all: Vec<_> = all.filter(|page| !FOR_READING.contains(&page.as_str())).collect();
+    all.sort();
+    all
+}
+
+/// What is wrong with a page, if something is.
+fn tried(page: &str) -> Vec<String> {
+    let steps = match page::steps(&fs::read_to_string(page).unwrap()) {
+        Ok(steps) => steps,
+        Err(errors) => return errors.into_iter().map(|error| format!("{page}, {error}")).collect(),
+    };
+    let library = fs::read_to_string("src/lib.rs").unwrap();
+    if steps.iter().any(|step| step.what == page::What::Rust) && !library.contains(&format!("../{page}")) {
+        return vec![format!("{page}: src/lib.rs does not include it, so nobody compiles its code")];
+    }
+    let mut trial = run::Trial::new(page);
+    // What follows a step that failed may fail for that reason alone.
+    let failed = steps.iter().find_map(|step| Some((step.line, trial.take(step).err()?)));
+    failed.map(|(line, error)| format!("{page}, line {line}: {error}")).into_iter().collect()
+}
+
+#[test]
+fn every_page_does_what_it_says() {
+    assert!(Path::new("docs").exists(), "tests run at the top of their package");
+    let trials: Vec<_> = pages().into_iter().map(|page| std::thread::spawn(move || tried(&page))).collect();
+    let errors: Vec<_> = trials.into_iter().flat_map(|trial| trial.join().unwrap()).collect();
+    assert!(errors.is_empty(), "\n{}", errors.join("\n\n"));
+}
+
+#[test]
+fn what_nobody_runs_is_refused_unless_it_says_why() {
+    let error = |block: &str| page::steps(block).unwrap_err();
+    assert!(error("a\n```sh\nxds serve\n```\n")[0].starts_with("line 2: nobody runs `sh`"));
+    assert!(error("```\nxds serve\n```\n")[0].contains("nobody runs"));
+    assert!(error("```text\n$ xds serve\n```\n")[0].contains("make it `console`"));
+    assert!(error("```sh unrun=\"\"\nxds serve\n```\n")[0].contains("nobody runs"));
+    assert_eq!(page::steps("```sh unrun=\"needs an Envoy\"\nxds serve\n```\n"), Ok(Vec::new()));
+    assert_eq!(page::steps("```text\n  - a\n```\n"), Ok(Vec::new()));
+}
+
+#[test]
+fn a_page_is_read_in_its_order() {
+    let page = "1. Look:\n\n   ```console\n   $ ls \\\n     -a\n   .\n   $ xds serve config &\n   ```\n\
+                <!-- until %1: changed -->\n```yaml file=a/b.yaml\na:\n  b\n```\n```sh terminal\nx \\\n  y\n```\n";
+    let (command, name, text) = ("ls -a".into(), "a/b.yaml".into(), "a:\n  b\n".into());
+    let start = |command: &str| page::What::Start { command: command.into(), expected: Vec::new() };
+    let steps: Vec<_> = page::steps(page).unwrap().into_iter().map(|step| step.what).collect();
+    let expected = [
+        page::What::Run { command, expected: vec![".".into()] },
+        start("xds serve config"),
+        page::What::Until { job: 1, text: "changed".into() },
+        page::What::File { name, text },
+        start("x \\\n  y"),
+    ];
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn dots_stand_for_what_a_page_leaves_out() {
+    let shows = |expected: &str, output: &str| {
+        let lines = |text: &str| text.lines().map(String::from).collect::<Vec<_>>();
+        page::shows(&lines(expected), &lines(output))
+    };
+    for (expected, output) in
+        [("a\n..\nd", "a\nb\nc\nd"), ("..", ""), ("a ... c", "a b b c"), ("v...", "v"), ("a", "a")]
+    {
+        assert!(shows(expected, output), "{expected:?} {output:?}");
+    }
+    for (expected, output) in [("a\n..\nd", "a\nb"), ("a", "a\nb"), ("a ... c", "a b"), ("", "a")] {
+        assert!(!shows(expected, output), "{expected:?} {output:?}");
+    }
+}

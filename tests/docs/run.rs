@@ -1,0 +1,208 @@
+//! Doing what a page says, in a folder of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::page::{Step, What, shows};
+
+/// One page while it is tried.
+pub(super) struct Trial {
+    folder: PathBuf,
+    ports: BTreeMap<String, String>,
+    jobs: Vec<Job>,
+}
+
+/// A command that goes on; both its outputs as lines.
+struct Job {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Trial {
+    /// In a new folder, with the examples of this repository in it.
+    pub(super) fn new(page: &str) -> Self {
+        let name = format!("docs-{}-{}", std::process::id(), page.replace('/', "-"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        copy(Path::new("examples"), &folder.join("examples"));
+        Self { folder, ports: BTreeMap::new(), jobs: Vec::new() }
+    }
+
+    /// # Errors
+    /// With what was expected and what came.
+    pub(super) fn take(&mut self, step: &Step) -> Result<(), String> {
+        match &step.what {
+            What::File { name, text } => {
+                self.write(name, text);
+                Ok(())
+            }
+            What::Run { command, expected } => self.run(command, expected),
+            What::Start { command, expected } => self.start(command, expected),
+            What::Until { job, text } => {
+                let text = self.with_ports(text);
+                self.job(*job)?.until(|line, _| line.contains(&text))
+            }
+            What::Rust => Ok(()),
+        }
+    }
+
+    /// At once, as an editor does it.
+    fn write(&mut self, name: &str, text: &str) {
+        let (path, beside) = (self.folder.join(name), self.folder.join(".written"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&beside, self.with_ports(text)).unwrap();
+        fs::rename(beside, path).unwrap();
+    }
+
+    fn run(&mut self, command: &str, expected: &[String]) -> Result<(), String> {
+        if let Some(killed) = command.strip_prefix("kill ").and_then(|rest| rest.rsplit_once('%')) {
+            return self.kill(killed.0.trim(), killed.1.parse().map_err(|_| "kill SIGNAL %NUMBER")?);
+        }
+        let output = self.shell(&format!("{{ {command}\n}} 2>&1")).output().unwrap();
+        let printed = lines(&output.stdout);
+        let expected: Vec<_> = expected.iter().map(|line| self.with_ports(line)).collect();
+        if !output.status.success() {
+            Err(format!("`{command}` ends with {}:\n{}", output.status, printed.join("\n")))
+        } else if !expected.is_empty() && !shows(&expected, &printed) {
+            let (expected, printed) = (expected.join("\n"), printed.join("\n"));
+            Err(format!("`{command}` prints\n{printed}\n-- where the page has\n{expected}"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Until it has printed what the page shows, or where it listens.
+    fn start(&mut self, command: &str, expected: &[String]) -> Result<(), String> {
+        // The default port is one of those that are replaced, too.
+        let is_default = !["--listen", "--config"].iter().any(|option| command.contains(option));
+        let listen = |part: &str| format!("{part}--listen 127.0.0.1:18000 ");
+        let command = ["xds serve ", "xds proxy ", "-- serve ", "-- proxy "].iter().fold(
+            command.to_owned(),
+            |command, part| {
+                if is_default { command.replace(part, &listen(part)) } else { command }
+            },
+        );
+        let mut shell = self.shell(&command);
+        // A group of its own, as `bash` may have children.
+        let mut child = shell.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = mpsc::channel();
+        let outputs: [Box<dyn Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for output in outputs {
+            let sender = sender.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    _ = sender.send(line);
+                }
+            });
+        }
+        let expected: Vec<_> = expected.iter().map(|line| self.with_ports(line)).collect();
+        self.jobs.push(Job { child, lines, seen: Vec::new() });
+        let number = self.jobs.len();
+        let is_ready = |line: &str, seen: &[String]| match expected.is_empty() {
+            true => line.contains("listening on "),
+            false => shows(&expected, seen),
+        };
+        self.job(number)?.until(is_ready).map_err(|error| format!("`{command}`: {error}"))
+    }
+
+    /// And waits for its end.
+    fn kill(&mut self, signal: &str, job: usize) -> Result<(), String> {
+        self.job(job)?.signal(signal);
+        self.job(job)?.child.wait().unwrap();
+        Ok(())
+    }
+
+    fn job(&mut self, number: usize) -> Result<&mut Job, String> {
+        self.jobs.get_mut(number - 1).ok_or_else(|| format!("there is no background command %{number}"))
+    }
+
+    /// With `xds` on the path, also where a page has cargo build it first.
+    fn shell(&mut self, command: &str) -> Command {
+        let program = Path::new(env!("CARGO_BIN_EXE_xds")).parent().unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut shell = Command::new("bash");
+        shell.arg("-c").arg(self.with_ports(command).replace("cargo run --release -- ", "xds "));
+        shell.env("PATH", format!("{}:{path}", program.display())).env_remove("RUST_LOG");
+        shell.current_dir(&self.folder).stdin(Stdio::null());
+        shell
+    }
+
+    /// The text with a free port for each that the page names on the loopback address.
+    fn with_ports(&mut self, text: &str) -> String {
+        let mut parts = text.split("127.0.0.1:");
+        let mut text = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            let (port, rest) = part.split_at(digits);
+            let port = match port.len() {
+                5.. => self.ports.entry(port.to_owned()).or_insert_with(free_port).clone(),
+                _ => port.to_owned(),
+            };
+            text.push_str(&format!("127.0.0.1:{port}{rest}"));
+        }
+        text
+    }
+}
+
+impl Job {
+    fn signal(&self, signal: &str) {
+        let group = format!("-{}", self.child.id());
+        _ = Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
+    }
+
+    fn until(&mut self, is_it: impl Fn(&str, &[String]) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                return Err(format!("what the page waits for is not in\n{}", self.seen.join("\n")));
+            };
+            self.seen.push(line);
+            if is_it(self.seen.last().unwrap(), &self.seen) {
+                self.seen.clear();
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        for job in &mut self.jobs {
+            job.signal("-KILL");
+            _ = job.child.wait();
+        }
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(bytes).lines().map(String::from).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match from.is_dir() {
+            true => copy(&from, &to),
+            false => _ = fs::copy(from, to).unwrap(),
+        }
+    }
+}
+
+/// How long a background command may take until it says what the page waits for.
+const LONG: Duration = Duration::from_secs(20);
