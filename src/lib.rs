@@ -30,3 +30,12 @@ pub mod folder;
 #[cfg(feature = "rest")]
 pub mod rest;
 pub mod type_name;
+
+/// The code of the pages is compiled and run as that of README.md is.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../docs/embedding.md")]
+    mod embedding {}
+    #[doc = include_str!("../docs/migrating.md")]
+    mod migrating {}
+}

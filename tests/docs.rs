@@ -6,11 +6,11 @@
 //! | block | what is done |
 //! | --- | --- |
 //! | `console` | each `$ COMMAND` is run in the folder of the page, has to succeed, and to print what is below it, if there is something; `..` on a line stands for any lines, `...` in a line for anything. With `&` at its end it goes on until the page ends, or a later `$ kill -TERM %1`; what is below it, or `listening on`, is waited for |
-//! | `yaml file=NAME`, or any other language | is written to that file |
-//! | `sh terminal` | one command that goes on until the page ends |
+//! | `yaml (file: NAME)`, or any other language | is written to that file |
+//! | `sh (terminal)` | one command that goes on until the page ends |
 //! | `rust`, `rust,no_run` | is compiled and run with the crate's documentation, which must include the page |
 //! | `text` | is for reading: no commands |
-//! | `sh unrun="needs an Envoy"` | is not run, and says why |
+//! | `sh (unrun: needs an Envoy)` | is not run, and says why |
 //!
 //! Comments tell the test what a reader sees for himself: `<!-- until %1: TEXT -->` waits for a line of a background
 //! command, `<!-- run: COMMAND -->` runs something that the page takes for granted. Each port of five digits on
@@ -69,15 +69,15 @@ fn what_nobody_runs_is_refused_unless_it_says_why() {
     assert!(error("a\n```sh\nxds serve\n```\n")[0].starts_with("line 2: nobody runs `sh`"));
     assert!(error("```\nxds serve\n```\n")[0].contains("nobody runs"));
     assert!(error("```text\n$ xds serve\n```\n")[0].contains("make it `console`"));
-    assert!(error("```sh unrun=\"\"\nxds serve\n```\n")[0].contains("nobody runs"));
-    assert_eq!(page::steps("```sh unrun=\"needs an Envoy\"\nxds serve\n```\n"), Ok(Vec::new()));
+    assert!(error("```sh (unrun: )\nxds serve\n```\n")[0].contains("nobody runs"));
+    assert_eq!(page::steps("```sh (unrun: needs an Envoy)\nxds serve\n```\n"), Ok(Vec::new()));
     assert_eq!(page::steps("```text\n  - a\n```\n"), Ok(Vec::new()));
 }
 
 #[test]
 fn a_page_is_read_in_its_order() {
     let page = "1. Look:\n\n   ```console\n   $ ls \\\n     -a\n   .\n   $ xds serve config &\n   ```\n\
-                <!-- until %1: changed -->\n```yaml file=a/b.yaml\na:\n  b\n```\n```sh terminal\nx \\\n  y\n```\n";
+                <!-- until %1: changed -->\n```yaml (file: a/b.yaml)\na:\n  b\n```\n```sh (terminal)\nx \\\n  y\n```\n";
     let (command, name, text) = ("ls -a".into(), "a/b.yaml".into(), "a:\n  b\n".into());
     let start = |command: &str| page::What::Start { command: command.into(), expected: Vec::new() };
     let steps: Vec<_> = page::steps(page).unwrap().into_iter().map(|step| step.what).collect();

@@ -57,19 +57,17 @@ fn directed(directive: &str) -> Option<What> {
 }
 
 fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
+    // rustdoc, which reads some of these pages, takes what is in brackets for a comment.
     let (language, rest) = info.split_once(' ').unwrap_or((info, ""));
+    let rest = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(rest);
     let first = block.first().map_or(0, |(at, _)| *at);
     let text = || block.iter().map(|(_, line)| format!("{line}\n")).collect::<String>();
     let one = |what| Ok(vec![Step { line: first, what }]);
     match (language, rest) {
-        (_, rest) if rest.starts_with("file=") => {
-            one(What::File { name: rest["file=".len()..].to_owned(), text: text() })
+        (_, rest) if rest.starts_with("file: ") => {
+            one(What::File { name: rest["file: ".len()..].to_owned(), text: text() })
         }
-        (_, rest)
-            if rest.len() > "unrun=\"\"".len() && rest.starts_with("unrun=\"") && rest.ends_with('"') =>
-        {
-            Ok(Vec::new())
-        }
+        (_, rest) if rest.strip_prefix("unrun: ").is_some_and(|why| !why.trim().is_empty()) => Ok(Vec::new()),
         ("console", "") if !block.first().is_some_and(|(_, line)| line.starts_with("$ ")) => {
             Err("a `console` begins with `$ COMMAND`".into())
         }
@@ -83,8 +81,8 @@ fn read(info: &str, block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
         }
         ("text", "") => Ok(Vec::new()),
         _ => Err(format!(
-            "nobody runs `{info}`: use `console` with lines of `$ COMMAND`, `{language} file=NAME`, `sh terminal`, or say \
-             why not by `{language} unrun=\"REASON\"`"
+            "nobody runs `{info}`: use `console` with lines of `$ COMMAND`, `{language} (file: NAME)`, `sh (terminal)`, or \
+             say why not by `{language} (unrun: REASON)`"
         )),
     }
 }
