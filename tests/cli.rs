@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 mod admin;
 #[path = "cli/config.rs"]
 mod config;
+#[path = "cli/deploy.rs"]
+mod deploy;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/security.rs"]
