@@ -19,7 +19,7 @@
 //! let page = Admin::new(&cache);
 //! let server = Server::new(cache);
 //! let page = TcpListener::bind("127.0.0.1:18001").await.map(|listener| (listener, page.routes(server.clients())))?;
-//! tokio::spawn(admin::serve(page.0, page.1, HostNames::default()));
+//! tokio::spawn(admin::serve(page.0, page.1, HostNames::default(), None));
 //! server.serve(TcpListener::bind("127.0.0.1:18000").await?, std::future::pending()).await?;
 //! # Ok(())
 //! # }
@@ -37,7 +37,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use xds_core::matching::coverage::Domains;
 use xds_core::{Cache, Commits};
-use xds_server::ClientList;
+use xds_server::{Authorizer, ClientList, Tls};
 
 use recent::Recent;
 use sorted::SortedNames;
@@ -177,8 +177,25 @@ impl<S: Into<String>> FromIterator<S> for HostNames {
 /// Serves these routes over HTTP/1.1 until it is dropped, with all its connections.
 ///
 /// At the same time there are 512 connections at most; further ones wait. A client has 10 s to say what it wants.
-pub async fn serve(listener: TcpListener, routes: Router, names: HostNames) -> Infallible {
-    listener::serve(listener, guard::guarded(routes, names)).await
+///
+/// With a door, only who it lets in.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    names: HostNames,
+    door: Option<Door>,
+) -> Infallible {
+    listener::serve(listener, guard::guarded(routes, names), door).await
+}
+
+/// Who is let in where other machines can connect: those with a certificate, whom the authorizer lets
+/// [inspect](Authorizer::may_inspect).
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// With what connections are greeted.
+    pub tls: Arc<Tls>,
+    /// Who says whether a peer may look.
+    pub authorizer: Arc<dyn Authorizer>,
 }
 
 /// Threads that make answers at the same time.

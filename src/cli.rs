@@ -18,6 +18,7 @@ mod check;
 mod completions;
 mod config;
 mod get;
+mod health;
 mod listen;
 mod load;
 mod mapping;

@@ -40,7 +40,7 @@ impl Served {
         let server = Server::new(Arc::clone(&cache));
         let admin_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let admin = admin_listener.local_addr().unwrap();
-        tokio::spawn(admin::serve(admin_listener, page.routes(server.clients()), HostNames::default()));
+        tokio::spawn(admin::serve(admin_listener, page.routes(server.clients()), HostNames::default(), None));
         tokio::spawn(server.serve(listener, std::future::pending()));
         Self { cache, uri, admin }
     }

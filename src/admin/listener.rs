@@ -8,12 +8,16 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::Door;
 
 /// Takes connections for ever.
-pub(super) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
+pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Door>) -> Infallible {
     let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
     let mut connections = JoinSet::new();
     loop {
@@ -32,17 +36,35 @@ pub(super) async fn serve(listener: TcpListener, routes: Router) -> Infallible {
         // Events are small, and somebody waits for them.
         _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(routes.clone());
+        let door = door.clone();
         connections.spawn(async move {
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WAIT)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-            if let Err(error) = served {
-                tracing::trace!(%error, "a connection to the admin port ended");
+            let _place = place;
+            let Some(door) = door else { return converse(stream, service).await };
+            match timeout(HEAD_WAIT, door.tls.accept_http1(stream)).await {
+                Ok(Ok((stream, peer))) if door.authorizer.may_inspect(&peer) => {
+                    converse(stream, service).await
+                }
+                Ok(Ok((_, peer))) => tracing::info!(
+                    identity = peer.name(),
+                    "the policy does not let this one see the admin page"
+                ),
+                Ok(Err(_)) | Err(_) => tracing::debug!("a handshake at the admin port failed"),
             }
-            drop(place);
         });
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    service: TowerToHyperService<Router>,
+) {
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WAIT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::trace!(%error, "a connection to the admin port ended");
     }
 }
 

@@ -8,9 +8,10 @@ use axum::Router;
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use xds::admin::{self, HostNames};
+use xds::admin::{self, Door, HostNames};
 
 use super::Failure;
+use super::listen::Port;
 use super::running::LogFormat;
 
 #[derive(Debug, Args)]
@@ -42,8 +43,8 @@ pub(super) enum AdminError {
     )]
     Listen { address: SocketAddr, error: io::Error },
     #[error(
-        "--admin {address} lets other machines read what clients and resources there are, and asks nobody who they are: \
-         take a loopback address"
+        "--admin {address} lets other machines read what clients and resources there are: take a loopback address, or give \
+         --listen-client-ca and a --policy that says who may inspect, or --insecure where something else protects the port"
     )]
     Open { address: SocketAddr },
 }
@@ -54,6 +55,7 @@ pub(super) struct AdminPort {
     listener: TcpListener,
     address: SocketAddr,
     names: HostNames,
+    door: Option<Door>,
 }
 
 /// The port while it is served; it ends when this is dropped.
@@ -62,18 +64,23 @@ pub(super) struct Served(JoinHandle<()>);
 
 impl Admin {
     /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be none.
-    pub(super) async fn open(&self, listen: SocketAddr) -> Result<Option<AdminPort>, Failure> {
+    ///
+    /// Where other machines can reach it, it is served as `--listen` is: with TLS, to those whom the policy lets inspect.
+    pub(super) async fn open(&self, port: &Port) -> Result<Option<AdminPort>, Failure> {
+        let listen = port.address();
         let address = match self.place {
             Some(Place::Off) => return Ok(None),
             Some(Place::At(address)) => address,
             None => beside(listen),
         };
         let opened = async {
-            check_reach(address, false)?;
+            let is_local = address.ip().is_loopback();
+            let door = port.door().filter(|_| !is_local);
+            check_reach(address, port.is_insecure() || door.is_some())?;
             let error = |error| AdminError::Listen { address, error };
             let listener = TcpListener::bind(address).await.map_err(error)?;
             let address = listener.local_addr().map_err(error)?;
-            Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect() })
+            Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect(), door })
         };
         opened.await.map(Some).map_err(Failure::Admin)
     }
@@ -82,9 +89,10 @@ impl Admin {
 impl AdminPort {
     /// Serves these on it, from now on.
     pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> Served {
-        log_format.announce(&format!("admin page on http://{}/", self.address));
-        let Self { listener, names, .. } = self;
-        Served(tokio::spawn(async move { match admin::serve(listener, routes, names).await {} }))
+        let scheme = if self.door.is_some() { "https" } else { "http" };
+        log_format.announce(&format!("admin page on {scheme}://{}/", self.address));
+        let Self { listener, names, door, .. } = self;
+        Served(tokio::spawn(async move { match admin::serve(listener, routes, names, door).await {} }))
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use xds::admin::Door;
 use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles};
 
 use super::Failure;
@@ -58,6 +59,9 @@ pub(super) enum ListenError {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) listener: TcpListener,
+    /// As it was asked for.
+    address: SocketAddr,
+    is_insecure: bool,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
     /// What goes on until it is closed.
@@ -65,22 +69,14 @@ pub(super) struct Port {
 }
 
 impl Listen {
-    pub(super) fn address(&self) -> SocketAddr {
-        self.listen
-    }
-
-    /// Whether other machines may connect without TLS.
-    pub(super) fn is_insecure(&self) -> bool {
-        self.insecure
-    }
-
     /// Opens the port.
     pub(super) async fn open(&self) -> Result<Port, Failure> {
         let address = self.listen;
         let (tls, policy) = self.read().map_err(Failure::Security)?;
         let listener =
             TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
-        Ok(Port { listener, tls, policy, followers: JoinSet::new() })
+        let is_insecure = self.insecure;
+        Ok(Port { listener, address, is_insecure, tls, policy, followers: JoinSet::new() })
     }
 
     fn read(&self) -> Result<(Option<Arc<Tls>>, Option<Arc<PolicyFile>>), ListenError> {
@@ -106,9 +102,20 @@ impl Port {
         }
     }
 
-    /// With what its connections are greeted; `None` without TLS.
-    pub(super) fn tls(&self) -> Option<&Arc<Tls>> {
-        self.tls.as_ref()
+    /// Where it was asked to be.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether other machines may connect without TLS.
+    pub(super) fn is_insecure(&self) -> bool {
+        self.is_insecure
+    }
+
+    /// How others are let in who only look; `None` where nobody could say who they are.
+    pub(super) fn door(&self) -> Option<Door> {
+        let authorizer = Arc::clone(self.policy.as_ref()?) as Arc<_>;
+        Some(Door { tls: Arc::clone(self.tls.as_ref()?), authorizer })
     }
 
     /// Serves until `shutdown` is done.
@@ -117,7 +124,7 @@ impl Port {
         server: Server,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), Failure> {
-        let Self { listener, tls, policy, mut followers } = self;
+        let Self { listener, tls, policy, mut followers, .. } = self;
         if let Some(policy) = policy {
             followers.spawn(policy.follow(READ_AGAIN));
         }

@@ -16,6 +16,7 @@ use xds::{Observer, Rejections, Server, ServerConfig};
 use super::Failure;
 use super::admin::Admin;
 use super::config::ConfigFile;
+use super::health;
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
@@ -179,7 +180,7 @@ impl ProxyCommand {
         let page = Page::new(proxy.cache());
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
-        let admin = self.admin.open(self.listen.address()).await?;
+        let admin = self.admin.open(&port).await?;
         let mut config = config;
         port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
@@ -187,13 +188,18 @@ impl ProxyCommand {
         self.log_format.announce(&format!("listening on {bound_to}"));
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
-        let server = Server::new(Arc::clone(proxy.cache())).with_config(config);
+        let server = Server::new(Arc::clone(proxy.cache())).with_config(config.clone());
         let upstreams = {
             let (proxy, rejections) = (proxy.clone(), Arc::clone(&rejections));
             move || status::report(&proxy, &rejections)
         };
-        let server = server.with_routes(status::routes(proxy.clone(), rejections));
-        let admin_routes = page.with_upstreams(upstreams).routes(server.clients());
+        let health = {
+            let proxy = proxy.clone();
+            health::routes(Arc::new(move |type_url| status::ready(&proxy, type_url)))
+        };
+        let routes = status::routes(proxy.clone(), rejections, config).merge(health.clone());
+        let server = server.with_routes(routes);
+        let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         port.serve(server, shutdown).await
     }

@@ -7,10 +7,11 @@ use clap::Args;
 use xds::admin::Admin as Page;
 use xds::folder::{Folder, domains};
 use xds::rest::{self, RestConfig};
-use xds::{Cache, Server, ServerConfig};
+use xds::{Cache, Server, ServerConfig, Snapshot};
 
 use super::admin::Admin;
 use super::config::ConfigFile;
+use super::health::{self, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::running::{LogFormat, shutdown};
@@ -90,15 +91,16 @@ impl Serve {
     ) -> Result<(), Failure> {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
-        let admin = self.admin.open(self.listen.address()).await?;
+        let admin = self.admin.open(&port).await?;
         let mut config = config;
         port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
-        let routes = self.rest(&folder, &cache, config.clone());
+        let health = health::routes(ready(&cache));
+        let routes = self.rest(&folder, &cache, config.clone()).merge(health.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
         let server = Server::new(cache).with_config(config).with_routes(routes);
-        let admin_routes = page.routes(server.clients());
+        let admin_routes = page.routes(server.clients()).merge(health);
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.abort();
@@ -115,6 +117,15 @@ impl Serve {
         let config = RestConfig { server, hold, ..RestConfig::default() };
         rest::routes(Arc::clone(cache), Arc::clone(folder.descriptors()), config)
     }
+}
+
+/// G13: once the folder was read nothing is unknown, whatever the type.
+fn ready(cache: &Arc<Cache>) -> Ready {
+    let cache = Arc::clone(cache);
+    Arc::new(move |_| match cache.read(Snapshot::is_synced) {
+        true => Ok(()),
+        false => Err("the folder was not read yet".to_owned()),
+    })
 }
 
 const EXAMPLES: &str = "\

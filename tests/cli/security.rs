@@ -3,6 +3,10 @@
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream};
+
 use super::*;
 
 /// An authority, whose certificates go into a folder.
@@ -70,6 +74,29 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// What HTTPS says to a client with this certificate.
+    fn fetch(&self, port: u16, client: &str, path: &str) -> io::Result<String> {
+        let pem = |file: &str| fs::read(self.0.join(file)).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&pem("ca.pem")).unwrap()).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(&pem(&format!("{client}.pem"))).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(&pem(&format!("{client}.key"))).unwrap();
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
+        let name = "localhost".try_into().unwrap();
+        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        let mut stream = Stream::new(&mut connection, &mut stream);
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    }
+}
+
 const POLICY: &str = "rules:
 - client: spiffe://example.org/env/{env}
   parameters: { env: '{env}' }
@@ -110,6 +137,28 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     serving.until("the policy is new");
     serving.signal("-TERM");
     assert_eq!(serving.exit_code(), Some(0));
+}
+
+#[test]
+fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() {
+    let (folder, secrets) = scratches("inspect");
+    let ca = Ca::new(&secrets);
+    ca.sign("server", SanType::DnsName("localhost".try_into().unwrap()));
+    ca.client("ops", "spiffe://example.org/ops/me");
+    ca.client("prod", "spiffe://example.org/env/prod");
+    secrets.write("policy.yaml", format!("{POLICY}- client: spiffe://example.org/ops/*\n  inspect: true\n"));
+    let files = ["server.pem", "server.key", "ca.pem", "policy.yaml"].map(|file| secrets.path(file));
+    let [cert, key, ca, policy] = &files;
+    let mut open = vec!["--admin", "0.0.0.0:0", "--listen-cert", cert, "--listen-key", key];
+    let (_, text) = refused(&folder.xds("serve").args(&open).output().unwrap());
+    assert!(text.contains("a --policy that says who may inspect"), "{text}");
+    open.extend(["--listen-client-ca", ca, "--policy", policy]);
+    let serving = folder.serve(&open);
+    let lines = serving.until("admin page on https://0.0.0.0:");
+    let port = lines.last().unwrap().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let fetch = |client: &str| secrets.fetch(port.parse().unwrap(), client, "/readyz");
+    assert!(fetch("ops").unwrap().ends_with("ready\n"));
+    assert!(fetch("prod").is_err(), "it reads its configuration, and not that of others");
 }
 
 #[test]

@@ -225,13 +225,29 @@ impl Greet<TcpStream> for Arc<Tls> {
     type Greeted = TlsStream<TcpStream>;
 
     async fn greet(&self, io: TcpStream) -> io::Result<(Self::Greeted, Peer)> {
-        let address = io.peer_addr().ok();
-        let acceptor = TlsAcceptor::from(Arc::clone(&self.current.load().config));
-        let io = acceptor.accept(io).await?;
-        let certificates = io.get_ref().1.peer_certificates();
-        let identity = certificates.and_then(|chain| identity(chain.first()?)).map(Arc::new);
-        Ok((io, Peer { address, identity, ..Peer::default() }))
+        let config = Arc::clone(&self.current.load().config);
+        accept(io, config).await
     }
+}
+
+impl Tls {
+    /// Makes a connection of HTTP/1.1 of one that was accepted, and says who is there: for ports of one's own. Give it a time.
+    ///
+    /// # Errors
+    /// The handshake failed.
+    pub async fn accept_http1(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Peer)> {
+        let mut config = ServerConfig::clone(&self.current.load().config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        accept(io, Arc::new(config)).await
+    }
+}
+
+async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> io::Result<(TlsStream<TcpStream>, Peer)> {
+    let address = io.peer_addr().ok();
+    let io = TlsAcceptor::from(config).accept(io).await?;
+    let certificates = io.get_ref().1.peer_certificates();
+    let identity = certificates.and_then(|chain| identity(chain.first()?)).map(Arc::new);
+    Ok((io, Peer { address, identity, ..Peer::default() }))
 }
 
 fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

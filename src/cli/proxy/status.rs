@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::Extension;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -10,23 +10,23 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use xds::client::proxy::health::State as TypeState;
 use xds::client::proxy::{Proxy, Route, Upstream};
-use xds::{RejectedVariant, Rejections};
+use xds::{Peer, RejectedVariant, Rejections, ServerConfig, TypeUrl};
 
-use crate::cli::type_name;
-
-/// `/proxy`, `/readyz` and `/readyz/TYPE`.
-pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>) -> axum::Router {
-    let readiness = axum::Router::new().route("/readyz/{type}", get(ready)).with_state(proxy.clone());
-    axum::Router::new()
-        .route("/proxy", get(tell))
-        .with_state((proxy, rejections))
-        .route("/readyz", get(async || "ready\n"))
-        .merge(readiness)
-}
-
-async fn tell(State((proxy, rejections)): State<(Proxy, Arc<Rejections>)>) -> impl IntoResponse {
-    let text = report(&proxy, &rejections);
-    ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n"))
+/// `/proxy`, for who may see what all clients do.
+pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerConfig) -> axum::Router {
+    let tell = async move |peer: Option<Extension<Peer>>| {
+        let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
+        if !config.may_inspect(&peer) {
+            return (
+                StatusCode::FORBIDDEN,
+                "the policy does not let this client look at others\n".to_owned(),
+            )
+                .into_response();
+        }
+        let text = report(&proxy, &rejections);
+        ([(CONTENT_TYPE, "application/json")], format!("{text:#}\n")).into_response()
+    };
+    axum::Router::new().route("/proxy", get(tell))
 }
 
 /// How it stands, as JSON.
@@ -92,20 +92,15 @@ fn upstream(upstream: &Upstream) -> Value {
     })
 }
 
-/// A type that nobody asked for yet is not known to be missing, so it is ready.
-async fn ready(State(proxy): State<Proxy>, Path(type_name): Path<String>) -> impl IntoResponse {
-    let type_url = match type_name::parse_any(&type_name) {
-        Ok(type_url) => type_url,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")),
-    };
+/// Whether a type can be had, or anything. A type that nobody asked for yet is not known to be missing, so it is ready.
+pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), String> {
+    let Some(type_url) = type_url else { return Ok(()) };
     let upstreams = proxy.upstreams();
     let states = upstreams.iter().flat_map(|upstream| &upstream.types);
-    let mut missing = states.filter(|(of, state)| *of == type_url && !state.is_readable());
+    let mut missing = states.filter(|(of, state)| of == type_url && !state.is_readable());
     match missing.next() {
-        None => (StatusCode::OK, "ready\n".to_owned()),
-        Some((_, TypeState::Rejected(_, status))) => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("the upstream does not serve it: {status}\n"))
-        }
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the upstream did not answer yet\n".to_owned()),
+        None => Ok(()),
+        Some((_, TypeState::Rejected(_, status))) => Err(format!("the upstream does not serve it: {status}")),
+        Some(_) => Err("the upstream did not answer yet".to_owned()),
     }
 }

@@ -1,0 +1,40 @@
+//! Whether the process is alive, and whether clients should be sent to it, over HTTP.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use xds::{TypeUrl, type_name};
+
+/// What decides: of a type, or of all that there is, `Err` with what is missing.
+pub(super) type Ready = Arc<dyn Fn(Option<&TypeUrl>) -> Result<(), String> + Send + Sync>;
+
+/// `/healthz`, `/readyz` and `/readyz/TYPE`.
+pub(super) fn routes(ready: Ready) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(all))
+        .route("/readyz/{type}", get(one))
+        .with_state(ready)
+}
+
+async fn all(State(ready): State<Ready>) -> impl IntoResponse {
+    answer(ready(None))
+}
+
+async fn one(State(ready): State<Ready>, Path(word): Path<String>) -> impl IntoResponse {
+    match type_name::parse_any(&word) {
+        Ok(type_url) => answer(ready(Some(&type_url))),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+    }
+}
+
+fn answer(ready: Result<(), String>) -> (StatusCode, String) {
+    match ready {
+        Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
+        Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, format!("{missing}\n")),
+    }
+}
