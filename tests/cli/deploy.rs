@@ -65,8 +65,9 @@ fn the_container_is_built_from_files_that_exist_and_starts_with_options_that_it_
         }
     }
     assert!(instructions("RUN ").any(|run| run.ends_with("cargo build --release --locked --bin xds")));
-    assert!(instructions("USER ").last().is_some_and(|user| user != "root"));
-    let words = |name| -> Vec<String> { serde_json::from_str(instructions(name).last().unwrap()).unwrap() };
+    assert!(instructions("USER ").next_back().is_some_and(|user| user != "root"));
+    let words =
+        |name| -> Vec<String> { serde_json::from_str(instructions(name).next_back().unwrap()).unwrap() };
     assert_eq!(words("ENTRYPOINT "), [INSTALLED]);
     let command = words("CMD ");
     let printed = printed(&command.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,0 +1,175 @@
+//! `xds serve` is killed (SIGKILL) and started again while its folder changes: clients keep what they have meanwhile, and get
+//! exactly what differs when they are back.
+//!
+//! Three clients look on: one made of the bare messages, which records every response, and two of the client library, in
+//! delta and in SotW.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", unix))]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use xds::client::Protocol;
+
+use clients::{Library, follow_raw};
+use origin::{Files, Origin, Writer};
+
+#[path = "restart/clients.rs"]
+mod clients;
+#[path = "restart/origin.rs"]
+mod origin;
+
+/// What a client has, and how it came by it.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// The content of each cluster by its name.
+    holds: BTreeMap<String, String>,
+    /// With which version it came.
+    versions: BTreeMap<String, String>,
+    /// The names that it was told are gone.
+    removed: BTreeSet<String>,
+    /// What was sent though the client had this version already, which must be nothing.
+    sent_again: Vec<String>,
+    /// How many streams were opened so far.
+    streams: usize,
+    /// How many resources each response of the newest stream had.
+    responses: Vec<usize>,
+    /// How often the server could not be reached.
+    failures: usize,
+}
+
+/// Waits until it holds.
+async fn until(client: &mut watch::Receiver<Seen>, what: &str, holds: impl FnMut(&Seen) -> bool) -> Seen {
+    if let Ok(seen) = tokio::time::timeout(LONG, client.wait_for(holds)).await {
+        return seen.unwrap().clone();
+    }
+    panic!("waited in vain: {what}; {:?}", client.borrow());
+}
+
+/// The clients of one test.
+struct Clients {
+    delta: Library,
+    sotw: Library,
+    raw: watch::Sender<Seen>,
+}
+
+impl Clients {
+    fn start(origin: &Origin) -> Self {
+        let client = |protocol| Library::start(&origin.address, protocol);
+        let clients = Self {
+            delta: client(Protocol::Delta),
+            sotw: client(Protocol::Sotw),
+            raw: watch::Sender::default(),
+        };
+        clients.connect(origin);
+        clients
+    }
+
+    /// The library comes back by itself, the bare client when it is told to.
+    fn connect(&self, origin: &Origin) {
+        tokio::spawn(follow_raw(origin.address.clone(), self.raw.clone()));
+    }
+
+    fn all(&self) -> [(&'static str, watch::Receiver<Seen>); 3] {
+        [("raw", self.raw.subscribe()), ("delta", self.delta.seen()), ("sotw", self.sotw.seen())]
+    }
+
+    /// All have what the folder has.
+    async fn have(&self, files: &Files) {
+        let newest = files.newest();
+        for (name, mut client) in self.all() {
+            until(&mut client, &format!("{name} has what the folder has"), |seen| seen.holds == newest).await;
+        }
+    }
+
+    /// Kills the server. Everybody notices, and nobody loses anything.
+    async fn lose(&self, origin: &mut Origin) {
+        let before = self.all().map(|(_, client)| client.borrow().failures);
+        origin.kill();
+        for ((name, mut client), before) in self.all().into_iter().zip(before) {
+            let noticed = |seen: &Seen| seen.failures > before;
+            let seen = until(&mut client, &format!("{name} cannot reach the server"), noticed).await;
+            assert_eq!(seen.holds.len(), CLUSTERS, "{name} keeps what it has");
+        }
+    }
+
+    /// Starts the server. What each client was sent first.
+    async fn regain(&self, origin: &mut Origin) {
+        let before = self.all().map(|(_, client)| client.borrow().streams);
+        origin.start();
+        self.connect(origin);
+        for ((name, mut client), before) in self.all().into_iter().zip(before) {
+            until(&mut client, &format!("{name} is back"), |seen| seen.streams > before).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d21_a_server_that_is_killed_while_files_change_takes_nothing_from_its_clients() {
+    let files = Files::new("killed", CLUSTERS);
+    let mut origin = Origin::new(&files);
+    let clients = Clients::start(&origin);
+    clients.have(&files).await;
+    let writer = Writer::start(files);
+    for _ in 0..KILLS {
+        // In the midst of commits.
+        for (name, mut client) in clients.all() {
+            until(&mut client, &format!("{name} is sent changes"), |seen| seen.responses.len() > 2).await;
+        }
+        clients.lose(&mut origin).await;
+        clients.regain(&mut origin).await;
+    }
+    let files = writer.stop();
+    clients.have(&files).await;
+    for (name, client) in clients.all() {
+        let seen = client.borrow();
+        assert_eq!(seen.removed, BTreeSet::new(), "{name} was told that something is gone, which is there");
+        assert_eq!(seen.sent_again, Vec::<String>::new(), "{name} was sent what it had");
+        assert!(seen.streams > KILLS, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d21_s32_after_a_restart_clients_get_exactly_the_difference() {
+    let mut files = Files::new("difference", CLUSTERS);
+    let mut origin = Origin::new(&files);
+    let clients = Clients::start(&origin);
+    clients.have(&files).await;
+    for changed in [0, 7, 1, CLUSTERS] {
+        clients.lose(&mut origin).await;
+        (0..changed).for_each(|cluster| files.change(cluster));
+        clients.regain(&mut origin).await;
+        clients.have(&files).await;
+        // What comes next shows that nothing else came before.
+        files.change(0);
+        clients.have(&files).await;
+        // D21: what did not change is not sent, and where nothing did there is no response.
+        let difference: Vec<_> = [changed, 1].into_iter().filter(|count| *count > 0).collect();
+        // S25: in SotW all clusters come with each change, and none without one.
+        let state = vec![CLUSTERS; difference.len()];
+        for ((name, mut client), sent) in clients.all().into_iter().zip([&difference, &difference, &state]) {
+            let what = format!("{name} is sent {sent:?} resources in {} responses", sent.len());
+            until(&mut client, &what, |seen| seen.responses == **sent).await;
+        }
+    }
+    for (name, client) in clients.all() {
+        assert_eq!(client.borrow().removed, BTreeSet::new(), "{name}");
+        assert_eq!(client.borrow().sent_again, Vec::<String>::new(), "{name}");
+    }
+    // What went while nobody served is told, too, and nothing else is.
+    clients.lose(&mut origin).await;
+    let gone = files.remove(3);
+    clients.regain(&mut origin).await;
+    clients.have(&files).await;
+    for (name, client) in clients.all() {
+        assert_eq!(client.borrow().removed, BTreeSet::from([gone.clone()]), "{name}");
+    }
+    assert_eq!(clients.raw.borrow().responses.iter().sum::<usize>(), 0);
+}
+
+const CLUSTERS: usize = 50;
+const KILLS: usize = 4;
+
+/// How long anything may take.
+const LONG: Duration = Duration::from_secs(30);
