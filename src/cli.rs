@@ -22,6 +22,7 @@ mod health;
 mod listen;
 mod load;
 mod mapping;
+mod metrics;
 mod policy;
 mod proxy;
 mod query;

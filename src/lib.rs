@@ -27,6 +27,8 @@ pub mod admin;
 pub mod explain;
 #[cfg(feature = "folder")]
 pub mod folder;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "rest")]
 pub mod rest;
 pub mod type_name;

@@ -10,8 +10,9 @@ use xds::admin::Admin as Page;
 use xds::client::bootstrap::{Bootstrap, BootstrapError};
 use xds::client::last_good::Secrets;
 use xds::client::proxy::{Proxy, ProxyConfig, Sharing, UpstreamKind};
-use xds::client::{Protocol, StartError};
-use xds::{Observer, Rejections, Server, ServerConfig};
+use xds::client::{Protocol, Recorder, StartError};
+use xds::metrics::Registry;
+use xds::{Rejections, Server, ServerConfig};
 
 use super::Failure;
 use super::admin::Admin;
@@ -19,6 +20,7 @@ use super::config::ConfigFile;
 use super::health;
 use super::listen::Listen;
 use super::mapping::Mapping;
+use super::metrics;
 use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
@@ -173,21 +175,26 @@ impl ProxyCommand {
         runtime.block_on(self.serve(bootstrap, config))
     }
 
-    async fn serve(&self, bootstrap: Bootstrap, config: ServerConfig) -> Result<(), Failure> {
+    async fn serve(&self, bootstrap: Bootstrap, mut config: ServerConfig) -> Result<(), Failure> {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
-        let proxy =
-            self.start(bootstrap, &config).map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
+        let mut registry = Registry::default();
+        let recorder = metrics::upstream_recorder(&mut registry);
+        let started = self.start(bootstrap, &config, Arc::clone(&recorder) as Arc<dyn Recorder>);
+        let proxy = started.map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
         let page = Page::new(proxy.cache());
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;
-        let mut config = config;
         port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        if admin.is_some() {
+            metrics::watch_server(&mut registry, proxy.cache(), &mut config);
+            metrics::watch_proxy(&mut registry, &proxy, &recorder);
+        }
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
-        let config = ServerConfig { observer: Some(Arc::clone(&rejections) as Arc<dyn Observer>), ..config };
+        config.add_observer(Arc::clone(&rejections));
         let server = Server::new(Arc::clone(proxy.cache())).with_config(config.clone());
         let upstreams = {
             let (proxy, rejections) = (proxy.clone(), Arc::clone(&rejections));
@@ -200,15 +207,22 @@ impl ProxyCommand {
         let routes = status::routes(proxy.clone(), rejections, config).merge(health.clone());
         let server = server.with_routes(routes);
         let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);
+        let admin_routes = admin_routes.merge(xds::metrics::routes(registry));
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         port.serve(server, shutdown).await
     }
 
-    fn start(&self, bootstrap: Bootstrap, server: &ServerConfig) -> Result<Proxy, StartError> {
+    fn start(
+        &self,
+        bootstrap: Bootstrap,
+        server: &ServerConfig,
+        recorder: Arc<dyn Recorder>,
+    ) -> Result<Proxy, StartError> {
         let mut builder = Proxy::builder(bootstrap)
             .config(self.config())
             .protocol(if self.sotw { Protocol::Sotw } else { Protocol::Delta })
-            .mapping(Arc::clone(&server.parameters));
+            .mapping(Arc::clone(&server.parameters))
+            .recorder(recorder);
         if let Some(file) = &self.cache_file {
             let secrets = if self.cache_secrets { Secrets::Kept } else { Secrets::LeftOut };
             builder = builder.last_good(file, secrets);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use xds::admin::Admin as Page;
 use xds::folder::{Folder, domains};
+use xds::metrics::Registry;
 use xds::rest::{self, RestConfig};
 use xds::{Cache, Server, ServerConfig, Snapshot};
 
@@ -14,6 +15,7 @@ use super::config::ConfigFile;
 use super::health::{self, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
+use super::metrics;
 use super::running::{LogFormat, shutdown};
 use super::{Failure, Source, load};
 pub(super) use limits::{Limits, count, wait};
@@ -99,8 +101,12 @@ impl Serve {
         let routes = self.rest(&folder, &cache, config.clone()).merge(health.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        let mut registry = Registry::default();
+        if admin.is_some() {
+            metrics::watch_server(&mut registry, &cache, &mut config);
+        }
         let server = Server::new(cache).with_config(config).with_routes(routes);
-        let admin_routes = page.routes(server.clients()).merge(health);
+        let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.abort();

@@ -131,6 +131,11 @@ impl Metrics {
         let help = "Requests that brought another node than the first";
         registry.register("xds_server_node_changes", help, node_changes.clone());
         LIMITS.iter().for_each(|limit| metrics.limit_hit(limit, 0));
+        for protocol in [Protocol::Sotw, Protocol::Delta] {
+            metrics.streams.get_or_create_owned(&StreamLabels::of(&Service::Aggregated, protocol));
+        }
+        metrics.ended.get_or_create_owned(&CodeLabel { code: format!("{:?}", Code::Ok) });
+        metrics.refused.get_or_create_owned(&ReasonLabel { reason: "limit" });
         let awaited = Arc::clone(metrics.propagation.awaited());
         let collector = CacheCollector { cache: Arc::downgrade(cache), types, awaited };
         registry.register_collector(Box::new(collector));

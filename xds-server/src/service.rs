@@ -76,7 +76,7 @@ pub struct ServerConfig {
     pub ttl_user_agents: BTreeSet<String>,
     /// After this time, a tenth more or less, a stream is ended and its client comes back (G14). Default: never.
     pub stream_age: Option<Duration>,
-    /// Is told what happens on streams. Default: nobody.
+    /// Is told what happens on streams; [`add_observer`](Self::add_observer) adds one. Default: nobody.
     pub observer: Option<Arc<dyn Observer>>,
     /// The largest request (G9). Default 16 MiB: 100,000 names with their versions, as a delta client brings them
     /// back after a restart, take 6 MiB. A larger one ends its stream.
@@ -126,6 +126,14 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Tells one more of what happens on streams, after those that are there.
+    pub fn add_observer(&mut self, observer: Arc<impl Observer + 'static>) {
+        self.observer = Some(match self.observer.take() {
+            Some(before) => Arc::new(vec![before, observer as Arc<dyn Observer>]),
+            None => observer,
+        });
+    }
+
     /// Whether a client may be told of TTLs (S38).
     pub(crate) fn honours_ttl(&self, client: &Client) -> bool {
         client.supports_ttl || self.ttl_user_agents.contains(&client.user_agent)
