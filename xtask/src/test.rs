@@ -12,6 +12,8 @@ pub(crate) fn run() -> ExitCode {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         step(Command::new(&cargo).args(["test", "--workspace"]))?;
         let interop = ["test", "--features", "interop", "--test", "interop"];
-        step(Command::new(&cargo).args(interop).env("XDS_PEERS", peers).env("XDS_REQUIRE_PEERS", "1"))
+        step(Command::new(&cargo).args(interop).env("XDS_PEERS", &peers).env("XDS_REQUIRE_PEERS", "1"))?;
+        let browser = ["test", "--features", "interop", "--test", "browser"];
+        step(Command::new(&cargo).args(browser).env("XDS_PEERS", peers).env("XDS_REQUIRE_PEERS", "1"))
     }))
 }
