@@ -61,15 +61,7 @@ impl GrpcPeer {
         metadata: &Value,
     ) -> Option<Self> {
         let mut command = implementation.command("client", target)?;
-        let text = json!({
-            "xds_servers": [{
-                "server_uri": format!("127.0.0.1:{xds_port}"),
-                "channel_creds": [{"type": "insecure"}],
-                "server_features": ["xds_v3"],
-            }],
-            "node": {"id": "interop", "locality": {"region": "here"}, "metadata": metadata},
-        })
-        .to_string();
+        let text = bootstrap_text(&format!("127.0.0.1:{xds_port}"), &json!({"type": "insecure"}), metadata);
         match bootstrap {
             Bootstrap::File(scratch) => {
                 let file = scratch.join("grpc-bootstrap.json");
@@ -78,6 +70,19 @@ impl GrpcPeer {
             }
             Bootstrap::Inline => command.env("GRPC_XDS_BOOTSTRAP_CONFIG", text),
         };
+        Some(Self::start(command))
+    }
+
+    /// The same of a server at `uri` with these channel credentials.
+    pub(crate) fn client_with(
+        implementation: Implementation,
+        target: &str,
+        uri: &str,
+        credentials: &Value,
+        metadata: &Value,
+    ) -> Option<Self> {
+        let mut command = implementation.command("client", target)?;
+        command.env("GRPC_XDS_BOOTSTRAP_CONFIG", bootstrap_text(uri, credentials, metadata));
         Some(Self::start(command))
     }
 
@@ -105,6 +110,18 @@ impl GrpcPeer {
             time::timeout(2 * SOON, self.output.next_line()).await.expect("the program answers in time");
         line.expect("its output is text").expect("the program has not ended")
     }
+}
+
+fn bootstrap_text(uri: &str, credentials: &Value, metadata: &Value) -> String {
+    json!({
+        "xds_servers": [{
+            "server_uri": uri,
+            "channel_creds": [credentials],
+            "server_features": ["xds_v3"],
+        }],
+        "node": {"id": "interop", "locality": {"region": "here"}, "metadata": metadata},
+    })
+    .to_string()
 }
 
 impl Implementation {

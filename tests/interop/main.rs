@@ -16,6 +16,7 @@ mod grpc_peer;
 mod http;
 mod load;
 mod mode;
+mod mtls;
 mod on_demand;
 mod peers;
 mod proxy;

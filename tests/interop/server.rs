@@ -25,7 +25,14 @@ type Log = Arc<Mutex<Vec<String>>>;
 impl Server {
     /// Serves `folder` on a port that the system picks.
     pub(crate) async fn start(folder: &Path) -> Self {
-        Self::start_on(vec!["serve".into(), folder.to_str().expect("a text").into()], 0).await
+        Self::start_with(folder, &[]).await
+    }
+
+    /// The same with further options.
+    pub(crate) async fn start_with(folder: &Path, options: &[&str]) -> Self {
+        let mut arguments = vec!["serve".to_owned(), folder.to_str().expect("a text").to_owned()];
+        arguments.extend(options.iter().map(|option| (*option).to_owned()));
+        Self::start_on(arguments, 0).await
     }
 
     /// A proxy in front of this port, with further options.
