@@ -16,7 +16,7 @@ use super::running::LogFormat;
 
 #[derive(Debug, Args)]
 pub(super) struct Admin {
-    /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port after that of --listen]
+    /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port after that of --listen, or any where that is taken]
     ///
     /// It shows clients, resources, commits and how all of that stands; GET /api/ tells the same to programs. Whoever
     /// reaches it may read it, so it listens for this machine alone.
@@ -68,17 +68,24 @@ impl Admin {
     /// Where other machines can reach it, it is served as `--listen` is: with TLS, to those whom the policy lets inspect.
     pub(super) async fn open(&self, port: &Port) -> Result<Option<AdminPort>, Failure> {
         let listen = port.address();
-        let address = match self.place {
+        let (address, is_asked_for) = match self.place {
             Some(Place::Off) => return Ok(None),
-            Some(Place::At(address)) => address,
-            None => beside(listen),
+            Some(Place::At(address)) => (address, true),
+            None => (beside(listen), false),
         };
         let opened = async {
             let is_local = address.ip().is_loopback();
             let door = port.door().filter(|_| !is_local);
             check_reach(address, port.is_insecure() || door.is_some())?;
             let error = |error| AdminError::Listen { address, error };
-            let listener = TcpListener::bind(address).await.map_err(error)?;
+            let listener = match TcpListener::bind(address).await {
+                // Nobody asked for this one: another server may be there, whose page is its own.
+                Err(taken) if !is_asked_for && taken.kind() == io::ErrorKind::AddrInUse => {
+                    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+                }
+                bound => bound,
+            };
+            let listener = listener.map_err(error)?;
             let address = listener.local_addr().map_err(error)?;
             Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect(), door })
         };
