@@ -51,7 +51,10 @@ async fn the_page_shows_clients_decisions_commits_and_nacks_as_they_come() {
     browser.until("document.querySelector('h2')?.textContent === 'edge-2'").await;
     browser.until("document.body.innerText.includes('synced')").await;
     browser.until(READABLE).await;
+    // The list is as it was left, and so is the line.
     browser.press(&[ESCAPE]).await;
+    browser.until("document.activeElement.textContent === 'edge-2'").await;
+    browser.press(&["/", ESCAPE]).await;
     browser.until(&format!("{ROWS}.length === {}", FLEET.len())).await;
 
     // The tabs are one stop, and arrows go from one to the next.

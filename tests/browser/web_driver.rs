@@ -30,29 +30,7 @@ impl Browser {
     pub(crate) async fn start(driver: &Path, chromium: &Path, name: &str) -> Self {
         let profile = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let profile = profile.join(format!("browser-{}-{name}", std::process::id()));
-        let mut child = Command::new(driver)
-            .arg("--port=0")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the driver starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let port = timeout(LONG, async {
-            loop {
-                let line =
-                    lines.next_line().await.expect("it can be read").expect("it says where it listens");
-                let port =
-                    line.split_once("successfully on port ").map(|(_, port)| port.trim_end_matches('.'));
-                if let Some(port) = port {
-                    return port.parse().expect("a port");
-                }
-            }
-        });
-        let port = port.await.expect("the driver listens in time");
-        // Whatever else it says is of no use, but must not fill the pipe.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let (child, port) = timeout(LONG, start(driver)).await.expect("the driver listens in time");
         let mut arguments: Vec<_> = FLAGS.iter().map(|flag| (*flag).to_owned()).collect();
         arguments.push(format!("--user-data-dir={}", profile.display()));
         let options = json!({ "binary": chromium, "args": arguments });
@@ -170,6 +148,30 @@ impl Browser {
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {}", String::from_utf8_lossy(&body));
         let mut answer: Value = serde_json::from_slice(&body).expect("JSON");
         answer["value"].take()
+    }
+}
+
+/// The driver and its port.
+async fn start(driver: &Path) -> (Child, u16) {
+    // It wants the port that it was given for IPv4 in IPv6 too, and ends when another driver has that.
+    loop {
+        let mut child = Command::new(driver)
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the driver starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        while let Some(line) = lines.next_line().await.expect("it can be read") {
+            if let Some((_, port)) = line.split_once("successfully on port ") {
+                let port = port.trim_end_matches('.').parse().expect("a port");
+                // Whatever else it says is of no use, but must not fill the pipe.
+                tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+                return (child, port);
+            }
+        }
     }
 }
 
