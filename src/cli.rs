@@ -30,6 +30,7 @@ mod resolve;
 mod running;
 mod serve;
 mod tls;
+mod traces;
 mod watch;
 
 /// Parses the command line and does what it says.
@@ -148,6 +149,9 @@ enum Failure {
     Admin(admin::AdminError),
     #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
+    #[cfg(feature = "otel")]
+    #[error("error: --otlp-endpoint {endpoint}: {error}; it has to be a URL such as http://127.0.0.1:4317")]
+    Traces { endpoint: String, error: opentelemetry_otlp::ExporterBuildError },
     #[error("error: the system refuses what a server needs: {0}")]
     System(io::Error),
 }
@@ -164,6 +168,8 @@ impl Failure {
             Self::Query(error) => ExitCode::from(error.exit_code()),
             Self::Proxy(error) => ExitCode::from(error.exit_code()),
             Self::Admin(error) => ExitCode::from(error.exit_code()),
+            #[cfg(feature = "otel")]
+            Self::Traces { .. } => ExitCode::from(2),
             Self::Listen { .. } | Self::Serve(_) | Self::System(_) => ExitCode::from(1),
         }
     }

@@ -24,6 +24,7 @@ use super::metrics;
 use super::running::{LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
+use super::traces::{self, Traces};
 
 mod status;
 
@@ -121,6 +122,8 @@ pub(super) struct ProxyCommand {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
+    traces: Traces,
+    #[command(flatten)]
     admin: Admin,
     #[command(flatten)]
     limits: Limits,
@@ -168,10 +171,10 @@ impl ProxyError {
 
 impl ProxyCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        self.log_format.start();
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        let _traces = self.traces.start(self.log_format, runtime.handle())?;
         let bootstrap = self.bootstrap().map_err(|error| Failure::Proxy(ProxyError::Bootstrap(error)))?;
         let config = self.server_config()?;
-        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         runtime.block_on(self.serve(bootstrap, config))
     }
 
@@ -189,6 +192,7 @@ impl ProxyCommand {
         let shutdown = shutdown().map_err(Failure::System)?;
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        traces::trace(proxy.cache());
         if admin.is_some() {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_proxy(&mut registry, &proxy, &recorder);

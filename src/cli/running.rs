@@ -3,7 +3,12 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+
+/// One of those who see spans and events.
+pub(super) type Beside = Box<dyn Layer<Registry> + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
@@ -14,18 +19,18 @@ pub(super) enum LogFormat {
 }
 
 impl LogFormat {
-    pub(super) fn start(self) {
+    /// Starts the log, and beside it what else wants to see spans and events.
+    pub(super) fn start(self, beside: Option<Beside>) {
         // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
         let default = || EnvFilter::new("info,notify=warn");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
-        let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(io::stderr)
-            .with_ansi(io::stderr().is_terminal());
-        match self {
-            Self::Text => log.with_target(false).init(),
-            Self::Json => log.json().flatten_event(true).init(),
-        }
+        let log = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+        let log: Beside = match self {
+            Self::Text => Box::new(log.with_target(false).with_filter(filter)),
+            Self::Json => Box::new(log.json().flatten_event(true).with_filter(filter)),
+        };
+        let layers: Vec<_> = beside.into_iter().chain([log]).collect();
+        tracing_subscriber::registry().with(layers).init();
     }
 
     /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.

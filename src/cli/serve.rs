@@ -17,6 +17,7 @@ use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics;
 use super::running::{LogFormat, shutdown};
+use super::traces::{self, Traces};
 use super::{Failure, Source, load};
 pub(super) use limits::{Limits, count, wait};
 pub(super) use types::{OptionError, Types};
@@ -51,6 +52,8 @@ pub(super) struct Serve {
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
+    traces: Traces,
+    #[command(flatten)]
     admin: Admin,
     #[command(flatten)]
     limits: Limits,
@@ -60,7 +63,8 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        self.log_format.start();
+        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
+        let _traces = self.traces.start(self.log_format, runtime.handle())?;
         let cache = Cache::new();
         // Before the first commit, which it tells of too.
         let page = self.page(&cache);
@@ -71,7 +75,6 @@ impl Serve {
         for line in load::summary(&self.source, &loaded, &cache) {
             self.log_format.announce(&line);
         }
-        let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         runtime.block_on(self.serve(folder, cache, config, page))
     }
 
@@ -101,6 +104,7 @@ impl Serve {
         let routes = self.rest(&folder, &cache, config.clone()).merge(health.clone());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
+        traces::trace(&cache);
         let mut registry = Registry::default();
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);

@@ -31,6 +31,7 @@
 //! | `client_list` | the same for programs: who is connected |
 //! | `delivery` | waiting until clients have taken a commit |
 //! | `observe` | what happens on streams, for whoever counts it |
+//! | `spans` | commits and the answers to them, for those who trace |
 //! | `metrics` | what Prometheus scrapes, with feature `prometheus` |
 //! | `follow` | commits, to the answers of those whom they concern |
 //! | `rejections` | which variants clients reject |
@@ -48,7 +49,6 @@ mod connections;
 mod csds;
 mod delivery;
 mod driver;
-#[cfg(feature = "prometheus")]
 mod follow;
 mod frame;
 #[cfg(feature = "prometheus")]
@@ -60,6 +60,7 @@ mod requests;
 mod roster;
 mod service;
 pub mod skim;
+mod spans;
 mod storm;
 #[cfg(feature = "tls")]
 mod tls;
@@ -73,6 +74,7 @@ pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
 pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
+pub use spans::{TARGET as TRACE_TARGET, trace_commits};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::delivery::Ledger;
+use super::delivery::{ClientName, Ledger};
 use super::demand::Answer;
 use crate::constraint::Constraints;
 use crate::matching::SetError;
@@ -213,6 +213,11 @@ impl Commit {
     #[must_use]
     pub fn concerned(&self) -> usize {
         self.concerned.len()
+    }
+
+    /// Their clients, with the type.
+    pub fn streams(&self) -> impl Iterator<Item = (ClientName, &TypeUrl)> {
+        self.concerned.iter().map(|ledger| (ledger.stream().client(), ledger.type_url()))
     }
 }
 

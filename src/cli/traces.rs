@@ -1,0 +1,83 @@
+//! The log, and spans of commits for a collector of traces.
+
+use clap::Args;
+use tokio::runtime::Handle;
+use xds::Cache;
+
+use super::Failure;
+use super::running::LogFormat;
+
+#[derive(Debug, Args)]
+pub(super) struct Traces {
+    /// Send spans to this collector: one of each commit, and in it one of each client until it ACKs
+    ///
+    /// It speaks OTLP over gRPC, such as http://127.0.0.1:4317. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say who sends.
+    #[cfg(feature = "otel")]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+}
+
+/// What logs and traces; dropping it sends what is left, and takes 2 s at most.
+#[derive(Debug)]
+pub(super) struct Started {
+    #[cfg(feature = "otel")]
+    provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
+}
+
+impl Traces {
+    /// Starts the log and the traces; the collector is connected to by the runtime.
+    #[cfg(not(feature = "otel"))]
+    pub(super) fn start(&self, log_format: LogFormat, _: &Handle) -> Result<Started, Failure> {
+        log_format.start(None);
+        Ok(Started {})
+    }
+
+    /// Starts the log and the traces; the collector is connected to by the runtime.
+    #[cfg(feature = "otel")]
+    pub(super) fn start(&self, log_format: LogFormat, runtime: &Handle) -> Result<Started, Failure> {
+        use opentelemetry::trace::TracerProvider as _;
+        use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+        use opentelemetry_sdk::Resource;
+        use opentelemetry_sdk::trace::SdkTracerProvider;
+        use tracing::Level;
+        use tracing_subscriber::Layer;
+        use tracing_subscriber::filter::Targets;
+
+        let Some(endpoint) = &self.otlp_endpoint else {
+            log_format.start(None);
+            return Ok(Started { provider: None });
+        };
+        let _runtime = runtime.enter();
+        let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
+        let exporter = exporter.map_err(|error| Failure::Traces { endpoint: endpoint.clone(), error })?;
+        let resource = match std::env::var("OTEL_SERVICE_NAME") {
+            Ok(_) => Resource::builder().build(),
+            Err(_) => Resource::builder().with_service_name("xds").build(),
+        };
+        let provider =
+            SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
+        // Nothing else: what the exporter itself logs must not be sent by it.
+        let commits = Targets::new().with_target(xds::TRACE_TARGET, Level::DEBUG);
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("xds")).with_filter(commits);
+        log_format.start(Some(Box::new(layer)));
+        Ok(Started { provider: Some(provider) })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        #[cfg(feature = "otel")]
+        if let Some(provider) = &self.provider
+            && let Err(error) = provider.shutdown_with_timeout(std::time::Duration::from_secs(2))
+        {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}
+
+/// Traces the commits of a cache from now on, if anybody wants to see them.
+pub(super) fn trace(cache: &Cache) {
+    if tracing::enabled!(target: xds::TRACE_TARGET, tracing::Level::DEBUG) {
+        tokio::spawn(xds::trace_commits(cache));
+    }
+}
