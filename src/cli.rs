@@ -24,6 +24,7 @@ mod load;
 mod mapping;
 mod metrics;
 mod policy;
+mod progress;
 mod proxy;
 mod query;
 mod resolve;

@@ -10,6 +10,7 @@ use xds::folder::lint::{Uncovered, Warning};
 use xds::folder::{Contents, FolderError, FolderErrors, Place, Problem};
 use xds_core::CommitError;
 
+use super::progress::while_working;
 use super::{Failure, Source, load, say};
 
 /// Check a folder: report every mistake and every likely one, or count its resources per type
@@ -51,7 +52,8 @@ pub(super) enum ReportFormat {
 impl Check {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let contents = load::contents(&self.source.open()?);
-        let (errors, mut warnings) = (contents.errors(), contents.warnings());
+        let errors = contents.errors();
+        let mut warnings = while_working("comparing variants and references", || contents.warnings());
         warnings.retain(|warning| !self.allow.iter().any(|kind| kind == warning.kind()));
         match self.format {
             ReportFormat::Text => self.text(&contents, errors.as_ref(), &warnings),

@@ -1,11 +1,12 @@
 //! Loading a folder with a progress bar, and saying what was loaded.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use xds::folder::{Contents, Folder, Loaded, Progress};
 use xds::{Cache, TypeUrl};
 
+use super::progress::LONG;
 use super::{Failure, Source};
 
 /// Loads the folder into the cache.
@@ -72,6 +73,3 @@ fn lines<'a>(
     }
     lines
 }
-
-/// Loads that are shorter show no bar.
-const LONG: Duration = Duration::from_millis(500);

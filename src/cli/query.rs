@@ -18,7 +18,8 @@ use xds::client::{
 use xds::{Parameters, TypeUrl};
 use xds_core::XdstpName;
 
-use super::{Failure, NOTHING, descriptors, type_name};
+use super::progress::{self, Spinner};
+use super::{Failure, NOTHING, counted, descriptors, type_name};
 use connections::{Connections, Listener};
 use show::{Format, Show, What};
 use upstream::Upstream;
@@ -174,6 +175,10 @@ impl Query {
         let protocol = self.upstream.protocol();
         let start = Instant::now();
         let mut patience = Some(start + timeout);
+        // Others print what comes as it comes.
+        let (spinner, mut show_at) = (Spinner::hidden(), (mode == Mode::Get).then(|| start + progress::LONG));
+        spinner.say("waiting for the server");
+        let mut came = 0;
         while mode == Mode::Watch || !view.is_known() {
             tokio::select! {
                 biased;
@@ -184,15 +189,26 @@ impl Query {
                         return Err(QueryError::Unreachable(trouble.told(protocol)));
                     }
                     if let Some(news) = news {
-                        eprintln!("{news}");
+                        spinner.aside(|| eprintln!("{news}"));
                     }
                 }
-                Some((place, event)) = events.recv() => view.on_event(place, event)?,
+                Some((place, event)) = events.recv() => {
+                    if event.is_resource() {
+                        came += 1;
+                        spinner.say(format!("waiting for the rest; {} so far", counted(came, "resource")));
+                    }
+                    view.on_event(place, event)?;
+                }
+                () = until(show_at) => {
+                    show_at = None;
+                    spinner.show();
+                }
                 () = until(patience) => {
                     let is_first = Instant::now() < start + 2 * timeout;
                     // The timers of a stream that was opened meanwhile end later (C5).
                     patience = (is_first && connections.is_any_open()).then(|| start + 2 * timeout + GRACE);
                     if patience.is_none() && mode != Mode::Watch {
+                        drop(spinner);
                         return view.give_up(&connections, protocol, timeout);
                     }
                     if patience.is_none() && connections.trouble().is_none() && !view.is_known() {
@@ -201,6 +217,7 @@ impl Query {
                 }
             }
         }
+        drop(spinner);
         view.end()
     }
 }
@@ -227,6 +244,12 @@ struct Place {
 enum News {
     One(Event<Raw>),
     Many(SetEvent<Raw>),
+}
+
+impl News {
+    fn is_resource(&self) -> bool {
+        matches!(self, Self::One(Event::Changed(_)) | Self::Many(SetEvent::Member(_, Event::Changed(_))))
+    }
 }
 
 impl View {
