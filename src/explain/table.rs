@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use xds_core::Constraints;
-use xds_core::matching::normal::Normal;
+use xds_core::matching::normal::{Normal, Test};
 use xds_core::matching::value_set::ValueSet;
 
 /// One way to be among those a variant is for: all of it has to hold.
@@ -21,9 +21,7 @@ pub struct Row {
 pub fn rows(constraints: &Constraints) -> Option<Vec<Row>> {
     let normal = Normal::of(constraints.formula()).ok()?;
     let alternatives = normal.alternatives().filter(|all| all.len() <= ROWS_LIMIT)?;
-    let cells = |tests: &[(Arc<str>, ValueSet<Arc<str>>)]| {
-        tests.iter().map(|(key, set)| (Arc::clone(key), cell(set))).collect()
-    };
+    let cells = |tests: &[Test]| tests.iter().map(|(key, set)| (Arc::clone(key), cell(set))).collect();
     Some(alternatives.into_iter().map(|tests| Row { cells: cells(tests) }).collect())
 }
 

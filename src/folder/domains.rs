@@ -25,7 +25,7 @@ use super::tree::{self, Entry, Node, Tree};
 /// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it cannot be read.
 #[must_use]
 pub fn domains(root: &Path) -> Domains {
-    let read_file = |file: &&str| Some(read(file, &fs::read(root.join(file)).ok()?).ok()?);
+    let read_file = |file: &&str| read(file, &fs::read(root.join(file)).ok()?).ok();
     FILES.iter().find_map(read_file).unwrap_or_default()
 }
 

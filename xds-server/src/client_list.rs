@@ -1,6 +1,5 @@
 //! Who is connected, for people and their programs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -36,14 +35,19 @@ impl ClientList {
     /// order in which they came. Costs a lock per stream: 10,000 take some milliseconds.
     #[must_use]
     pub fn list(&self) -> Vec<ConnectedClient> {
-        let mut clients = BTreeMap::<_, Vec<_>>::new();
-        for listed in self.0.all() {
-            let Some(about) = listed.about() else { continue };
-            let alone = about.client.id.is_empty().then_some(listed.id);
-            let stream = ClientStream { about, listed };
-            clients.entry((stream.about.client.clone(), alone)).or_default().push(stream);
+        let streams = self.0.all().into_iter();
+        let streams = streams.filter_map(|listed| Some(ClientStream { about: listed.about()?, listed }));
+        let mut streams: Vec<_> = streams.collect();
+        // Stable: those of one client stay in the order in which they were opened.
+        streams.sort_by(|one, other| one.client().cmp(&other.client()));
+        let mut clients: Vec<ConnectedClient> = Vec::new();
+        for stream in streams {
+            match clients.last_mut() {
+                Some(last) if last.streams[0].client() == stream.client() => last.streams.push(stream),
+                _ => clients.push(ConnectedClient { streams: vec![stream] }),
+            }
         }
-        clients.into_values().map(|streams| ConnectedClient { streams }).collect()
+        clients
     }
 
     /// How many streams are open.
@@ -103,6 +107,12 @@ impl ConnectedClient {
 }
 
 impl ClientStream {
+    /// Whose it is; one without a node id is of nobody else's (G6).
+    fn client(&self) -> (&ClientName, Option<u64>) {
+        let client = &self.about.client;
+        (client, client.id.is_empty().then_some(self.listed.id))
+    }
+
     /// A number that no other stream of the server has or had.
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -180,7 +190,7 @@ mod tests {
         let list = ClientList::new(roster);
         let (clusters, nonce) = (TypeUrl::from("example.com/a.Cluster"), || Nonce::FOREIGN);
         let acked = |type_url: &TypeUrl| Verdict::Acked { type_url: type_url.clone(), nonce: nonce() };
-        let (type_url, detail) = (clusters.clone(), "é".repeat(5000).into());
+        let (type_url, detail) = (clusters.clone(), "é".repeat(5000));
         stream.note(&Event::Answered(&Verdict::Nacked { type_url, nonce: nonce(), detail }));
         stream.note(&Event::Answered(&acked(&"example.com/a.Route".into())));
         let nack = list.list()[0].last_nack().unwrap();

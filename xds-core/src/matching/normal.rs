@@ -27,6 +27,9 @@ pub struct TooComplex {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MeaningDigest(pub [u8; 16]);
 
+/// What a key has to be.
+pub type Test = (Arc<str>, ValueSet<Arc<str>>);
+
 /// What a formula means, whatever way it was written.
 #[derive(Debug, Clone)]
 pub struct Normal(Form);
@@ -149,7 +152,7 @@ impl Normal {
     /// The formula as alternatives, each a set of values by key; keys that do not matter are left out. Without any it never
     /// holds. `None` when it is too entangled to be written so.
     #[must_use]
-    pub fn alternatives(&self) -> Option<Vec<&[(Arc<str>, ValueSet<Arc<str>>)]>> {
+    pub fn alternatives(&self) -> Option<Vec<&[Test]>> {
         self.residual().is_none().then(|| self.cubes().iter().map(Cube::tests).collect())
     }
 
