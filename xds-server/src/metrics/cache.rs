@@ -74,7 +74,8 @@ impl Collector for CacheCollector {
         // With the cache its numbers go.
         let Some(cache) = self.cache.upgrade() else { return Ok(()) };
         let by_type = self.by_type(&cache);
-        let gauges: [(&str, &str, fn(&OfType) -> usize); 5] = [
+        type Of = fn(&OfType) -> usize;
+        let gauges: [(&str, &str, Of); 5] = [
             ("xds_cache_resources", "Names that have a resource", |of| of.resources),
             ("xds_cache_variants", "Variants of all names", |of| of.variants),
             ("xds_cache_subscriptions", "Streams that ask for the type", |of| of.subscriptions),
