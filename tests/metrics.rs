@@ -46,7 +46,7 @@ impl Served {
         let (address, metrics) = (listener.local_addr().unwrap(), admin.local_addr().unwrap());
         let server = Server::new(Arc::clone(&cache)).with_config(config);
         tokio::spawn(server.serve(listener, std::future::pending()));
-        tokio::spawn(xds::admin::serve(admin, routes(registry), [""; 0].into_iter().collect()));
+        tokio::spawn(xds::admin::serve(admin, routes(registry), [""; 0].into_iter().collect(), None));
         Self { cache, address, metrics }
     }
 
