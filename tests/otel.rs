@@ -1,5 +1,4 @@
 //! `--otlp-endpoint`: a collector of traces in this process, which is sent the span of a commit.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader};
