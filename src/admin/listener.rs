@@ -42,7 +42,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
             let Some(door) = door else { return converse(stream, service).await };
             match timeout(HEAD_WAIT, door.tls.accept_http1(stream)).await {
                 Ok(Ok((stream, peer))) if door.authorizer.may_inspect(&peer) => {
-                    converse(stream, service).await
+                    converse(stream, service).await;
                 }
                 Ok(Ok((_, peer))) => tracing::info!(
                     identity = peer.name(),

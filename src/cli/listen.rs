@@ -41,6 +41,9 @@ pub(super) struct Listen {
     insecure: bool,
 }
 
+/// What was read before anything is opened.
+type Files = (Option<Arc<Tls>>, Option<Arc<PolicyFile>>);
+
 /// Why the port cannot be opened as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
@@ -79,7 +82,7 @@ impl Listen {
         Ok(Port { listener, address, is_insecure, tls, policy, followers: JoinSet::new() })
     }
 
-    fn read(&self) -> Result<(Option<Arc<Tls>>, Option<Arc<PolicyFile>>), ListenError> {
+    fn read(&self) -> Result<Files, ListenError> {
         let files = self.listen_cert.clone().zip(self.listen_key.clone());
         let is_private = self.listen.ip().is_loopback() || files.is_some() || self.insecure;
         if !is_private {

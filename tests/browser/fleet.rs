@@ -35,7 +35,7 @@ impl Fleet {
         let server = Server::new(Arc::clone(&cache));
         let admin_listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let admin = admin_listener.local_addr().expect("an address");
-        tokio::spawn(admin::serve(admin_listener, page.routes(server.clients()), HostNames::default()));
+        tokio::spawn(admin::serve(admin_listener, page.routes(server.clients()), HostNames::default(), None));
         tokio::spawn(server.serve(listener, std::future::pending()));
         Self { cache, admin, uri }
     }

@@ -163,7 +163,8 @@ mod tests {
         let listing = roster.list(cache.watch(), "ADS delta".into());
         let client = ClientName { id: id.into(), cluster: "web".into() };
         let parameters = Parameters::from_iter([("env", "prod")]);
-        listing.name(About { client, user_agent: "envoy".into(), parameters });
+        let peer = crate::peer::Peer::default();
+        listing.name(About { client, user_agent: "envoy".into(), parameters, peer });
         listing
     }
 
