@@ -3,6 +3,7 @@
 //! The crates for it come with some sixty others, or with a licence that we do not take.
 
 use std::fs;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
-/// Chromium without a window. It ends with its driver, which is killed when this is dropped.
+/// Chromium without a window. It ends, and its driver after it, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Browser {
     _driver: Child,
@@ -177,6 +178,18 @@ async fn start(driver: &Path) -> (Child, u16) {
 
 impl Drop for Browser {
     fn drop(&mut self) {
+        // A driver that is killed leaves its browser behind: the session has to end first.
+        let (port, path) = (self.port, format!("/session/{}", self.session));
+        let end = || -> io::Result<()> {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_read_timeout(Some(LONG))?;
+            write!(stream, "DELETE {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")?;
+            // It answers when the browser has ended.
+            stream.read(&mut [0; 64]).map(drop)
+        };
+        if let Err(error) = end() {
+            eprintln!("the browser may still run: {error}");
+        }
         _ = fs::remove_dir_all(&self.profile);
     }
 }
