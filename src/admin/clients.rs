@@ -102,6 +102,7 @@ fn row(client: &ConnectedClient, words: usize) -> Value {
         "id": &*client.name().id,
         "cluster": &*client.name().cluster,
         "path": path(client.name(), streams.first()),
+        "identity": Some(client.identity()).filter(|identity| !identity.is_empty()),
         "user_agent": client.user_agent(),
         "parameters": parameters(client.parameters()),
         "stream_count": streams.len(),

@@ -97,8 +97,9 @@ impl Access {
         &self.parameters
     }
 
-    /// What a client is taken to have that says so of itself.
-    pub(crate) fn overlay(&self, claimed: &Parameters) -> Parameters {
+    /// What a client is taken to have that says this of itself.
+    #[must_use]
+    pub fn overlay(&self, claimed: &Parameters) -> Parameters {
         if self.parameters.is_empty() { claimed.clone() } else { overlaid(claimed, &self.parameters) }
     }
 

@@ -409,7 +409,9 @@ impl Driver {
         if is_new {
             let client = self.client();
             let Client { user_agent, parameters, .. } = client;
-            let (user_agent, parameters) = (user_agent.clone(), parameters.clone());
+            let user_agent = user_agent.clone();
+            let parameters =
+                self.access.as_ref().map_or_else(|| parameters.clone(), |access| access.overlay(parameters));
             let (client, peer) = (client.name(), self.peer.clone());
             self.listing.name(About { client, user_agent, parameters, peer });
         }

@@ -141,12 +141,14 @@ mod tests {
         both.ack("EDS", "1");
         both.ack("CDS", "2");
         one.ack("EDS", "1");
-        (both.sent(), one.sent());
+        both.sent();
+        one.sent();
         let mut follower = Follower::new(100);
         let second = commit(&cache, "EDS a=2; CDS c=2");
         let followed = follower.follow(&second);
         assert_eq!((followed.undecided(), told(&mut follower)), (3, String::new()));
-        (both.sent(), one.sent());
+        both.sent();
+        one.sent();
         one.nack("EDS", "2");
         one.sent();
         assert_eq!(told(&mut follower), "2:one:ClusterLoadAssignment:bad");
