@@ -36,7 +36,8 @@ impl LogFormat {
     /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.
     pub(super) fn announce(self, line: &str) {
         match self {
-            Self::Text => println!("{line}"),
+            // Who reads no further has seen what he waited for.
+            Self::Text => super::say(line),
             Self::Json => tracing::info!("{}", line.trim_start()),
         }
     }

@@ -69,7 +69,8 @@ mod tests {
         let cases: [(&str, &[&str]); 8] = [
             ("env=prod,version!=v1", &["env: prod; version: not v1"]),
             ("env in (prod,canary)", &["env: canary or prod"]),
-            ("env=prod || zone=b", &["env: prod", "zone: b"]),
+            // Rows do not meet: each client is in one of them.
+            ("env=prod || zone=b", &["env: prod", "env: not prod; zone: b"]),
             ("beta,!canary", &["beta: any; canary: absent"]),
             ("env,env!=prod", &["env: any but prod"]),
             ("k=\"\"", &["k: \"\""]),

@@ -178,7 +178,12 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
     if !terms.accepts_http1 {
         builder = builder.http2_only();
     }
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(terms.keepalive);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(terms.keepalive)
+        // Streams are limited as a whole (G9), and a proxy may bring those of many clients over one connection.
+        .max_concurrent_streams(None);
     // Without a timer hyper would wait for headers for ever.
     builder.http1().timer(TokioTimer::new());
     builder

@@ -283,7 +283,11 @@ impl Driver {
                         continue;
                     }
                     (Next::Wait { .. }, _) if !self.is_open => return Poll::Ready(Status::ok("")),
-                    (Next::Wait { until }, _) => self.wait(until),
+                    (Next::Wait { until }, _) => {
+                        // What it waits for is content, and nobody can make way for that.
+                        self.starting = None;
+                        self.wait(until);
+                    }
                     (Next::Close(error), _) => return Poll::Ready(self.close(&error)),
                 },
                 Room::Free | Room::Taken => {}

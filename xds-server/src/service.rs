@@ -279,10 +279,12 @@ impl Server {
             set_all(&health, ServingStatus::NotServing).await;
             synced(&cache).await;
             set_all(&health, ServingStatus::Serving).await;
-            shutdown.await;
+            std::future::pending().await
         };
         tokio::select! {
             result = &mut serving => return result.map_err(ServeError::Accept),
+            // It may be what commits, so it runs from the start.
+            () = shutdown => {}
             () = report => {}
         }
         set_all(&health, ServingStatus::NotServing).await;

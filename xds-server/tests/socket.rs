@@ -309,6 +309,25 @@ async fn a_hundred_streams_that_come_and_go_leave_the_cache_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_connection_may_have_hundreds_of_streams() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", "1");
+    let server = Running::new(&cache).await;
+    let channel = server.channel().await;
+    let mut streams = Vec::new();
+    for _ in 0..300 {
+        let (requests, receiver) = mpsc::channel(1);
+        let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
+        let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await.unwrap();
+        requests.send(ask(CLUSTER, &[])).await.unwrap();
+        streams.push((requests, responses.into_inner()));
+    }
+    for (_, responses) in &mut streams {
+        assert_eq!(next(responses).await.unwrap().unwrap().resources.len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn health_and_reflection_answer() {
     let cache = Cache::new();
     let server = Running::new(&cache).await;
