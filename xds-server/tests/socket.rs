@@ -381,6 +381,7 @@ struct Told(std::sync::Mutex<Vec<String>>);
 impl Observer for Told {
     fn on_event(&self, client: &skim::Client, event: Event<'_>) {
         let text = match event {
+            Event::Accepted { protocol, .. } => format!("accepted {protocol:?}"),
             Event::Opened => format!("{} opened", client.id),
             Event::Ended { code, .. } => format!("ended {code:?}"),
             Event::Sent(response) => format!("sent {}", response.nonce),
@@ -412,7 +413,8 @@ async fn g7_d5_an_observer_is_told_what_happens_on_a_stream() {
     drop(requests);
     assert!(next(&mut responses).await.unwrap().is_none());
     let told = told.0.lock().unwrap().clone();
-    let expected = ["one opened", "sent 1", "Acked", "NodeChanged", "StaleNonce", "ended Ok"];
+    let expected =
+        ["accepted Delta", "one opened", "sent 1", "Acked", "NodeChanged", "StaleNonce", "ended Ok"];
     assert_eq!(told, expected);
 }
 
