@@ -279,7 +279,7 @@ impl Server {
             set_all(&health, ServingStatus::NotServing).await;
             synced(&cache).await;
             set_all(&health, ServingStatus::Serving).await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             result = &mut serving => return result.map_err(ServeError::Accept),
