@@ -224,6 +224,7 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
         }
         .encode_to_vec(),
         Protocol::Delta => DeltaDiscoveryResponse {
+            system_version_info: version,
             resources,
             type_url,
             nonce,

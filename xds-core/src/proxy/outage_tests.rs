@@ -61,6 +61,19 @@ fn v26_c9b_a_chain_passes_constraints_and_versions_on_and_outlives_its_origin() 
 }
 
 #[test]
+fn d32_the_first_part_of_a_wildcard_is_no_full_state() {
+    let mut world = World::scripted(Protocol::Delta);
+    let mut leaf = world.sotw_leaf("CDS", "*");
+    world.run();
+    world.get("CDS v1+ n1: a[]=1");
+    assert_eq!(leaf.sent(), "", "a client that comes back would delete the rest");
+    world.get("CDS v1+ n2: b[]=1");
+    assert_eq!(leaf.sent(), "");
+    world.get("CDS v1 n3: c[]=1");
+    assert_eq!(leaf.sent(), "n1 CDS a=1 b=1 c=1");
+}
+
+#[test]
 fn what_changed_while_an_upstream_was_away_is_told_when_it_is_back() {
     for protocol in PROTOCOLS {
         let mut world = World::new(protocol, "CDS a=1 b=1 c[env=p]=1", ProxyConfig::default());

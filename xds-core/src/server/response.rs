@@ -42,6 +42,19 @@ pub struct Response {
     pub version: Version,
     /// The resources and removals.
     pub bodies: Vec<Arc<Body>>,
+    /// What comes next.
+    pub rest: Rest,
+}
+
+/// What comes after a response.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// Nothing that was to be in it.
+    #[default]
+    None,
+    /// The next part of it (D32). The protocol has no word for that, so `system_version_info`, which is for people, ends with a
+    /// plus sign: our own clients do not take the first part of a wildcard for all of it.
+    Part,
 }
 
 impl Response {
@@ -55,7 +68,10 @@ impl Response {
 
     /// Appends the same. Of the space that it takes 128 bytes are enough with the types of Envoy.
     pub fn put_head(&self, buffer: &mut BytesMut) {
-        put_field(buffer, 1, &self.version.digits());
+        match self.rest {
+            Rest::None => put_field(buffer, 1, &self.version.digits()),
+            Rest::Part => put_field(buffer, 1, &[&self.version.digits()[..], &[CONTINUED]].concat()),
+        }
         put_field(buffer, 4, self.type_url.as_str().as_bytes());
         put_field(buffer, 5, self.nonce.text().as_bytes());
     }
@@ -63,7 +79,8 @@ impl Response {
     /// How many bytes it takes encoded, without what gRPC adds.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let head = [self.version.digits().len(), self.type_url.as_str().len(), self.nonce.len()];
+        let mark = if self.rest == Rest::Part { 1 } else { 0 };
+        let head = [self.version.digits().len() + mark, self.type_url.as_str().len(), self.nonce.len()];
         head.into_iter().map(field_len).chain(self.bodies.iter().map(|body| body.len())).sum()
     }
 
@@ -73,6 +90,9 @@ impl Response {
         self.bodies.iter().map(|body| body.resources()).sum()
     }
 }
+
+/// Stands behind the version of a response in delta that the next one continues.
+pub(crate) const CONTINUED: u8 = b'+';
 
 /// What a client said about a response.
 #[derive(Debug, Clone, PartialEq, Eq)]

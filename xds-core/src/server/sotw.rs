@@ -13,7 +13,7 @@ use super::handle::{Handle, asking_for};
 use super::order::Release;
 use super::progress::{Answer, Others, Progress, Step};
 use super::report::TypeReport;
-use super::response::{Next, Response, Service, StreamError, Verdict};
+use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
 use super::responses::Held;
 use super::types::{self, TypeState, Types};
 use crate::access::Access;
@@ -250,7 +250,7 @@ fn respond(
         let progress = &mut types.state(at).progress;
         progress.sent(now, nonce, Held::nothing(), snapshot);
         let errors = Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
-        return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors] }));
+        return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
     let is_unknown = |subscription: &Subscription, update: &Update, gone: &Variant| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::fixture::{Delta, Sotw, payload, type_url};
+use super::{Next, Rest};
 use crate::{Cache, Constraints, Resource, Transaction, VariantId};
 
 const MIB: usize = 1 << 20;
@@ -45,6 +46,23 @@ fn d32_g10_a_large_answer_goes_in_parts_by_name_and_each_is_answered_for_itself(
     assert_eq!(short(&client.sent()), "n4 EDS c");
     client.ack("EDS", "4");
     assert_eq!(short(&client.sent()), "n5 EDS d");
+}
+
+#[test]
+fn d32_each_part_but_the_last_says_that_more_follows() {
+    let cache = Cache::new();
+    large(&cache, "CDS");
+    let mut client = Delta::new(&cache);
+    client.ask("CDS", "*");
+    let mut marks = Vec::new();
+    while let Next::Send(response) = client.stream.next(client.now, &cache.snapshot()) {
+        marks.push(response.rest == Rest::Part);
+        // The first field, with its tag and length before it.
+        let head = response.head();
+        let version = &head[2..2 + usize::from(head[1])];
+        assert_eq!(version.last() == Some(&b'+'), response.rest == Rest::Part);
+    }
+    assert_eq!(marks, [true, true, false]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::handle::Handle;
 use super::order::{self, Gate, Release};
 use super::progress::Progress;
-use super::response::{Next, Response, Service, StreamError};
+use super::response::{Next, Response, Rest, Service, StreamError};
 use super::responses::Held;
 use super::responses::Part;
 use super::unsettled::Referrer;
@@ -264,7 +264,8 @@ impl<O: Owed> Types<O> {
                 Nonce::nth(*last_nonce)
             });
             if let Some((nonce, Part { version, bodies, .. })) = part {
-                let response = Response { type_url: type_url.clone(), nonce, version, bodies };
+                let rest = Self::rest(progress.responses.has_parts());
+                let response = Response { type_url: type_url.clone(), nonce, version, bodies, rest };
                 return (Next::Send(response), true);
             }
             if let Some(gate) = self.sort_out(at, now, snapshot) {
@@ -356,7 +357,7 @@ impl<O: Owed> Types<O> {
         let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
         let nonce = self.next_nonce();
         self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
-        Ok(Response { type_url, nonce, version: Version(0), bodies })
+        Ok(Response { type_url, nonce, version: Version(0), bodies, rest: Rest::None })
     }
 
     /// Lets go the held removals of a type that may be; their names.
@@ -395,7 +396,7 @@ impl<O: Owed> Types<O> {
         if parts.len() == 1 {
             progress.sent(now, nonce, held, snapshot);
             let bodies = std::iter::once(resources).chain(besides).collect();
-            return Response { type_url, nonce, version, bodies };
+            return Response { type_url, nonce, version, bodies, rest: Rest::None };
         }
         let (first, mut after) = parts.remove(0);
         let content = held.part(None, after.as_ref());
@@ -409,7 +410,12 @@ impl<O: Owed> Types<O> {
             last.bodies.extend(besides);
         }
         progress.sent_first(now, nonce, content, rest, snapshot);
-        Response { type_url, nonce, version, bodies: vec![first] }
+        Response { type_url, nonce, version, bodies: vec![first], rest: Self::rest(true) }
+    }
+
+    /// In SotW the version is what a client gives back, and a part there is a whole of what it names.
+    fn rest(has_parts: bool) -> Rest {
+        if has_parts && !O::IS_SOTW { Rest::Part } else { Rest::None }
     }
 
     /// A nonce that was not used on this stream (S2, D7).

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Judge;
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
+use crate::client::Protocol;
 use crate::client::accepted::Accepted;
 use crate::client::failure::Failure;
 use crate::client::overlap::{Changes, Why};
@@ -15,6 +16,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::resource::VariantId;
+use crate::server::CONTINUED;
 
 /// Whose state an event changes, of those whose parameters it is about.
 #[derive(Clone, Copy)]
@@ -230,6 +232,10 @@ impl Judge<'_> {
 
     /// A glob or wildcard is known once a response came that was made when the server knew of it.
     fn mark_collections(&mut self, outcome: &mut Outcome) {
+        // D32: what is to come is known to be missing.
+        if self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED) {
+            return;
+        }
         let bit = 1 << self.server;
         for at in self.watched.collections.clone() {
             let entry = self.watched.entry_mut(at);
