@@ -123,7 +123,7 @@ fn s24_parts_of_what_is_no_longer_asked_for_are_not_sent() {
     let mut client = Delta::new(&cache);
     client.ask("EDS", "a b c d e");
     let first = client.stream.next(client.now, &cache.snapshot());
-    assert!(matches!(first, super::Next::Send(_)));
+    assert!(matches!(first, Next::Send(_)));
     client.ask("EDS", "-a -b -c -d -e");
     assert_eq!(client.sent(), "");
 }
