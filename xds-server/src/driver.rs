@@ -444,6 +444,8 @@ impl Driver {
     fn makes_way(&mut self) -> bool {
         let is_storm = self.starting.is_none() && self.storm.exceeds(self.config.storm);
         if !is_storm {
+            // The next storm is another one.
+            self.courtesy = Courtesy::default();
             return false;
         }
         let now = Instant::now();

@@ -340,7 +340,7 @@ async fn set_all(health: &HealthReporter, status: ServingStatus) {
 }
 
 /// G13: before the first commit nobody can be told anything, so clients are better off elsewhere.
-pub(crate) async fn synced(cache: &Cache) {
+async fn synced(cache: &Cache) {
     // Before the look, so that no commit comes in between.
     let mut commits = cache.commits(1);
     while !cache.read(Snapshot::is_synced) {
