@@ -31,6 +31,7 @@ mod errors_tests;
 mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod gone;
 mod handle;
 #[cfg(test)]
 mod locators_tests;

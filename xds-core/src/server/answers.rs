@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::gone::Gone;
 use super::handle::Handle;
-use super::progress::{Gone, Progress};
+use super::progress::Progress;
 use super::response::Verdict;
 use super::responses::{Held, Part};
 use crate::cache::{Membership, Snapshot, Standing};

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use super::body::Shape;
 use super::failure::Failure;
+use super::gone::Gone;
 use super::handle::{Handle, asking_for};
-use super::order::Release;
 use super::response::StreamError;
 use super::responses::Responses;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
-use crate::cache::refs::References;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
@@ -97,31 +96,6 @@ pub(super) enum Answer {
     Variants(Vec<Arc<Variant>>),
     /// Nothing: what the client is told.
     Gone(Vec<Handle>),
-}
-
-/// A resource that no longer exists and that the client may still use (S33).
-#[derive(Debug)]
-pub(super) enum Gone {
-    /// The client was not told yet. Its last content, and the commit that removed it, are unknown when the client brought
-    /// the name from another stream.
-    Held { variant: Option<Arc<Variant>>, removed_at: Revision, since: Duration },
-    /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
-    Told {
-        /// What that names.
-        references: References,
-    },
-}
-
-impl Gone {
-    fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
-        let Self::Held { since, variant, .. } = self else { return None };
-        match release {
-            Release::Later => None,
-            Release::Now(used) | Release::AfterGrace(used) if used.contains(name) => None,
-            Release::Now(_) if variant.is_some() => Some(*since),
-            Release::Now(_) | Release::AfterGrace(_) => Some(*since + grace),
-        }
-    }
 }
 
 impl Progress {
@@ -369,128 +343,6 @@ impl Progress {
             self.drop_replaced(&mut step.gone, snapshot);
         }
         Ok(step)
-    }
-
-    /// T31: what is gone is told with the variant that takes its place.
-    fn drop_replaced(&mut self, told: &mut Vec<Handle>, snapshot: &Snapshot) {
-        let replaced = self.gone.keys().filter(|handle| self.is_replaced(handle, snapshot));
-        for handle in replaced.cloned().collect::<Vec<_>>() {
-            if let Some(Gone::Held { removed_at, .. }) = self.gone.remove(&handle) {
-                told.push(handle);
-                self.responses.tell(removed_at);
-            }
-        }
-    }
-
-    /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps something else of the client cannot be
-    /// held beside it.
-    fn is_replaced(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
-        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
-        self.is_known_gone(handle, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some())
-                || self.meets_others(handle, snapshot))
-    }
-
-    /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone for one locator beside what
-    /// another one gets now, and they overlap.
-    pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
-        let Some(membership) = &self.membership else { return false };
-        if self.gone.is_empty() && !membership.position().is_behind(snapshot) {
-            return false;
-        }
-        let update = membership.update(snapshot);
-        let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed.chain(self.held()).any(|variant| {
-            let handle = self.handle(variant);
-            !self.is_known_gone(&handle, snapshot) && self.meets_others(&handle, snapshot)
-        })
-    }
-
-    /// Whether what the client gets of the name overlaps this.
-    fn meets_others(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let (Some(constraints), Some(variants)) =
-            (&handle.constraints, snapshot.get(&self.type_url, &handle.name))
-        else {
-            return false;
-        };
-        let chosen = self.chosen(&handle.name, snapshot);
-        let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
-        // What is too complex to judge was judged when it was taken.
-        variants.meeting(constraints).is_ok_and(|met| met.iter().any(is_chosen))
-    }
-
-    /// S33: removals of a type that others refer to wait; on demand all do.
-    pub(super) fn holds_removals(&self) -> bool {
-        self.is_on_demand || !self.known.referrers.is_empty()
-    }
-
-    /// Whether a removal of something with this name waits.
-    pub(super) fn holds(&self, name: &ResourceName) -> bool {
-        let of_name = self.gone.range(Handle::of_name(name)..).take_while(|(handle, _)| handle.name == *name);
-        of_name.into_iter().any(|(_, gone)| matches!(gone, Gone::Held { .. }))
-    }
-
-    /// The contents that are held, as far as they are known.
-    pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Variant>> {
-        self.gone.values().filter_map(|gone| match gone {
-            Gone::Held { variant, .. } => variant.as_ref(),
-            Gone::Told { .. } => None,
-        })
-    }
-
-    /// When the first of what is held may be let go.
-    pub(super) fn release_at(
-        &self,
-        release: &Release,
-        grace: Duration,
-        snapshot: &Snapshot,
-    ) -> Option<Duration> {
-        let known = self.gone.iter().filter(|(handle, _)| self.is_known_gone(handle, snapshot));
-        known.filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
-    }
-
-    /// Lets go what may be.
-    ///
-    /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
-    /// for them (D29).
-    pub(super) fn release(
-        &mut self,
-        release: &Release,
-        grace: Duration,
-        now: Duration,
-        snapshot: &Snapshot,
-    ) -> Vec<Handle> {
-        let is_due = |(handle, gone): &(&Handle, &Gone)| {
-            gone.release_at(&handle.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_known_gone(handle, snapshot)
-        };
-        let due = self.gone.iter().filter(is_due);
-        let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();
-        released.iter().for_each(|handle| self.told(handle));
-        released
-    }
-
-    /// The client is told that something is gone, if it had it.
-    fn told(&mut self, handle: &Handle) {
-        if let Some(Gone::Held { removed_at, .. }) = self.gone.get(handle) {
-            self.responses.tell(*removed_at);
-        }
-        // X13: a client drops the member of a glob that it is told is gone.
-        let is_listed = self.subscription.lists_name(&handle.name);
-        // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and goes on asking for it.
-        if self.known.full_state || self.selects_all() || self.tells_unresolved() || !is_listed {
-            self.gone.remove(handle);
-        } else if let Some(gone) = self.gone.get_mut(handle) {
-            let references = gone.references();
-            *gone = Gone::Told { references };
-        }
-    }
-
-    /// The client is told that nothing with a name is there.
-    pub(super) fn told_all(&mut self, name: &ResourceName) {
-        let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
-        held.iter().for_each(|handle| self.told(handle));
     }
 
     /// The variants that a locator gets: one, unless its name is a glob (X12).

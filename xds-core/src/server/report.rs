@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::progress::{Gone, Progress, is_sent};
+use super::gone::Gone;
+use super::progress::{Progress, is_sent};
 use super::types::{Owed, TypeState, Types};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;

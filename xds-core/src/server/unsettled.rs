@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::progress::{Gone, Progress};
+use super::gone::Gone;
+use super::progress::Progress;
 use super::responses::Open;
 use crate::cache::refs::{Naming, References, Target};
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
