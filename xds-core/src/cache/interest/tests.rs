@@ -4,7 +4,7 @@ use super::*;
 use crate::matching::KeySetRule;
 use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
 use crate::subscription::{Asked, Locator, Subscription};
-use crate::variants::Form;
+use crate::variants::{Form, Variant};
 
 /// What happens, as places in the tables below.
 #[derive(Debug, Clone)]

@@ -1,0 +1,310 @@
+//! What goes into a delta response.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Owed;
+use crate::cache::{Snapshot, Update};
+use crate::constraint::Constraints;
+use crate::name::{ResourceName, Revision};
+use crate::server::body::Body;
+use crate::server::clusters_sent::ClustersSent;
+use crate::server::gone::Gone;
+use crate::server::handle::Handle;
+use crate::server::progress::{Answer, Others, Progress};
+use crate::server::responses::Held;
+use crate::variants::{Form, Variant};
+use crate::xdstp::{self};
+
+/// What goes into a response.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    /// An update that goes as it is, with the body that the streams of a class share.
+    pub(super) shared: Option<Arc<Update>>,
+    /// What goes besides, or instead.
+    pub(super) changed: BTreeMap<Handle, Arc<Variant>>,
+    pub(super) removed: BTreeSet<Handle>,
+    /// Told without their content (D26).
+    pub(super) heartbeats: Vec<Arc<Variant>>,
+    /// Names that stand for nothing (D24).
+    pub(super) unresolved: BTreeSet<ResourceName>,
+}
+
+impl Content {
+    /// An update as it is, unless it tells of a name whose removal waits: that is told only to who asks for it (S33, D10).
+    fn share(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>) {
+        if !update.absent.iter().any(|name| progress.holds(name)) {
+            self.shared = Some(Arc::clone(update));
+            return;
+        }
+        let changed = update.changed.iter().map(|variant| (progress.handle(variant), Arc::clone(variant)));
+        self.changed.extend(changed);
+        for handle in progress.told_at_once(update).collect::<Vec<_>>() {
+            if handle.constraints.is_none() && progress.holds(&handle.name) {
+                if !owed.locators.has_name(&handle.name) {
+                    continue;
+                }
+                progress.told_all(&handle.name);
+            }
+            self.removed.insert(handle);
+        }
+    }
+
+    /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
+    pub(super) fn first_answer(
+        &mut self,
+        progress: &mut Progress,
+        owed: &Owed,
+        update: &Arc<Update>,
+        clusters_sent: &ClustersSent,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) {
+        if owed.brought.is_empty() {
+            self.share(progress, owed, update);
+        } else {
+            let is_endpoints = progress.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+            for variant in &update.changed {
+                let version = variant.version_in(progress.form()).to_string();
+                let is_equal = owed.brought.get(variant.name()) == Some(&version);
+                // D9: an assignment is sent though its version is equal when its cluster was.
+                if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
+                    self.changed.insert(progress.handle(variant), Arc::clone(variant));
+                }
+            }
+            self.removed.extend(progress.told_at_once(update));
+            self.removed.extend(
+                owed.brought
+                    .iter()
+                    .flat_map(|(name, version)| progress.deny_brought(name, version, snapshot)),
+            );
+            let covers = |name: &ResourceName| progress.subscription.covers(name);
+            let is_covered =
+                |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
+            let brought = owed.brought.keys().filter(is_covered);
+            let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
+            for name in gone {
+                let handle = Handle::of_name(name);
+                if progress.holds_removals() {
+                    // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
+                    self.removed.remove(&handle);
+                    let removed_at = Revision::ZERO;
+                    progress.gone.insert(handle, Gone::Held { variant: None, removed_at, since: now });
+                } else {
+                    self.removed.insert(handle);
+                }
+            }
+        }
+        // D10: under the wildcard a name of its own without a resource is told too.
+        if progress.selects_all() || snapshot.is_on_demand() {
+            let is_held = |name: &ResourceName| {
+                owed.brought.contains_key(name) && progress.chosen(name, snapshot).is_empty()
+            };
+            let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
+            let mut others = Others::new();
+            for locator in &told {
+                if let Answer::Gone(handles) = progress.answer(locator, &mut others, snapshot) {
+                    self.removed.extend(handles);
+                }
+            }
+        }
+    }
+
+    /// A later response: what changed, and what was asked for again.
+    pub(super) fn update(
+        &mut self,
+        progress: &mut Progress,
+        owed: &Owed,
+        unsure: &[Arc<Variant>],
+        update: &Arc<Update>,
+        snapshot: &Snapshot,
+    ) {
+        let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
+        if !fresh.changed.is_empty() || progress.told_at_once(&fresh).next().is_some() {
+            self.share(progress, owed, &fresh);
+        }
+        if owed.everything {
+            self.removed.extend(progress.told_at_once(update));
+        }
+        // D10, D18: the client is told at once, and again each time it asks.
+        let mut others = Others::new();
+        let answers = owed.locators.iter().map(|locator| progress.answer(&locator, &mut others, snapshot));
+        let answers = answers.collect::<Vec<_>>();
+        let left = owed.left.iter().flat_map(|locator| progress.answer_left(&locator, update.from, snapshot));
+        for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
+            match answer {
+                // D9, D18: sent again though nothing changed.
+                Answer::Variants(found) => {
+                    let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
+                    let found = found.into_iter().filter(is_new);
+                    self.changed.extend(found.map(|variant| (progress.handle(&variant), variant)));
+                }
+                Answer::Gone(handles) => self.removed.extend(handles),
+            }
+        }
+        let endpoints = owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot));
+        for variant in endpoints.chain(unsure) {
+            if !fresh.has(variant.name(), variant.constraints()) {
+                self.changed.insert(progress.handle(variant), Arc::clone(variant));
+            }
+        }
+    }
+
+    /// D24: what is asked for and stands for nothing is told so, where that is not told as a removal.
+    pub(super) fn split_unresolved(&mut self, progress: &Progress, owed: &Owed, snapshot: &Snapshot) {
+        if !progress.tells_unresolved() {
+            return;
+        }
+        let absent = self.shared.iter().flat_map(|update| &update.absent);
+        let asked = owed.locators.iter().filter(|locator| progress.find(locator, snapshot).is_empty());
+        self.unresolved.extend(absent.cloned().chain(asked.map(|locator| locator.name)));
+        self.removed.retain(|handle| !self.unresolved.contains(&handle.name));
+    }
+
+    /// D26: what has a TTL is told again before that ends.
+    pub(super) fn refresh(
+        &mut self,
+        progress: &mut Progress,
+        now: Duration,
+        since: Revision,
+        snapshot: &Snapshot,
+    ) {
+        for variant in progress.take_refresh(now, since, snapshot) {
+            let handle = progress.handle(&variant);
+            let is_sent = self.shared.iter().any(|of| of.has(variant.name(), variant.constraints()));
+            if is_sent || self.changed.contains_key(&handle) {
+                continue;
+            }
+            if progress.known.heartbeats {
+                self.heartbeats.push(variant);
+            } else {
+                self.changed.insert(handle, variant);
+            }
+        }
+    }
+
+    /// D8: what a rejected response held and the cache still says.
+    pub(super) fn retell(&mut self, progress: &Progress, uncertain: &BTreeSet<Handle>, snapshot: &Snapshot) {
+        for handle in uncertain {
+            let chosen = progress.chosen(&handle.name, snapshot);
+            let mut same =
+                chosen.into_iter().filter(|variant| progress.handle(variant) == *handle).peekable();
+            if same.peek().is_none() && !progress.holds(&handle.name) {
+                self.removed.insert(handle.clone());
+            }
+            self.changed.extend(same.map(|variant| (handle.clone(), Arc::clone(variant))));
+        }
+        self.narrow_names(progress, snapshot);
+    }
+
+    /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or from another stream,
+    /// is told as the variant without constraints when something is there for others of its locators.
+    pub(super) fn narrow_names(&mut self, progress: &Progress, snapshot: &Snapshot) {
+        if progress.form() == Form::Name {
+            return;
+        }
+        let is_there = |handle: &Handle| {
+            handle.constraints.is_none() && !progress.chosen(&handle.name, snapshot).is_empty()
+        };
+        let variants = |name: &ResourceName| snapshot.get(&progress.type_url, name);
+        let narrow = |handle: Handle| {
+            if !is_there(&handle) {
+                return vec![handle];
+            }
+            // T35: what came from another stream can be told only by who has nothing now.
+            let unmatched = progress.subscription.covering(&handle.name);
+            let unmatched =
+                unmatched.filter(|params| progress.is_answered_for(&handle.name, params, snapshot));
+            let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
+            let chosen = progress.chosen(&handle.name, snapshot);
+            let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
+            let told = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
+            told.map(|constraints| Handle::of_variant(&handle.name, constraints)).collect()
+        };
+        self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
+    }
+
+    /// D13: what came back meanwhile is no removal.
+    pub(super) fn drop_returned(&mut self) {
+        let Self { shared, changed, removed, .. } = self;
+        removed.retain(|handle| {
+            let Handle { name, constraints } = handle;
+            let shared = shared.as_ref();
+            match constraints {
+                Some(constraints) => {
+                    !changed.contains_key(handle)
+                        && !shared.is_some_and(|update| update.has(name, constraints))
+                }
+                None => {
+                    let next = changed.range(handle..).next();
+                    next.is_none_or(|(next, _)| next.name != *name)
+                        && !shared.is_some_and(|update| update.has_name(name))
+                }
+            }
+        });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let is_shared_empty = |update: &Arc<Update>| {
+            update.changed.is_empty()
+                && update.replaced.is_empty()
+                && update.removed.is_empty()
+                && update.absent.is_empty()
+                && update.unmatched.is_empty()
+        };
+        let has_own = !self.changed.is_empty()
+            || !self.removed.is_empty()
+            || !self.heartbeats.is_empty()
+            || !self.unresolved.is_empty();
+        self.shared.as_ref().is_none_or(is_shared_empty) && !has_own
+    }
+
+    /// What the client's answer will be about.
+    pub(super) fn held(&self, progress: &Progress) -> Held {
+        let shared = self.shared.as_ref().map(|update| progress.handles(update));
+        Held::Part { shared, own: self.changed.keys().chain(&self.removed).cloned().collect() }
+    }
+
+    /// Whether it is the whole selection.
+    pub(super) fn is_whole(&self) -> bool {
+        self.shared.as_ref().is_some_and(|update| update.from == Revision::ZERO)
+    }
+
+    pub(super) fn changed(&self) -> impl Iterator<Item = &Arc<Variant>> {
+        self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
+    }
+
+    /// The encoded resources and removals; D13: each stands once.
+    pub(super) fn body(&self, progress: &Progress) -> Arc<Body> {
+        let shape = progress.shape();
+        let told = || -> BTreeSet<_> {
+            self.shared.iter().flat_map(|update| progress.told_at_once(update)).collect()
+        };
+        match &self.shared {
+            Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
+                let make = || Arc::new(Body::delta(shape, update.changed.iter(), told().iter()));
+                Arc::clone(update.delta_body.get_or_init(make))
+            }
+            _ => Arc::new(Body::delta(shape, self.changed(), told().union(&self.removed))),
+        }
+    }
+}
+
+impl Progress {
+    /// T37: of several variants that a client could have brought only the version is known. When it is none of those it
+    /// gets now, whom there is nothing for must not keep it; also not under a wildcard.
+    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<Handle> {
+        let form = self.form();
+        let chosen = self.chosen(name, snapshot);
+        let is_known = |variant: &&Arc<Variant>| variant.version_in(form).to_string() == version;
+        let variants = snapshot.get(&self.type_url, name).filter(|_| form == Form::Located);
+        let Some(variants) = variants.filter(|_| !chosen.is_empty() && !chosen.iter().any(is_known)) else {
+            return Vec::new();
+        };
+        let known = self.subscription.covering(name);
+        let known = known.filter(|params| self.is_answered_for(name, params, snapshot));
+        let unmatched = known.filter_map(|params| variants.unmatched(params));
+        unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
+    }
+}

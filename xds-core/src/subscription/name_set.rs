@@ -1,0 +1,139 @@
+//! Names as lists of them are held.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::{WILDCARD, can_be, difference};
+use crate::name::ResourceName;
+use crate::xdstp::XdstpName;
+
+/// A set of names, sorted, shared between the streams that ask for the same.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+pub struct NameSet(Arc<Names>);
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Names {
+    list: Vec<ResourceName>,
+    /// All of them are old-style names that a resource can have, so none has to be looked at.
+    is_plain: bool,
+}
+
+impl NameSet {
+    /// Whether the set holds the name.
+    #[must_use]
+    pub fn contains(&self, name: &ResourceName) -> bool {
+        self.as_slice().binary_search(name).is_ok()
+    }
+
+    /// The names in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, ResourceName> {
+        self.as_slice().iter()
+    }
+
+    /// The names in order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ResourceName] {
+        &self.0.list
+    }
+
+    /// How many names there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.list.len()
+    }
+
+    /// Whether there is no name.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.list.is_empty()
+    }
+
+    pub(super) fn has_wildcard(&self) -> bool {
+        self.as_slice().binary_search_by(|name| name.as_str().cmp(WILDCARD)).is_ok()
+    }
+
+    /// Whether all of them are old-style names that a resource can have.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.is_plain
+    }
+
+    /// Whether it is the same list in memory.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(super) fn edited(&self, add: &[ResourceName], remove: &[ResourceName]) -> Self {
+        let mut names = Vec::with_capacity(self.len() + add.len());
+        names.extend(self.iter().filter(|name| remove.binary_search(name).is_err()).cloned());
+        names.extend_from_slice(add);
+        names.into_iter().collect()
+    }
+
+    pub(super) fn union(&self, other: &Self) -> Self {
+        match (self.is_empty(), other.is_empty()) {
+            (true, _) => other.clone(),
+            (_, true) => self.clone(),
+            _ if self.is_same(other) => self.clone(),
+            _ => self.edited(other.as_slice(), &[]),
+        }
+    }
+
+    /// The names that are not in another set; O(both), unless they are the same.
+    pub(super) fn without(&self, other: &Self) -> Self {
+        match () {
+            () if self.is_same(other) => Self::default(),
+            () if other.is_empty() => self.clone(),
+            () => difference(self.as_slice(), other.as_slice()).into_iter().collect(),
+        }
+    }
+
+    /// The names that pass.
+    pub(crate) fn filter(&self, is_kept: impl Fn(&ResourceName) -> bool) -> Self {
+        if self.iter().all(&is_kept) {
+            return self.clone();
+        }
+        self.iter().filter(|name| is_kept(name)).cloned().collect()
+    }
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { list: Vec::new(), is_plain: true }
+    }
+}
+
+impl Ord for NameSet {
+    /// Equal ones are mostly the same in memory, and then not looked into.
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.is_same(other) { Ordering::Equal } else { self.as_slice().cmp(other.as_slice()) }
+    }
+}
+
+impl PartialOrd for NameSet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl FromIterator<ResourceName> for NameSet {
+    fn from_iter<I: IntoIterator<Item = ResourceName>>(names: I) -> Self {
+        let mut list: Vec<_> = names.into_iter().collect();
+        // S23: a name counts once.
+        if !list.is_sorted_by(|one, other| one < other) {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let is_plain =
+            list.iter().all(|name| can_be(name.as_str()) && !XdstpName::is_new_style(name.as_str()));
+        Self(Arc::new(Names { list, is_plain }))
+    }
+}
+
+impl<'a> IntoIterator for &'a NameSet {
+    type Item = &'a ResourceName;
+    type IntoIter = std::slice::Iter<'a, ResourceName>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
