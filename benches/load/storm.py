@@ -4,7 +4,8 @@
     (cd xdsload && go build -o xdsload .)
     ./storm.py --server ../../target/release/load-server
 
-Prints a line of JSON per run; runs with and without slow readers take turns. Of each run: how long it took from the first
+Prints a line of JSON per run; runs with and without slow readers take turns, and so do several servers, such as one with
+`-storm 1000000`, where first responses do not go before updates. Of each run: how long it took from the first
 connection until all clients had everything (cold_max_ms), the memory of the server before, at its highest and after all had
 left, and what went wrong.
 """
@@ -107,9 +108,9 @@ def memory(pid, key="VmRSS"):
         return next(int(line.split()[1]) // 1024 for line in status if line.startswith(key))
 
 
-def run(a, slow):
+def run(a, command, slow):
     size = ["-clusters", str(a.clusters), "-eds", str(a.clusters)]
-    server = subprocess.Popen(shlex.split(a.server) + ["-grpc", f"127.0.0.1:{GRPC}", "-http", f"127.0.0.1:{HTTP}", *size])
+    server = subprocess.Popen(shlex.split(command) + ["-grpc", f"127.0.0.1:{GRPC}", "-http", f"127.0.0.1:{HTTP}", *size])
     readers = commits = None
     try:
         while True:
@@ -139,7 +140,7 @@ def run(a, slow):
         # What is freed goes back while the server has something to do.
         time.sleep(a.rest)
         commits.stop()
-        return told | {"mode": a.mode, "clients": a.clients, "slow": slow, "commits": commits.count,
+        return told | {"server": command, "mode": a.mode, "clients": a.clients, "slow": slow, "commits": commits.count,
                        "slowest_commit_ms": round(commits.slowest * 1000, 1),
                        "memory_mb": [before, highest, memory(server.pid)]}
     finally:
@@ -151,7 +152,7 @@ def run(a, slow):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--server", default=f"{HERE}/../../target/release/load-server")
+    ap.add_argument("--server", action="append", help="a command; may be given more than once")
     ap.add_argument("--clients", type=int, default=5000)
     ap.add_argument("--slow", type=int, default=100, help="slow readers in every other run")
     ap.add_argument("--commits", type=int, default=100, help="per second")
@@ -163,15 +164,16 @@ def main():
     a = ap.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    cold = {0: [], a.slow: []}
+    servers = a.server or [f"{HERE}/../../target/release/load-server"]
+    cold = {(server, slow): [] for slow in dict.fromkeys((0, a.slow)) for server in servers}
     for _ in range(a.passes):
-        for slow in cold:
-            result = run(a, slow)
+        for (server, slow), times in cold.items():
+            result = run(a, server, slow)
             print(json.dumps(result), flush=True)
-            cold[slow].append(result.get("cold_max_ms") or float("nan"))
-    for slow, times in cold.items():
-        print(f"{slow} slow readers: all {a.clients} clients had everything after {statistics.median(times):.0f} ms "
-              f"(median of {len(times)})")
+            times.append(result.get("cold_max_ms") or float("nan"))
+    for (server, slow), times in cold.items():
+        print(f"{server}, {slow} slow readers: all {a.clients} clients had everything after "
+              f"{statistics.median(times):.0f} ms (median of {len(times)})")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,8 @@ async fn main() -> Result<(), Error> {
         types.insert(CLUSTER_LOAD_ASSIGNMENT.into(), full);
     }
     let stream = StreamConfig { types, ..StreamConfig::default() };
-    let server = Server::new(cache).with_config(ServerConfig { stream, ..ServerConfig::default() });
+    let config = ServerConfig::default();
+    let storm = arguments.number("storm", config.storm)?;
+    let server = Server::new(cache).with_config(ServerConfig { stream, storm, ..config });
     Ok(server.serve(listener, std::future::pending()).await?)
 }
