@@ -122,6 +122,7 @@ impl Admin {
             .route("/api/commits/{revision}", get(commits::one))
             .route("/api/upstreams", get(overview::upstreams))
             .route("/api/events", get(events::events))
+            .route("/api/{*rest}", get(overview::nothing))
             .with_state(shared)
     }
 }

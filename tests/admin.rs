@@ -174,12 +174,26 @@ async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
     assert!(!one["gaps"]["gaps"].as_array().unwrap().is_empty());
     let gaps = served.until("/api/gaps", |gaps| gaps["state"] == "done").await;
     assert_eq!((&gaps["total"], &gaps["rows"][0]["name"]), (&json!(1), &json!("a")));
-    for wrong in ["/api/decide?name=a", "/api/decide?type=Thing&name=a&parameters=env", "/api/clients?page=x"]
-    {
+    for (wrong, status, told) in [
+        ("/api/decide?name=a", 400, "type is missing"),
+        ("/api/decide?type=Thing", 400, "name is missing"),
+        ("/api/decide?type=Thing&name=a&parameters=env", 400, "KEY=VALUE"),
+        ("/api/decide?type=Nothing&name=a", 404, "Nothing"),
+        ("/api/clients?page=x", 400, "page=x"),
+        ("/api/clients?rejecting=yes", 400, "expected true or false"),
+        ("/api/clients?serach=a", 400, "page, rejecting, search"),
+        ("/api/commits/1?outcome=nack", 400, "nacked, pending, gone, acked"),
+        ("/api/resources?page=1&name=a", 400, "there is no parameter"),
+        ("/api/resources/Thing/c", 404, "there is no Thing"),
+        ("/api/nothing", 404, "nothing is at this path"),
+        ("/api/clients/a/b", 404, "nothing is at this path"),
+    ] {
         let answer = served.text(wrong).await;
-        assert!(answer.starts_with("HTTP/1.0 400") && answer.contains("\"error\""), "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.0 {status}")), "{wrong}: {answer}");
+        let error = serde_json::from_str::<Value>(body).unwrap()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(told), "{wrong}: {error}");
     }
-    assert!(served.text("/api/resources/Thing/c").await.starts_with("HTTP/1.0 404"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

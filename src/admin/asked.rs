@@ -33,6 +33,25 @@ impl Asked {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| &**value)
     }
 
+    /// Refuses other keys than these: what is written wrong would be looked over.
+    pub(super) fn only(&self, keys: &[&str]) -> Result<(), Refusal> {
+        match self.0.iter().find(|(key, _)| !keys.contains(&&**key)) {
+            Some((key, _)) => {
+                Err(Refusal::bad(format!("there is no parameter {key:?} here, but {}", keys.join(", "))))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is `true`; not when it does not say.
+    pub(super) fn switch(&self, key: &str) -> Result<bool, Refusal> {
+        match self.text(key) {
+            "true" => Ok(true),
+            "" | "false" => Ok(false),
+            text => Err(Refusal::bad(format!("{key}={text}: expected true or false"))),
+        }
+    }
+
     /// Which page; the first one when it does not say.
     pub(super) fn page(&self) -> Result<usize, Refusal> {
         match self.text("page") {

@@ -15,13 +15,16 @@ use super::asked::{Asked, Search};
 
 /// A page of them. `rejecting=true` leaves those whose last NACK no ACK followed.
 pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
-    let (page, search, is_rejecting) = (asked.page()?, asked.search(), asked.text("rejecting") == "true");
+    asked.only(&["page", "rejecting", "search"])?;
+    let (page, search, is_rejecting) = (asked.page()?, asked.search(), asked.switch("rejecting")?);
     Ok(Json(
         shared
             .work(move |shared| {
                 let mut clients = shared.clients.list();
-                let connected = clients.len();
-                clients.retain(|client| is_found(client, &search) && (!is_rejecting || rejects(client)));
+                let (connected, mut text) = (clients.len(), String::new());
+                clients.retain(|client| {
+                    (!is_rejecting || rejects(client)) && is_found(client, &search, &mut text)
+                });
                 let mut answer = paged(&clients, page, |client| row(client, SHORT));
                 answer.insert("connected".into(), connected.into());
                 answer.into()
@@ -32,15 +35,16 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
 
 /// One client with a page of its resources: those it rejected first, then those it has not taken.
 pub(super) async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, asked: Asked) -> Answer {
+    asked.only(&["cluster", "identity", "page", "search", "type"])?;
     let (page, search) = (asked.page()?, asked.search());
     let only = asked.type_url(&shared.cache.snapshot())?;
-    let cluster = asked.text("cluster").to_owned();
-    let is_any_cluster = cluster.is_empty();
+    let [cluster, identity] = ["cluster", "identity"].map(|key| asked.text(key).to_owned());
     let found = Arc::clone(&shared).work(move |shared| {
+        let fits = |asked: &str, is: &str| asked.is_empty() || asked == is;
         let is_it = |client: &ConnectedClient| {
             let name = client.name();
-            let is_named = *name.id == *id && (is_any_cluster || *name.cluster == *cluster);
-            is_named || (name.id.is_empty() && stream_key(&client.streams()[0]) == id)
+            let is_named = *name.id == *id || (name.id.is_empty() && stream_key(&client.streams()[0]) == id);
+            is_named && fits(&cluster, &name.cluster) && fits(&identity, client.identity())
         };
         shared.clients.list().into_iter().find(is_it).ok_or(id)
     });
@@ -101,7 +105,7 @@ fn row(client: &ConnectedClient, words: usize) -> Value {
     json!({
         "id": &*client.name().id,
         "cluster": &*client.name().cluster,
-        "path": path(client.name(), streams.first()),
+        "path": path(client.name(), client.identity(), streams.first()),
         "identity": Some(client.identity()).filter(|identity| !identity.is_empty()),
         "user_agent": client.user_agent(),
         "parameters": parameters(client.parameters()),
@@ -141,13 +145,19 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
     })
 }
 
-/// Where a client is in this API. One without an id goes by its stream.
-pub(super) fn path(name: &ClientName, stream: Option<&ClientStream>) -> String {
+/// Where a client is in this API, as far as is known who it is. One without an id goes by its stream.
+pub(super) fn path(name: &ClientName, identity: &str, stream: Option<&ClientStream>) -> String {
     let id =
         if name.id.is_empty() { stream.map(stream_key).unwrap_or_default() } else { name.id.to_string() };
-    let cluster =
-        if name.cluster.is_empty() { String::new() } else { format!("?cluster={}", encoded(&name.cluster)) };
-    format!("/api/clients/{}{cluster}", encoded(&id))
+    let mut path = format!("/api/clients/{}", encoded(&id));
+    let mut before = '?';
+    for (key, value) in [("cluster", &*name.cluster), ("identity", identity)] {
+        if !value.is_empty() {
+            path.extend([&*format!("{before}{key}="), &*encoded(value)]);
+            before = '&';
+        }
+    }
+    path
 }
 
 fn stream_key(stream: &ClientStream) -> String {
@@ -163,16 +173,18 @@ pub(super) fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-fn is_found(client: &ConnectedClient, search: &Search) -> bool {
+/// `text` is where what is looked through is put together: one for all clients.
+fn is_found(client: &ConnectedClient, search: &Search, text: &mut String) -> bool {
     if search.is_empty() {
         return true;
     }
     let name = client.name();
-    let mut text = format!("{} {} {}", name.id, name.cluster, client.user_agent());
+    text.clear();
+    text.extend([&*name.id, " ", &*name.cluster, " ", client.user_agent(), " ", client.identity()]);
     for (key, value) in client.parameters().iter() {
         text.extend([" ", &**key, "=", &**value]);
     }
-    search.finds(&text)
+    search.finds(text)
 }
 
 fn rejects(client: &ConnectedClient) -> bool {
@@ -197,3 +209,18 @@ const STREAMS_ASKED: usize = 32;
 
 /// Labels of streams in a list.
 const LABELS_SHOWN: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_say_the_same_of_themselves_have_a_path_each() {
+        let name = ClientName { id: "edge/1".into(), cluster: "a b".into() };
+        let path = |identity: &str| path(&name, identity, None);
+        assert_eq!(path(""), "/api/clients/edge%2F1?cluster=a%20b");
+        assert_eq!(path("x&y=z"), "/api/clients/edge%2F1?cluster=a%20b&identity=x%26y%3Dz");
+        let name = ClientName { cluster: "".into(), ..name };
+        assert_eq!(super::path(&name, "a.b", None), "/api/clients/edge%2F1?identity=a%2Eb");
+    }
+}

@@ -31,7 +31,11 @@ pub(super) async fn one(
     Path(revision): Path<String>,
     asked: Asked,
 ) -> Answer {
+    asked.only(&["outcome", "page", "search"])?;
     let (page, search, outcome) = (asked.page()?, asked.search(), asked.text("outcome").to_owned());
+    if !outcome.is_empty() && !OUTCOMES.contains(&&*outcome) {
+        return Err(Refusal::bad(format!("outcome={outcome}: expected one of {}", OUTCOMES.join(", "))));
+    }
     let is_it = |entry: &Arc<Entry>| matches!(&entry.what, What::Committed { commit, .. } if commit.revision.to_string() == revision);
     let entry = shared.recent.list().into_iter().find(is_it);
     let entry = entry
@@ -78,7 +82,7 @@ fn client(delivered: &Delivered) -> Value {
     let name = &delivered.client;
     json!({
         "id": &*name.id, "cluster": &*name.cluster,
-        "path": (!name.id.is_empty()).then(|| path(name, None)),
+        "path": (!name.id.is_empty()).then(|| path(name, "", None)),
         "outcome": word(&delivered.outcome), "type": type_url, "detail": detail,
     })
 }
@@ -91,6 +95,9 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Pending | Outcome::Late => "pending",
     }
 }
+
+/// The words of [`word`].
+const OUTCOMES: [&str; 4] = ["nacked", "pending", "gone", "acked"];
 
 /// What needs a look comes first.
 fn weight(outcome: &Outcome) -> u8 {

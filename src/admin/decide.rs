@@ -17,7 +17,11 @@ pub(super) async fn decide(State(shared): State<Arc<Shared>>, asked: Asked) -> A
     let snapshot = shared.cache.snapshot();
     let type_url =
         asked.type_url(&snapshot)?.ok_or_else(|| Refusal::bad("type is missing, such as type=RDS"))?;
+    asked.only(&["name", "parameters", "type"])?;
     let given = asked.parameters()?;
+    if asked.text("name").is_empty() {
+        return Err(Refusal::bad("name is missing, such as name=web-routes"));
+    }
     let (type_url, name, variants) = find(&snapshot, type_url, asked.text("name"))?;
     let mut told = shared.work(move |_| decision(&variants, &given)).await;
     told["type"] = type_url.as_str().into();

@@ -16,9 +16,12 @@ use super::sweep::Found;
 /// How far the look at all names is, and a page of what it found. It begins when somebody asks and there is something new to
 /// look at, and goes on without who asked.
 pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    asked.only(&["page", "search"])?;
     let (page, search) = (asked.page()?, asked.search());
     let snapshot = shared.cache.snapshot();
     shared.sweep.begin(&snapshot);
+    // They may be in a file.
+    let keys_in_domains = Arc::clone(&shared).work(|shared| shared.sweep.domains().len()).await;
     let progress = shared.sweep.progress();
     let found: Vec<_> = progress.found.iter().filter(|found| search.finds(found.name.as_str())).collect();
     let mut answer = paged(&found, page, |found: &&Found| {
@@ -35,7 +38,7 @@ pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
         ("names", progress.names.into()),
         ("revision", progress.revision.to_string().into()),
         ("is_current", (progress.revision == snapshot.revision()).into()),
-        ("keys_in_domains", shared.sweep.domains().len().into()),
+        ("keys_in_domains", keys_in_domains.into()),
     ];
     answer.extend(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)));
     Ok(Json(answer.into()))

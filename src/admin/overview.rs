@@ -22,6 +22,11 @@ pub(super) async fn overview(State(shared): State<Arc<Shared>>) -> Json {
     }))
 }
 
+/// Where nothing is.
+pub(super) async fn nothing() -> Refusal {
+    Refusal::missing("nothing is at this path of the API: docs/admin.md has those that there are")
+}
+
 /// `/api/upstreams`: of a proxy alone.
 pub(super) async fn upstreams(State(shared): State<Arc<Shared>>) -> Answer {
     if shared.upstreams.is_none() {

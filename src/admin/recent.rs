@@ -94,12 +94,13 @@ impl Kept {
 }
 
 impl Entry {
-    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients.
+    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients. Who has applied a commit or is
+    /// gone stays so, so that a commit which all of them have is walked once.
     pub(super) fn counts(&self) -> Counts {
         let What::Committed { commit, .. } = &self.what else { return Counts::default() };
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, counts)) = *counted
-            && at.elapsed() < COUNTS_LAST
+            && (counts.pending + counts.nacked == 0 || at.elapsed() < COUNTS_LAST)
         {
             return counts;
         }

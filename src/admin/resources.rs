@@ -30,6 +30,7 @@ pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
 
 /// A page of names, of one type or all.
 pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    asked.only(&["page", "search", "type"])?;
     let snapshot = shared.cache.snapshot();
     let (page, search, only) = (asked.page()?, asked.search(), asked.type_url(&snapshot)?);
     Ok(Json(shared.work(move |shared| listed(shared, &snapshot, page, &search, only.as_ref())).await))
@@ -70,6 +71,7 @@ pub(super) async fn one(
     Path((word, name)): Path<(String, String)>,
     asked: Asked,
 ) -> Answer {
+    asked.only(&["page"])?;
     let snapshot = shared.cache.snapshot();
     let (page, of_type) = (asked.page()?, type_url(&word, &snapshot)?);
     let (of_type, name, variants) = find(&snapshot, of_type, &name)?;

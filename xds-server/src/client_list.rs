@@ -12,7 +12,7 @@ use crate::roster::{About, LastNack, Listed, ResponseCounts, Roster};
 #[derive(Debug, Clone)]
 pub struct ClientList(Arc<Roster>);
 
-/// The streams of one node, as its first stream describes it.
+/// The streams of one node whose connections showed one identity, as its first stream describes it.
 #[derive(Debug, Clone)]
 pub struct ConnectedClient {
     /// Its streams, in the order in which they were opened; at least one.
@@ -21,33 +21,21 @@ pub struct ConnectedClient {
 
 /// One open stream whose client said who it is, or that it is nobody in particular.
 #[derive(Debug, Clone)]
-pub struct ClientStream {
-    about: Arc<About>,
-    listed: Arc<Listed>,
-}
+pub struct ClientStream(Arc<Listed>);
 
 impl ClientList {
     pub(crate) fn new(roster: Arc<Roster>) -> Self {
         Self(roster)
     }
 
-    /// The clients that have a stream now, by id and cluster; those without an id are clients of their own (G6), in the
-    /// order in which they came. Costs a lock per stream: 10,000 take some milliseconds.
+    /// The clients that have a stream now, by id, cluster and identity; those without an id are clients of their own (G6), in the
+    /// order in which they came. 10,000 take some milliseconds at most.
     #[must_use]
     pub fn list(&self) -> Vec<ConnectedClient> {
-        let streams = self.0.all().into_iter();
-        let streams = streams.filter_map(|listed| Some(ClientStream { about: listed.about()?, listed }));
-        let mut streams: Vec<_> = streams.collect();
-        // Stable: those of one client stay in the order in which they were opened.
-        streams.sort_by(|one, other| one.client().cmp(&other.client()));
-        let mut clients: Vec<ConnectedClient> = Vec::new();
-        for stream in streams {
-            match clients.last_mut() {
-                Some(last) if last.streams[0].client() == stream.client() => last.streams.push(stream),
-                _ => clients.push(ConnectedClient { streams: vec![stream] }),
-            }
-        }
-        clients
+        let client = |streams: Vec<Arc<Listed>>| ConnectedClient {
+            streams: streams.into_iter().map(ClientStream).collect(),
+        };
+        self.0.clients(|_| true).into_iter().map(client).collect()
     }
 
     /// How many streams are open.
@@ -102,51 +90,45 @@ impl ConnectedClient {
     }
 
     fn about(&self) -> &About {
-        &self.streams[0].about
+        self.streams[0].0.about().expect("who is listed said who it is")
     }
 }
 
 impl ClientStream {
-    /// Whose it is; one without a node id is of nobody else's (G6).
-    fn client(&self) -> (&ClientName, Option<u64>) {
-        let client = &self.about.client;
-        (client, client.id.is_empty().then_some(self.listed.id))
-    }
-
     /// A number that no other stream of the server has or had.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.listed.id
+        self.0.id
     }
 
     /// What it is for, as people say it: `ADS delta`.
     #[must_use]
     pub fn label(&self) -> &str {
-        &self.listed.label
+        &self.0.label
     }
 
     /// When it was opened.
     #[must_use]
     pub fn opened_at(&self) -> SystemTime {
-        self.listed.opened_at
+        self.0.opened_at
     }
 
     /// How many responses there were.
     #[must_use]
     pub fn counts(&self) -> ResponseCounts {
-        self.listed.counts()
+        self.0.counts()
     }
 
     /// What its client rejected last.
     #[must_use]
     pub fn last_nack(&self) -> Option<LastNack> {
-        self.listed.last_nack()
+        self.0.last_nack()
     }
 
     /// What its client has of each type, and what it said of that: costs the stream O(what it asks for). `None` when
     /// the stream ended meanwhile, or does not answer within 5 s.
     pub async fn report(&self) -> Option<Vec<TypeReport>> {
-        self.listed.report().await
+        self.0.report().await
     }
 }
 
@@ -157,15 +139,53 @@ mod tests {
 
     use super::*;
     use crate::observe::Event;
+    use crate::peer::{Identity, Peer};
     use crate::roster::Listing;
 
     fn open(roster: &Arc<Roster>, cache: &Arc<Cache>, id: &str) -> Listing {
         let listing = roster.list(cache.watch(), "ADS delta".into());
+        listing.name(about(id, Peer::default()));
+        listing
+    }
+
+    fn about(id: &str, peer: Peer) -> About {
         let client = ClientName { id: id.into(), cluster: "web".into() };
         let parameters = Parameters::from_iter([("env", "prod")]);
-        let peer = crate::peer::Peer::default();
-        listing.name(About { client, user_agent: "envoy".into(), parameters, peer });
-        listing
+        About { client, user_agent: "envoy".into(), parameters, peer }
+    }
+
+    #[test]
+    fn who_shows_another_identity_is_another_client_whatever_it_says_of_itself() {
+        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
+        let listings = ["b", "a", "", "a"].map(|identity| {
+            let names = vec![format!("spiffe://example.org/{identity}")];
+            let identity = (!identity.is_empty()).then(|| Arc::new(Identity::new(names, SystemTime::now())));
+            let listing = roster.list(cache.watch(), "ADS delta".into());
+            (listing, about("n", Peer { identity, ..Peer::default() }))
+        });
+        // The streams of one client are in the order in which they were opened, not in which they said whose they are.
+        let open: Vec<_> = listings
+            .into_iter()
+            .rev()
+            .map(|(listing, about)| {
+                listing.name(about);
+                listing
+            })
+            .collect();
+        let list = ClientList::new(Arc::clone(&roster));
+        let told = || -> Vec<_> {
+            let streams =
+                |client: &ConnectedClient| client.streams().iter().map(ClientStream::id).collect::<Vec<_>>();
+            list.list().iter().map(|client| (client.identity().to_owned(), streams(client))).collect()
+        };
+        let (a, b) = ("spiffe://example.org/a".to_owned(), "spiffe://example.org/b".to_owned());
+        assert_eq!(told(), [(String::new(), vec![3]), (a, vec![2, 4]), (b, vec![1])]);
+        let mut open = open.into_iter();
+        // Those of `a` and of nobody; the last stays.
+        drop(open.by_ref().take(3).collect::<Vec<_>>());
+        assert_eq!(told().len(), 1);
+        drop(open);
+        assert!(told().is_empty() && list.streams() == 0);
     }
 
     #[test]

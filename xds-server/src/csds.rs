@@ -183,8 +183,7 @@ impl Query {
 
     /// Asks the streams of one client; `None` when all have ended.
     async fn ask(&self, streams: &[Arc<Listed>]) -> Option<ClientConfig> {
-        let about = streams.first()?.about()?;
-        let About { client, user_agent, .. } = &*about;
+        let About { client, user_agent, .. } = streams.first()?.about()?;
         let mut config = ClientConfig {
             node: Some(Node {
                 id: client.id.to_string(),

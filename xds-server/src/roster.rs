@@ -27,7 +27,13 @@ pub(crate) struct Roster {
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, Arc<Listed>>,
+    /// Those that said whose they are, by client: in order for who lists them, so that nobody sorts 10,000 for a page.
+    of_clients: BTreeMap<Key, Vec<Arc<Listed>>>,
 }
+
+/// Whose streams are one client's: those of one id and cluster whose connections showed the same identity. Who says the same of
+/// itself and shows another is another client, and without an id each stream is one of its own (G6).
+type Key = (ClientName, String, Option<u64>);
 
 /// One stream.
 ///
@@ -44,13 +50,13 @@ pub(crate) struct Listed {
     acked: AtomicU64,
     nacked: AtomicU64,
     is_asked: AtomicBool,
+    /// Unknown before the first request.
+    about: OnceLock<About>,
     desk: Mutex<Desk>,
 }
 
 #[derive(Debug, Default)]
 struct Desk {
-    /// `None` before the first request.
-    about: Option<Arc<About>>,
     last_nack: Option<LastNack>,
     asks: Vec<Ask>,
     has_ended: bool,
@@ -115,29 +121,18 @@ impl Roster {
             acked: AtomicU64::default(),
             nacked: AtomicU64::default(),
             is_asked: AtomicBool::default(),
+            about: OnceLock::new(),
             desk: Mutex::default(),
         });
         streams.streams.insert(stream.id, Arc::clone(&stream));
         Listing { roster: Arc::clone(self), stream }
     }
 
-    /// The streams of each client whose id passes, by its name; those without an id are clients of their own (G6).
+    /// The streams of each client whose id passes, in the order in which they were opened; clients by name.
     pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<Listed>>> {
-        let mut clients = BTreeMap::<_, Vec<_>>::new();
-        for (id, stream) in &self.streams().streams {
-            let Some(about) = stream.about() else { continue };
-            let client = &about.client;
-            if who(&client.id) {
-                let alone = client.id.is_empty().then_some(*id);
-                clients.entry((client.clone(), alone)).or_default().push(Arc::clone(stream));
-            }
-        }
-        clients.into_values().collect()
-    }
-
-    /// All streams, in the order in which they were opened.
-    pub(crate) fn all(&self) -> Vec<Arc<Listed>> {
-        self.streams().streams.values().cloned().collect()
+        let streams = self.streams();
+        let clients = streams.of_clients.iter().filter(|((client, ..), _)| who(&client.id));
+        clients.map(|(_, streams)| streams.clone()).collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -173,8 +168,13 @@ impl Roster {
 
 impl Listed {
     /// Whose it is; `None` before the first request.
-    pub(crate) fn about(&self) -> Option<Arc<About>> {
-        self.desk().about.clone()
+    pub(crate) fn about(&self) -> Option<&About> {
+        self.about.get()
+    }
+
+    fn key(&self) -> Option<Key> {
+        let About { client, peer, .. } = self.about()?;
+        Some((client.clone(), peer.name().to_owned(), client.id.is_empty().then_some(self.id)))
     }
 
     /// Asks what its client has. It answers also when its client neither reads nor writes.
@@ -197,6 +197,10 @@ impl Listed {
     }
 
     pub(crate) fn last_nack(&self) -> Option<LastNack> {
+        // Few ever rejected anything: the others need no lock.
+        if self.nacked.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         self.desk().last_nack.clone()
     }
 
@@ -212,9 +216,17 @@ impl Listed {
 }
 
 impl Listing {
-    /// Says whose stream it is.
+    /// Says whose stream it is, once.
     pub(crate) fn name(&self, about: About) {
-        self.stream.desk().about = Some(Arc::new(about));
+        if self.stream.about.set(about).is_ok()
+            && let Some(key) = self.stream.key()
+        {
+            let mut streams = self.roster.streams();
+            let of_client = streams.of_clients.entry(key).or_default();
+            // What was opened first may say so last.
+            let at = of_client.partition_point(|other| other.id < self.stream.id);
+            of_client.insert(at, Arc::clone(&self.stream));
+        }
         self.roster.changed();
     }
 
@@ -236,10 +248,10 @@ impl Listing {
                 }
             }
             Event::Answered(Verdict::Nacked { type_url, detail, .. }) => {
-                stream.nacked.fetch_add(1, Ordering::Relaxed);
                 let (type_url, detail) = (type_url.clone(), shortened(detail).into());
                 let nack = LastNack { type_url, detail, at: SystemTime::now(), is_followed_by_ack: false };
                 stream.desk().last_nack = Some(nack);
+                stream.nacked.fetch_add(1, Ordering::Release);
                 self.roster.changed();
             }
             _ => {}
@@ -265,7 +277,19 @@ const SHORTEST_SPREAD: Duration = Duration::from_millis(100);
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        self.roster.streams().streams.remove(&self.stream.id);
+        let mut streams = self.roster.streams();
+        streams.streams.remove(&self.stream.id);
+        if let Some(key) = self.stream.key()
+            && let Some(of_client) = streams.of_clients.get_mut(&key)
+        {
+            if let Ok(at) = of_client.binary_search_by_key(&self.stream.id, |other| other.id) {
+                of_client.remove(at);
+            }
+            if of_client.is_empty() {
+                streams.of_clients.remove(&key);
+            }
+        }
+        drop(streams);
         self.roster.changed();
         // Nobody must wait for an answer that cannot come.
         let mut desk = self.stream.desk();
