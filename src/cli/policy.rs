@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::Deserialize;
 use tracing::{info, warn};
-use xds::{Access, Authorizer, Denied, NamePatterns, Parameters, Peer, StreamClient};
+use xds::{Access, Authorizer, Denied, NamePatterns, Peer, StreamClient};
 
 use pattern::{Pattern, PatternError};
 use xds::type_name;
@@ -34,6 +34,16 @@ struct Rule {
     /// With `{name}` for what the pattern found there.
     parameters: BTreeMap<String, String>,
     may_inspect: bool,
+    made: Mutex<Made>,
+}
+
+/// What was made of the access of a rule, by the values of its parameters: clients with the same ones share it, and a stream for
+/// which it is asked again gets what it has.
+#[derive(Debug, Default)]
+struct Made {
+    of_values: BTreeMap<Vec<String>, Arc<Access>>,
+    /// How many there are when those that no stream has any more are left out.
+    swept_at: usize,
 }
 
 /// Why a policy cannot be used. What was used before stays in use.
@@ -133,7 +143,7 @@ impl PolicyFile {
 impl Authorizer for PolicyFile {
     fn authorize(&self, peer: &Peer, _: &StreamClient) -> Result<Arc<Access>, Denied> {
         // What the client says of itself does not count.
-        self.current.load().1.access(peer).map(Arc::new)
+        self.current.load().1.access(peer)
     }
 
     fn may_inspect(&self, peer: &Peer) -> bool {
@@ -160,7 +170,7 @@ impl Policy {
         self.0.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
     }
 
-    fn access(&self, peer: &Peer) -> Result<Access, Denied> {
+    fn access(&self, peer: &Peer) -> Result<Arc<Access>, Denied> {
         let Some((rule, found)) = self.rule(peer) else {
             let text = match peer.name() {
                 "" => "no rule of the policy is for clients without a certificate".to_owned(),
@@ -168,8 +178,7 @@ impl Policy {
             };
             return Err(Denied(text));
         };
-        let parameters = rule.parameters.iter().map(|(key, value)| (key.clone(), filled(value, &found)));
-        Ok(rule.access.clone().with_parameters(Parameters::from_iter(parameters)))
+        Ok(rule.access(&found))
     }
 }
 
@@ -196,7 +205,25 @@ impl Rule {
                 access = access.with_type(type_url, names.clone());
             }
         }
-        Ok(Self { client, access, parameters, may_inspect: inspect })
+        Ok(Self { client, access, parameters, may_inspect: inspect, made: Mutex::default() })
+    }
+
+    fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
+        let values: Vec<_> = self.parameters.values().map(|value| filled(value, found)).collect();
+        // What is in there is whole whoever panicked.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(access) = made.of_values.get(&values) {
+            return Arc::clone(access);
+        }
+        if made.of_values.len() >= made.swept_at {
+            made.of_values.retain(|_, access| Arc::strong_count(access) > 1);
+            made.swept_at = 2 * made.of_values.len() + FEW;
+        }
+        let parameters =
+            self.parameters.keys().zip(&values).map(|(key, value)| (key.as_str(), value.as_str()));
+        let access = Arc::new(self.access.clone().with_parameters(parameters.collect()));
+        made.of_values.insert(values, Arc::clone(&access));
+        access
     }
 }
 
@@ -205,9 +232,29 @@ fn named(value: &str) -> impl Iterator<Item = &str> {
     value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
 }
 
+/// A value with what was found in place of the names in braces. What was found is not looked through once more: it is the
+/// client's.
 fn filled(value: &str, found: &BTreeMap<&str, String>) -> String {
-    found.iter().fold(value.to_owned(), |text, (name, of)| text.replace(&format!("{{{name}}}"), of))
+    let (mut text, mut rest) = (String::new(), value);
+    while let Some((before, after)) = rest.split_once('{') {
+        let known = after.split_once('}').and_then(|(name, behind)| Some((found.get(name)?, behind)));
+        text.push_str(before);
+        match known {
+            Some((of, behind)) => {
+                text.push_str(of);
+                rest = behind;
+            }
+            None => {
+                text.push('{');
+                rest = after;
+            }
+        }
+    }
+    text + rest
 }
+
+/// So many that no stream has are not worth a look at all of them.
+const FEW: usize = 100;
 
 fn read(path: &Path) -> Result<String, PolicyError> {
     std::fs::read_to_string(path).map_err(|error| PolicyError::Unreadable { path: path.to_owned(), error })
@@ -223,7 +270,7 @@ impl fmt::Display for Policy {
 mod tests {
     use std::time::SystemTime;
 
-    use xds::{Identity, type_url as url};
+    use xds::{Identity, Parameters, type_url as url};
 
     use super::*;
 
@@ -269,6 +316,31 @@ rules:
         assert!(allows(&open, url::CLUSTER, "public/a") && !allows(&open, url::CLUSTER, "web/a"));
         assert!(policy.rule(&peer(&["a.ops.example.org"])).unwrap().0.may_inspect);
         assert!(allows(&policy.access(&peer(&["x", "a.ops.example.org"])).unwrap(), url::SECRET, "s"));
+    }
+
+    #[test]
+    fn clients_of_a_rule_and_its_parameters_share_what_they_may_read_and_get_it_again() {
+        let policy = policy(TEXT).unwrap();
+        let access = |name: &str| policy.access(&peer(&[name])).unwrap();
+        let (one, same) =
+            (access("spiffe://example.org/env/a/sa/b"), access("spiffe://example.org/env/a/sa/b"));
+        assert!(Arc::ptr_eq(&one, &same));
+        assert_ne!(one, access("spiffe://example.org/env/b/sa/b"));
+        assert!(Arc::ptr_eq(&access("x.ops.example.org"), &access("y.ops.example.org")));
+        // What nobody has any more makes room.
+        let names: Vec<_> =
+            (0..10 * FEW).map(|number| format!("spiffe://example.org/env/a/sa/{number}")).collect();
+        names.iter().for_each(|name| drop(access(name)));
+        let made = policy.0[0].made.lock().unwrap().of_values.len();
+        assert!(made <= 2 * FEW, "{made}");
+        assert!(Arc::ptr_eq(&one, &access("spiffe://example.org/env/a/sa/b")), "a stream still has it");
+    }
+
+    #[test]
+    fn what_a_pattern_found_is_not_taken_for_a_name_in_braces() {
+        let found = BTreeMap::from([("env", "{service}".to_owned()), ("service", "prod".to_owned())]);
+        assert_eq!(filled("{env}-{service}", &found), "{service}-prod");
+        assert_eq!(filled("a{env}{x}{", &found), "a{service}{x}{");
     }
 
     #[test]
