@@ -37,6 +37,7 @@ use std::sync::{Arc, mpsc};
 use std::{fmt, fs, io, thread};
 
 use xds_core::{Cache, Commit};
+use xds_server::Reloads;
 
 use document::{Format, Placed};
 use index::{Found, Index, Plan};
@@ -79,6 +80,7 @@ pub struct Folder {
     symlinks: bool,
     /// Whether the last look at the whole folder saw all of it.
     is_scanned: bool,
+    reloads: Arc<Reloads>,
 }
 
 impl Folder {
@@ -92,6 +94,7 @@ impl Folder {
             pending: BTreeSet::new(),
             symlinks: false,
             is_scanned: false,
+            reloads: Arc::default(),
         }
     }
 
@@ -106,6 +109,12 @@ impl Folder {
     #[must_use]
     pub fn descriptors(&self) -> &Arc<Descriptors> {
         &self.descriptors
+    }
+
+    /// Whether what is served is what is in the folder, also while [`watch`](Self::watch) has it.
+    #[must_use]
+    pub fn reloads(&self) -> &Arc<Reloads> {
+        &self.reloads
     }
 
     /// Lets the folder hold no resource at all, at the start or after a change.
@@ -173,6 +182,22 @@ impl Folder {
     /// Reads the files that changed, given in order, and commits what they mean. `None` stands for a file that is
     /// gone.
     fn commit(
+        &mut self,
+        cache: &Cache,
+        changed: Vec<(Box<str>, Option<Stamp>)>,
+        errors: Vec<FolderError>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Loaded, FolderErrors> {
+        let loaded = self.try_commit(cache, changed, errors, progress);
+        match &loaded {
+            Ok(loaded) if loaded.commit.changed > 0 => self.reloads.on_new(),
+            Ok(_) => self.reloads.on_same(),
+            Err(errors) => _ = self.reloads.on_refused(errors.to_string()),
+        }
+        loaded
+    }
+
+    fn try_commit(
         &mut self,
         cache: &Cache,
         changed: Vec<(Box<str>, Option<Stamp>)>,

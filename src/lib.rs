@@ -13,8 +13,8 @@ pub use xds_proto::type_url;
 pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, Denied, Event, Identity, LastNack, Observer, Peer,
-    RejectedVariant, Rejections, ResponseCounts, ServeError, Server, ServerConfig, Stopping, TRACE_TARGET,
-    applied, trace_commits,
+    RejectedVariant, Rejections, Reloads, ResponseCounts, ServeError, Server, ServerConfig, Stopping,
+    TRACE_TARGET, applied, trace_commits,
 };
 
 #[cfg(feature = "tls")]

@@ -42,7 +42,7 @@ pub(super) struct Listen {
 }
 
 /// What was read before anything is opened.
-type Files = (Option<Arc<Tls>>, Option<Arc<PolicyFile>>);
+pub(super) type Files = (Option<Arc<Tls>>, Option<Arc<PolicyFile>>);
 
 /// Why the port cannot be opened as it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +113,11 @@ impl Port {
     /// Whether other machines may connect without TLS.
     pub(super) fn is_insecure(&self) -> bool {
         self.is_insecure
+    }
+
+    /// What is read again while it is open.
+    pub(super) fn files(&self) -> Files {
+        (self.tls.clone(), self.policy.clone())
     }
 
     /// How others are let in who only look; `None` where nobody could say who they are.

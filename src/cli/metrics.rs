@@ -1,11 +1,21 @@
 //! What the commands that serve export on the port for monitoring.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use xds::client::prometheus::{self as client, Target, register_proxy};
 use xds::client::proxy::Proxy;
 use xds::metrics::{Metrics, Registry};
-use xds::{Cache, ServerConfig};
+use xds::{Cache, Reloads, ServerConfig, Tls};
+
+use super::listen::Files;
+use super::policy::PolicyFile;
 
 /// Counts what happens on the streams of a server that is about to be served.
 pub(super) fn watch_server(registry: &mut Registry, cache: &Arc<Cache>, config: &mut ServerConfig) {
@@ -25,4 +35,86 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
     for (_, client) in proxy.clients() {
         target.count_resources_of(&client);
     }
+}
+
+/// What is read again while a server runs: whether the newest of it is in use.
+pub(super) fn watch_sources(registry: &mut Registry, folder: Option<Arc<Reloads>>, (tls, policy): Files) {
+    let sources = Sources { folder, tls, policy };
+    if !sources.all().is_empty() {
+        registry.register_collector(Box::new(sources));
+    }
+}
+
+#[derive(Debug)]
+struct Sources {
+    folder: Option<Arc<Reloads>>,
+    tls: Option<Arc<Tls>>,
+    policy: Option<Arc<PolicyFile>>,
+}
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct Source {
+    source: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, EncodeLabelSet)]
+struct SourceOutcome {
+    source: &'static str,
+    outcome: &'static str,
+}
+
+impl Sources {
+    fn all(&self) -> Vec<(Source, &Reloads)> {
+        let Self { folder, tls, policy } = self;
+        let all = [
+            ("folder", folder.as_deref()),
+            ("certificates", tls.as_deref().map(Tls::reloads)),
+            ("policy", policy.as_deref().map(|policy| &policy.reloads)),
+        ];
+        all.into_iter().filter_map(|(source, reloads)| Some((Source { source }, reloads?))).collect()
+    }
+}
+
+impl Collector for Sources {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.all();
+        let (name, help) = (
+            "xds_source_last_reload_successful",
+            "Whether the newest content of what is read again is in use",
+        );
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (source, reloads) in &all {
+            let gauge = ConstGauge::new(i64::from(reloads.is_current()));
+            gauge.encode(family.encode_family(source)?)?;
+        }
+        let (name, help) = (
+            "xds_source_last_reload_success_timestamp_seconds",
+            "When it was last looked at and good, whether it had changed or not",
+        );
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (source, reloads) in &all {
+            if let Some(good_at) = reloads.good_at() {
+                ConstGauge::new(seconds(good_at)).encode(family.encode_family(source)?)?;
+            }
+        }
+        let (name, help) = ("xds_source_reloads", "How often other content came into use, or was refused");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (Source { source }, reloads) in &all {
+            for (outcome, count) in [("changed", reloads.changes()), ("refused", reloads.refusals())] {
+                let labels = SourceOutcome { source, outcome };
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let (name, help) =
+            ("xds_server_certificate_expiration_timestamp_seconds", "When the certificate in use expires");
+        let gauge = ConstGauge::new(seconds(tls.expires()));
+        gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+}
+
+/// Since 1970, in UTC.
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs().try_into().unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use serde::Deserialize;
 use tracing::{info, warn};
-use xds::{Access, Authorizer, Denied, NamePatterns, Peer, StreamClient};
+use xds::{Access, Authorizer, Denied, NamePatterns, Peer, Reloads, StreamClient};
 
 use pattern::{Pattern, PatternError};
 use xds::type_name;
@@ -21,6 +21,7 @@ mod pattern;
 pub(super) struct PolicyFile {
     path: PathBuf,
     current: ArcSwap<(String, Policy)>,
+    pub(super) reloads: Reloads,
 }
 
 /// Rules in order: the first one that is for a client says all that it may read.
@@ -103,27 +104,25 @@ impl PolicyFile {
     pub(super) fn open(path: &Path) -> Result<Arc<Self>, PolicyError> {
         let text = read(path)?;
         let policy = Policy::parse(&text, path)?;
-        Ok(Arc::new(Self { path: path.to_owned(), current: ArcSwap::from_pointee((text, policy)) }))
+        let (current, reloads) = (ArcSwap::from_pointee((text, policy)), Reloads::default());
+        reloads.on_new();
+        Ok(Arc::new(Self { path: path.to_owned(), current, reloads }))
     }
 
     /// Reads the file again and again, for ever. A mistake leaves what was in use before.
     pub(super) async fn follow(self: Arc<Self>, every: Duration) {
-        let mut told = String::new();
         loop {
             tokio::time::sleep(every).await;
             match self.reload() {
-                Ok(is_new) => {
-                    told.clear();
-                    if is_new {
-                        info!(policy = %self.path.display(), "the policy is new");
-                    }
+                Ok(true) => {
+                    self.reloads.on_new();
+                    info!(policy = %self.path.display(), "the policy is new");
                 }
+                Ok(false) => self.reloads.on_same(),
                 Err(error) => {
-                    let text = error.to_string();
-                    if text != told {
-                        warn!(error = text, "the policy cannot be used, the former stays in use");
+                    if self.reloads.on_refused(error.to_string()) {
+                        warn!(%error, "the policy cannot be used, the former stays in use");
                     }
-                    told = text;
                 }
             }
         }

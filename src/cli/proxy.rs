@@ -196,6 +196,7 @@ impl ProxyCommand {
         if admin.is_some() {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
+            metrics::watch_sources(&mut registry, None, port.files());
         }
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         config.add_observer(Arc::clone(&rejections));

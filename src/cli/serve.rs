@@ -102,12 +102,14 @@ impl Serve {
         let shutdown = shutdown().map_err(Failure::System)?;
         let health = health::routes(ready(&cache));
         let routes = self.rest(&folder, &cache, config.clone()).merge(health.clone());
+        let reloads = Arc::clone(folder.reloads());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
         let mut registry = Registry::default();
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
+            metrics::watch_sources(&mut registry, Some(reloads), port.files());
         }
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+
+use rcgen::{Certificate, CertificateParams, KeyPair};
 
 use super::*;
 
@@ -37,6 +40,38 @@ impl Drop for Process {
     }
 }
 
+/// A folder that goes at the end, with a certificate of a server.
+struct Secrets(PathBuf, Certificate);
+
+impl Secrets {
+    fn new(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("xds-metrics-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("config")).unwrap();
+        let (key, params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+        let secrets = Self(folder, params.self_signed(&key).unwrap());
+        secrets.write("server.pem", &secrets.1.pem());
+        secrets.write("server.key", &key.serialize_pem());
+        secrets
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.0.join(file).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, file: &str, content: &str) {
+        // As a rename, so that nobody reads a part.
+        let new = self.0.join("new");
+        std::fs::write(&new, content).unwrap();
+        std::fs::rename(new, self.0.join(file)).unwrap();
+    }
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// The names of the document's table, with their types and labels.
 fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let rows = include_str!("../../docs/metrics.md").lines().filter(|line| line.starts_with("| `"));
@@ -55,6 +90,15 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     // Nobody listens there, so that a failure is counted.
     let nobody = "127.0.0.1:1";
     let proxy = Process::start(&["proxy", "--upstream", nobody, "--upstream", &upstream]);
+    let secrets = Secrets::new("document");
+    let secured = Process::start(&[
+        "serve",
+        "examples/variants",
+        "--listen-cert",
+        &secrets.path("server.pem"),
+        "--listen-key",
+        &secrets.path("server.key"),
+    ]);
     let mut client = Client::new(proxy.address, "n").await;
     client.ask(CLUSTER, &["*"]).await;
     let first = client.receive().await.unwrap();
@@ -73,9 +117,10 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     assert_eq!(seen.value(&format!("xds_proxy_upstream_connections{{{server}}}")), 1.0);
 
     let documented = documented();
-    let exported: BTreeMap<_, _> = seen
-        .families
-        .iter()
+    // What a proxy has not: a folder, and here a certificate.
+    let served = scrape(secured.metrics).await;
+    let families = || seen.families.iter().chain(&served.families);
+    let exported: BTreeMap<_, _> = families()
         .map(|(name, kind)| {
             let name = if kind == "counter" { format!("{name}_total") } else { name.clone() };
             (name, kind.clone())
@@ -84,7 +129,8 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let in_table = documented.iter().map(|(name, (kind, _))| (name.clone(), kind.clone())).collect();
     assert_eq!(exported, in_table);
     for (name, (_, labels)) in &documented {
-        assert_eq!(seen.labels_of(name), *labels, "{name}");
+        let found = [&seen, &served].map(|seen| seen.labels_of(name)).into_iter().flatten();
+        assert_eq!(found.collect::<BTreeSet<_>>(), *labels, "{name}");
     }
 }
 
@@ -98,4 +144,55 @@ async fn the_server_of_a_folder_exports_what_is_its_own() {
         let is_told = names.contains_key(family) || names.contains_key(&format!("{family}_total"));
         assert!(is_told && (family.starts_with("xds_server_") || !family.contains("proxy")), "{family}");
     }
+}
+
+#[tokio::test]
+async fn a_source_whose_newest_content_was_refused_is_told_and_when_the_certificate_expires() {
+    let secrets = Secrets::new("sources");
+    let cluster = "'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: a\n";
+    let policy = "rules: [{client: '*', read: [{}]}]";
+    secrets.write("config/a.yaml", cluster);
+    secrets.write("policy.yaml", policy);
+    secrets.write("ca.pem", &secrets.1.pem());
+    let pem = std::fs::read_to_string(secrets.path("server.pem")).unwrap();
+    let files =
+        ["config", "server.pem", "server.key", "ca.pem", "policy.yaml"].map(|file| secrets.path(file));
+    let [folder, cert, key, ca, policy_file] = &files;
+    let options =
+        ["--listen-cert", cert, "--listen-key", key, "--listen-client-ca", ca, "--policy", policy_file];
+    let served = Process::start(&[&["serve", folder], &options[..]].concat());
+    let seen = scrape(served.metrics).await;
+    let expires = seen.value("xds_server_certificate_expiration_timestamp_seconds");
+    // What `rcgen` takes for ever.
+    assert_eq!(expires, 67_090_118_400.0);
+    let of = |source: &str| {
+        let (labels, source) = (format!("{{source=\"{source}\"}}"), source.to_owned());
+        let reloads =
+            |outcome: &str| format!("xds_source_reloads_total{{source=\"{source}\",outcome=\"{outcome}\"}}");
+        let metrics =
+            [format!("xds_source_last_reload_successful{labels}"), reloads("changed"), reloads("refused")];
+        let good_at = format!("xds_source_last_reload_success_timestamp_seconds{labels}");
+        (move |seen: &Scrape| metrics.each_ref().map(|metric| seen.value(metric)), good_at)
+    };
+    for (source, file, wrong, right) in [
+        ("folder", "config/a.yaml", "nme: a", cluster),
+        ("certificates", "server.pem", "no certificate", &*pem),
+        ("policy", "policy.yaml", "rules: []", policy),
+    ] {
+        let (fares, good_at) = of(source);
+        let before = scrape(served.metrics).await;
+        assert_eq!(fares(&before), [1.0, 1.0, 0.0], "{source}");
+        secrets.write(file, wrong);
+        let refused = until(served.metrics, source, |seen| fares(seen) == [0.0, 1.0, 1.0]).await;
+        assert!(
+            refused.value(&good_at) >= before.value(&good_at) && before.value(&good_at) > 1.7e9,
+            "{source}"
+        );
+        // As it was: nothing changes for clients, and it is the newest once more.
+        secrets.write(file, right);
+        until(served.metrics, source, |seen| fares(seen) == [1.0, 1.0, 1.0]).await;
+    }
+    secrets.write("config/a.yaml", &cluster.replace("name: a", "name: b"));
+    let (fares, _) = of("folder");
+    until(served.metrics, "another folder", |seen| fares(seen) == [1.0, 2.0, 1.0]).await;
 }

@@ -37,6 +37,7 @@
 //! | `rejections` | which variants clients reject |
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
 //! | `connections`, `tls` | connections accepted, greeted and asked to leave in time |
+//! | `reloads` | whether what is in use of a source is what is there |
 //! | `storm` | first responses before updates, when very many clients come at once |
 //! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
@@ -56,6 +57,7 @@ pub mod metrics;
 mod observe;
 mod peer;
 mod rejections;
+mod reloads;
 mod requests;
 mod roster;
 mod service;
@@ -72,6 +74,7 @@ pub use driver::Protocol;
 pub use observe::{Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
+pub use reloads::Reloads;
 pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};

@@ -21,6 +21,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::connections::Greet;
 use crate::peer::{Identity, Peer};
+use crate::reloads::Reloads;
 
 /// Where certificates are, all of them PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +40,14 @@ pub struct TlsFiles {
 pub struct Tls {
     files: TlsFiles,
     current: ArcSwap<Loaded>,
+    reloads: Reloads,
 }
 
 #[derive(Debug)]
 struct Loaded {
     contents: Contents,
     config: Arc<ServerConfig>,
+    expires: SystemTime,
 }
 
 /// What was in the files.
@@ -121,7 +124,21 @@ impl Tls {
     /// See [`TlsError`].
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let loaded = Loaded::read(&files)?;
-        Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded) }))
+        let reloads = Reloads::default();
+        reloads.on_new();
+        Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded), reloads }))
+    }
+
+    /// Until when the certificate in use is valid.
+    #[must_use]
+    pub fn expires(&self) -> SystemTime {
+        self.current.load().expires
+    }
+
+    /// What came of reading the files.
+    #[must_use]
+    pub fn reloads(&self) -> &Reloads {
+        &self.reloads
     }
 
     /// Reads the files again, and whether they had changed. New connections are greeted with what is there now; those that are
@@ -130,6 +147,16 @@ impl Tls {
     /// # Errors
     /// See [`TlsError`]; then what was there before stays in use.
     pub fn reload(&self) -> Result<bool, TlsError> {
+        let reloaded = self.read_again();
+        match &reloaded {
+            Ok(true) => self.reloads.on_new(),
+            Ok(false) => self.reloads.on_same(),
+            Err(error) => _ = self.reloads.on_refused(error.to_string()),
+        }
+        reloaded
+    }
+
+    fn read_again(&self) -> Result<bool, TlsError> {
         let contents = Contents::read(&self.files)?;
         if contents == self.current.load().contents {
             return Ok(false);
@@ -141,30 +168,20 @@ impl Tls {
     /// Reads the files again and again, for ever, and tells the log what came of it. By time and content, not by notice of the
     /// file system: the three files of a mounted secret change one after the other, or by a link above them.
     pub async fn follow(self: Arc<Self>, every: Duration) {
-        let mut told = String::new();
         loop {
             sleep(every).await;
-            let tls = Arc::clone(&self);
+            let (tls, refusals) = (Arc::clone(&self), self.reloads.refusals());
             // Files may be on a disk that is slow.
             let Ok(reloaded) = spawn_blocking(move || tls.reload()).await else { return };
             match reloaded {
-                Ok(is_new) => {
-                    told.clear();
-                    if is_new {
-                        info!(certificate = %self.files.certificate.display(), "the certificates are new");
-                    }
+                Ok(true) => {
+                    info!(certificate = %self.files.certificate.display(), "the certificates are new");
                 }
-                Err(error) => {
-                    let text = error.to_string();
-                    if text != told {
-                        let because = std::error::Error::source(&error).map(ToString::to_string);
-                        warn!(
-                            error = text,
-                            because, "the certificates cannot be used, the former stay in use"
-                        );
-                    }
-                    told = text;
+                Err(error) if self.reloads.refusals() > refusals => {
+                    let because = std::error::Error::source(&error).map(ToString::to_string);
+                    warn!(%error, because, "the certificates cannot be used, the former stay in use");
                 }
+                Ok(false) | Err(_) => {}
             }
         }
     }
@@ -182,7 +199,8 @@ impl Loaded {
             expected: "private key",
             error: Some(error),
         })?;
-        if is_expired(&chain[0]) {
+        let expires = expires(&chain[0]);
+        if expires.is_some_and(|expires| expires < SystemTime::now()) {
             return Err(TlsError::Expired { path: files.certificate.clone() });
         }
         let provider = Arc::new(ring::default_provider());
@@ -207,7 +225,8 @@ impl Loaded {
             error,
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self { contents, config: Arc::new(config) })
+        // What the TLS library takes can be read, too.
+        Ok(Self { contents, config: Arc::new(config), expires: expires.unwrap_or(SystemTime::UNIX_EPOCH) })
     }
 }
 
@@ -259,8 +278,8 @@ fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>,
 
 /// The names in a certificate that was verified: its SPIFFE id alone if it has one, as that is then who it is.
 fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let expires = expires(certificate)?;
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let expires = SystemTime::UNIX_EPOCH + seconds(certificate.validity().not_after.timestamp());
     let names = certificate.subject_alternative_name().ok().flatten();
     let names = names.map(|names| names.value.general_names.as_slice()).unwrap_or_default();
     let uris = names.iter().filter_map(|name| match name {
@@ -284,13 +303,9 @@ fn dns_name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-fn is_expired(certificate: &CertificateDer<'_>) -> bool {
-    let parsed = X509Certificate::from_der(certificate);
-    parsed.is_ok_and(|(_, certificate)| {
-        SystemTime::UNIX_EPOCH + seconds(certificate.validity().not_after.timestamp()) < SystemTime::now()
-    })
-}
-
-fn seconds(timestamp: i64) -> Duration {
-    Duration::from_secs(timestamp.try_into().unwrap_or_default())
+/// Until when it is valid.
+fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let seconds = certificate.validity().not_after.timestamp().try_into().unwrap_or_default();
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }

@@ -196,7 +196,11 @@ async fn files_that_cannot_be_used_are_refused_with_what_is_wrong_and_the_former
     let (files, ca) = (Files::new("files"), Ca::new());
     let paths = files.write(&ca.server(), &ca);
     let tls = Tls::load(paths.clone()).unwrap();
+    let expires = tls.expires().duration_since(SystemTime::now()).unwrap().as_secs();
+    assert!(expires.abs_diff(DAY.unsigned_abs()) < 60, "{expires}");
     assert!(!tls.reload().unwrap(), "nothing is new");
+    let fares = || (tls.reloads().is_current(), tls.reloads().changes(), tls.reloads().refusals());
+    assert_eq!(fares(), (true, 1, 0));
     let key = fs::read_to_string(&paths.key).unwrap();
     let secret = key.lines().nth(1).unwrap();
     let told = |tls: &Tls| {
@@ -214,10 +218,15 @@ async fn files_that_cannot_be_used_are_refused_with_what_is_wrong_and_the_former
     assert!(matches!(told(&tls), TlsError::Expired { .. }));
     fs::remove_file(&paths.certificate).unwrap();
     assert!(matches!(told(&tls), TlsError::Unreadable { .. }));
+    _ = told(&tls);
+    assert_eq!(fares(), (false, 1, 4), "what stays wrong is counted once");
+    assert_eq!(tls.expires().duration_since(SystemTime::now()).unwrap().as_secs() / 60, expires / 60);
     let address = serve(&Cache::new(), &tls, ServerConfig::default());
     connect(address, &ca, Some(&ca.client("spiffe://a/b"))).await.unwrap();
-    files.write(&ca.server(), &ca);
+    files.write(&ca.sign(SanType::DnsName("localhost".try_into().unwrap()), 2), &ca);
     assert!(tls.reload().unwrap());
+    assert_eq!(fares(), (true, 2, 4));
+    assert!(tls.expires() > SystemTime::now() + Duration::from_secs(expires + 3600));
 }
 
 #[tokio::test]
