@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -13,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use xds_server::Peer;
 
 use super::Door;
 
@@ -35,14 +40,14 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
         };
         // Events are small, and somebody waits for them.
         _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(routes.clone());
-        let door = door.clone();
+        let (routes, door) = (routes.clone(), door.clone());
         connections.spawn(async move {
             let _place = place;
-            let Some(door) = door else { return converse(stream, service).await };
+            let Some(door) = door else { return converse(stream, TowerToHyperService::new(routes)).await };
             match timeout(HEAD_WAIT, door.tls.accept_http1(stream)).await {
                 Ok(Ok((stream, peer))) if door.authorizer.may_inspect(&peer) => {
-                    converse(stream, service).await;
+                    let routes = routes.layer(from_fn_with_state((door, peer), ask_again));
+                    converse(stream, TowerToHyperService::new(routes)).await;
                 }
                 Ok(Ok((_, peer))) => tracing::info!(
                     identity = peer.name(),
@@ -52,6 +57,16 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
             }
         });
     }
+}
+
+/// Who may look says a policy that changes, and a certificate that expires; a connection lasts.
+async fn ask_again(State((door, peer)): State<(Door, Peer)>, request: Request, next: Next) -> Response {
+    let has_expired = peer.identity.as_ref().is_some_and(|identity| identity.has_expired());
+    if has_expired || !door.authorizer.may_inspect(&peer) {
+        let head = [(header::CONNECTION, "close")];
+        return (StatusCode::FORBIDDEN, head, "you may not look any more\n").into_response();
+    }
+    next.run(request).await
 }
 
 async fn converse(

@@ -5,7 +5,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::*;
 
@@ -77,6 +77,15 @@ impl Scratch {
 impl Scratch {
     /// What HTTPS says to a client with this certificate.
     fn fetch(&self, port: u16, client: &str, path: &str) -> io::Result<String> {
+        let mut stream = self.connect(port, client)?;
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    }
+
+    /// A connection of a client with this certificate.
+    fn connect(&self, port: u16, client: &str) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
         let pem = |file: &str| fs::read(self.0.join(file)).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(&pem("ca.pem")).unwrap()).unwrap();
@@ -87,13 +96,8 @@ impl Scratch {
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let config = config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
         let name = "localhost".try_into().unwrap();
-        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        let mut stream = Stream::new(&mut connection, &mut stream);
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        Ok(StreamOwned::new(connection, TcpStream::connect(("127.0.0.1", port))?))
     }
 }
 
@@ -155,10 +159,22 @@ fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() 
     open.extend(["--listen-client-ca", ca, "--policy", policy]);
     let serving = folder.serve(&open);
     let lines = serving.until("admin page on https://0.0.0.0:");
-    let port = lines.last().unwrap().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
-    let fetch = |client: &str| secrets.fetch(port.parse().unwrap(), client, "/readyz");
+    let port = lines.last().unwrap().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
+    let fetch = |client: &str| secrets.fetch(port, client, "/readyz");
     assert!(fetch("ops").unwrap().ends_with("ready\n"));
     assert!(fetch("prod").is_err(), "it reads its configuration, and not that of others");
+    // A connection lasts, and the right to look is taken from who has it.
+    let mut lasting = secrets.connect(port, "ops").unwrap();
+    let mut ask = || -> io::Result<String> {
+        write!(lasting, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+        let mut answer = vec![0; 4096];
+        let len = lasting.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..len]).into_owned())
+    };
+    assert!(ask().unwrap().starts_with("HTTP/1.1 200"));
+    secrets.write("policy.yaml", POLICY);
+    serving.until("the policy is new");
+    assert!(ask().unwrap().starts_with("HTTP/1.1 403"));
 }
 
 #[test]

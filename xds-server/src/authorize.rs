@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tonic::Status;
 use xds_core::Access;
@@ -45,7 +44,7 @@ impl ServerConfig {
     /// since it was shown.
     pub fn access(&self, peer: &Peer, client: &Client) -> Result<Option<Arc<Access>>, Status> {
         let Some(authorizer) = &self.authorizer else { return Ok(None) };
-        if peer.identity.as_ref().is_some_and(|identity| identity.expires() < SystemTime::now()) {
+        if has_expired(peer) {
             return Err(Status::unauthenticated(
                 "the certificate of this client has expired: connect with a newer one",
             ));
@@ -54,9 +53,15 @@ impl ServerConfig {
         access.map(Some).map_err(|Denied(text)| Status::permission_denied(text))
     }
 
-    /// Whether a peer may look at what all clients have.
+    /// Whether a peer may look at what all clients have; not with a certificate that has expired since it was shown. To be
+    /// asked with each request, as streams and connections last.
     #[must_use]
     pub fn may_inspect(&self, peer: &Peer) -> bool {
-        self.authorizer.as_ref().is_none_or(|authorizer| authorizer.may_inspect(peer))
+        let may = |authorizer: &Arc<dyn Authorizer>| !has_expired(peer) && authorizer.may_inspect(peer);
+        self.authorizer.as_ref().is_none_or(may)
     }
+}
+
+fn has_expired(peer: &Peer) -> bool {
+    peer.identity.as_ref().is_some_and(|identity| identity.has_expired())
 }

@@ -60,11 +60,24 @@ impl StatusService {
     ) -> Self {
         Self { roster, config, stopping }
     }
+}
 
-    /// What all clients have is not for every client to see.
-    fn check(&self, extensions: &Extensions) -> Result<(), Status> {
+/// Who asks.
+#[derive(Debug)]
+struct Asker {
+    peer: Peer,
+    config: Arc<ServerConfig>,
+}
+
+impl Asker {
+    fn of(extensions: &Extensions, config: &Arc<ServerConfig>) -> Self {
         let peer = extensions.get::<Peer>().cloned().unwrap_or_default();
-        if self.config.may_inspect(&peer) {
+        Self { peer, config: Arc::clone(config) }
+    }
+
+    /// What all clients have is not for every client to see, and who may see it changes while a stream is open.
+    fn check(&self) -> Result<(), Status> {
+        if self.config.may_inspect(&self.peer) {
             return Ok(());
         }
         Err(Status::permission_denied("this client may not see what others have"))
@@ -81,13 +94,14 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
     ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
-        self.check(request.extensions())?;
+        let asker = Asker::of(request.extensions(), &self.config);
+        asker.check()?;
         let (answers, responses) = mpsc::channel(1);
         let (roster, mut stopping) = (Arc::clone(&self.roster), self.stopping.clone());
         let mut requests = request.into_inner();
         tokio::spawn(async move {
             let status = tokio::select! {
-                result = answer_all(&roster, &mut requests, &answers) => result.err(),
+                result = answer_all(&asker, &roster, &mut requests, &answers) => result.err(),
                 _ = stopping.wait_for(|stopping| *stopping) => {
                     Some(Status::unavailable("the server is shutting down"))
                 }
@@ -105,7 +119,7 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<ClientStatusRequest>,
     ) -> Result<Response<ClientStatusResponse>, Status> {
-        self.check(request.extensions())?;
+        Asker::of(request.extensions(), &self.config).check()?;
         let query = Query::of(&request.into_inner())?;
         let mut batch = Batch::default();
         for streams in self.roster.clients(|id| query.matches(id)) {
@@ -124,12 +138,14 @@ impl ClientStatusDiscoveryService for StatusService {
 
 /// Answers requests in turn; a client that reads slowly is asked for one message at a time.
 async fn answer_all(
+    asker: &Asker,
     roster: &Roster,
     requests: &mut Streaming<ClientStatusRequest>,
     answers: &mpsc::Sender<Result<ClientStatusResponse, Status>>,
 ) -> Result<(), Status> {
     let gone = |_| Status::cancelled("the client went away");
     while let Some(request) = requests.message().await? {
+        asker.check()?;
         let query = Query::of(&request)?;
         let (mut batch, mut is_answered) = (Batch::default(), false);
         for streams in roster.clients(|id| query.matches(id)) {

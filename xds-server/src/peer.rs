@@ -43,6 +43,12 @@ impl Identity {
     pub fn expires(&self) -> SystemTime {
         self.expires
     }
+
+    /// Whether it is not valid any more: a connection may last longer than the certificate that it was opened with.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        self.expires < SystemTime::now()
+    }
 }
 
 impl Peer {

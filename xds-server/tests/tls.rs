@@ -28,7 +28,9 @@ use xds_proto::envoy::service::status::v3::ClientStatusRequest;
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
 use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION};
 use xds_server::skim::Client;
-use xds_server::{Authorizer, Denied, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles};
+use xds_server::{
+    Authorizer, Denied, Identity as PeerIdentity, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles,
+};
 
 /// An authority that signs.
 struct Ca(CertifiedIssuer<'static, KeyPair>);
@@ -145,6 +147,12 @@ struct ByPath {
     is_revoked: Mutex<bool>,
 }
 
+impl ByPath {
+    fn revoke(&self) {
+        *self.is_revoked.lock().unwrap() = true;
+    }
+}
+
 impl Authorizer for ByPath {
     fn authorize(&self, peer: &Peer, _: &Client) -> Result<Arc<Access>, Denied> {
         let env = peer.name().strip_prefix("spiffe://example.org/env/");
@@ -153,6 +161,10 @@ impl Authorizer for ByPath {
         let access = Access::nothing().with_type(CLUSTER, NamePatterns::from_iter(["team-a/*"]));
         let access = access.with_type(ROUTE_CONFIGURATION, NamePatterns::everything());
         Ok(Arc::new(access.with_parameters(Parameters::from_iter([("env", env)]))))
+    }
+
+    fn may_inspect(&self, peer: &Peer) -> bool {
+        peer.name() == "spiffe://example.org/ops" && !*self.is_revoked.lock().unwrap()
     }
 }
 
@@ -328,8 +340,39 @@ async fn an_identity_reads_what_it_may_as_who_it_is_and_nothing_else() {
         (Code::PermissionDenied, "\"spiffe://elsewhere\" is not of this fleet")
     );
 
-    *authorizer.is_revoked.lock().unwrap() = true;
+    authorizer.revoke();
     assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::PermissionDenied, "it is asked again");
+}
+
+#[tokio::test]
+async fn c20_who_may_look_at_others_is_asked_again_with_each_request_of_a_stream() {
+    let (files, ca) = (Files::new("inspect"), Ca::new());
+    let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+    let authorizer = Arc::new(ByPath::default());
+    let config =
+        ServerConfig { authorizer: Some(Arc::clone(&authorizer) as Arc<_>), ..ServerConfig::default() };
+    let address = serve(&Cache::new(), &tls, config);
+    let ops = connect(address, &ca, Some(&ca.client("spiffe://example.org/ops"))).await.unwrap();
+    let (requests, receiver) = mpsc::channel(1);
+    requests.send(ClientStatusRequest::default()).await.unwrap();
+    let mut status = ClientStatusDiscoveryServiceClient::new(ops);
+    let mut answers = status.stream_client_status(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    assert!(next(&mut answers).await.unwrap().is_some());
+    authorizer.revoke();
+    requests.send(ClientStatusRequest::default()).await.unwrap();
+    assert_eq!(next(&mut answers).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+#[test]
+fn with_a_certificate_that_has_expired_nobody_looks_at_others() {
+    let ops = |expires| {
+        let mut peer = Peer::default();
+        peer.identity = Some(Arc::new(PeerIdentity::new(vec!["spiffe://example.org/ops".into()], expires)));
+        peer
+    };
+    let config = ServerConfig { authorizer: Some(Arc::new(ByPath::default())), ..ServerConfig::default() };
+    let (now, minute) = (SystemTime::now(), Duration::from_secs(60));
+    assert!(config.may_inspect(&ops(now + minute)) && !config.may_inspect(&ops(now - minute)));
 }
 
 const DAY: i64 = 24 * 3600;
