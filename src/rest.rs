@@ -10,6 +10,7 @@
 //! | 200 | a `DiscoveryResponse` as proto3 JSON, without a nonce: that names a response within a stream |
 //! | 304 | the `version_info` of the request is that of what it selects |
 //! | 400 | no `DiscoveryRequest` of the type, or a name that no resource can have |
+//! | 403 | the client may not read this, or is a web page: of another site, perhaps, whose name points here (DNS rebinding) |
 //! | 404, 405 | another path, another method than POST |
 //! | 413 | more bytes, names or parameters than allowed |
 //! | 500 | a resource that JSON cannot carry. Left out it would count as deleted, so the client keeps what it has |
@@ -44,7 +45,7 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Extension, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{Router, post};
 use tokio::sync::Semaphore;
@@ -127,9 +128,12 @@ async fn poll(
     State(entrance): State<Entrance>,
     stopping: Option<Extension<Stopping>>,
     peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let answered = match body {
+        // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing: Envoy sends that of a cluster.
+        _ if headers.contains_key(header::ORIGIN) => Err(Refusal::WebPage),
         Ok(body) => {
             let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
             entrance.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await

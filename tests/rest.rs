@@ -79,10 +79,15 @@ impl Running {
 
     /// One request of HTTP/1.1 on a connection of its own.
     async fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.ask_with("", method, path, body).await
+    }
+
+    /// The same with a further line in its head.
+    async fn ask_with(&self, line: &str, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: x\r\n{line}connection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         // A server that refuses a body need not read it.
@@ -179,6 +184,21 @@ async fn s17_s41_a_poll_for_what_is_missing_is_answered_with_nothing() {
         server.poll("endpoints", json!({ "resource_names": ["b"], "version_info": found.version() })).await;
     assert!(gone.names().is_empty());
     assert_eq!(gone.version(), missing.version());
+}
+
+#[tokio::test]
+async fn a_web_page_whose_name_points_here_reads_nothing() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER, "a", &timeout(1));
+    let server = Running::new(&cache).await;
+    let path = "/v3/discovery:clusters";
+    // The page is of the same origin, as far as its browser knows.
+    for origin in ["origin: http://x\r\n", "origin: null\r\n"] {
+        let answer = server.ask_with(origin, "POST", path, "{}").await;
+        assert_eq!(answer.status, 403, "{}", answer.body);
+        assert!(answer.body.contains("Origin"), "{}", answer.body);
+    }
+    assert_eq!(server.ask("POST", path, "{}").await.status, 200);
 }
 
 #[tokio::test]

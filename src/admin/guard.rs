@@ -39,6 +39,13 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "only GET and HEAD\n").into_response());
     }
+    // A page of somebody else cannot read what it asks for here, but could keep this busy. A link to here is another thing.
+    let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
+    let is_foreign =
+        matches!(header("sec-fetch-site"), Some(site) if site != b"same-origin" && site != b"none");
+    if is_foreign && header("sec-fetch-mode") != Some(b"navigate") {
+        return Some((StatusCode::FORBIDDEN, "only pages of this port may ask\n").into_response());
+    }
     // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks for health.
     let host = request.headers().get(header::HOST)?;
     let is_known = host.to_str().is_ok_and(|host| names.allow(host));

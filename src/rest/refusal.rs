@@ -28,6 +28,8 @@ pub(super) enum Refusal {
     Request(#[from] StreamError),
     #[error("{0}")]
     Denied(String),
+    #[error("web pages are not answered: the request has an Origin")]
+    WebPage,
     /// G13.
     #[error("no source has said yet what exists")]
     NotSynced,
@@ -65,7 +67,7 @@ impl Refusal {
             Self::NotSynced | Self::Request(StreamError::FellBehind { .. }) => {
                 (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE)
             }
-            Self::Denied(_) => (StatusCode::FORBIDDEN, PERMISSION_DENIED),
+            Self::Denied(_) | Self::WebPage => (StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::Request(_) => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::Resource { .. } | Self::AnswerTooLarge { .. } | Self::GivenUp(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, INTERNAL)

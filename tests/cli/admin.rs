@@ -32,6 +32,16 @@ fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() 
     assert!(
         status(address, "POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0").contains("405")
     );
+    // What a page of another site, or of another port, has its browser load; a link to here is followed.
+    let from = |site: &str, mode: &str| {
+        let head = format!(
+            "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: {site}\r\nsec-fetch-mode: {mode}"
+        );
+        status(address, &head)
+    };
+    assert!(from("cross-site", "no-cors").contains("403") && from("same-site", "cors").contains("403"));
+    assert!(from("cross-site", "navigate").contains("404") && from("same-origin", "cors").contains("404"));
+    assert!(from("none", "navigate").contains("404"));
     // Of a load balancer that asks for health.
     assert!(status(address, "GET /nowhere HTTP/1.0").contains("404"));
 }
