@@ -44,6 +44,9 @@ impl Pattern {
         if rest.contains('*') {
             return Err(PatternError::Star(text.into()));
         }
+        // Host names are the same in any case, and certificates are read in small letters.
+        let is_host = !text.contains("://");
+        let written = |text: &str| if is_host { text.to_ascii_lowercase() } else { text.to_owned() };
         let mut parts = Vec::new();
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after.split_once('}').ok_or_else(|| PatternError::Brace(text.into()))?;
@@ -54,14 +57,14 @@ impl Pattern {
             if before.is_empty() && matches!(parts.last(), Some(Part::Capture(_))) {
                 return Err(PatternError::Adjacent(text.into()));
             }
-            parts.extend((!before.is_empty()).then(|| Part::Text(before.into())));
+            parts.extend((!before.is_empty()).then(|| Part::Text(written(before))));
             parts.push(Part::Capture(name));
             rest = after;
         }
         if rest.contains('}') {
             return Err(PatternError::Brace(text.into()));
         }
-        parts.extend((!rest.is_empty()).then(|| Part::Text(rest.into())));
+        parts.extend((!rest.is_empty()).then(|| Part::Text(written(rest))));
         Ok(Self::Identity { parts, has_rest })
     }
 
@@ -134,6 +137,7 @@ mod tests {
         );
         assert_eq!(find("spiffe://t/{env}-{zone}", "spiffe://t/prod-a").unwrap(), "env=prod zone=a");
         assert_eq!(find("{host}.prod.example.org", "a1.prod.example.org").unwrap(), "host=a1");
+        assert_eq!(find("{Host}.Prod.example.ORG", "a1.prod.example.org").unwrap(), "Host=a1");
         assert_eq!(find("spiffe://t/env/{env}/*", "spiffe://t/env/prod/sa/web").unwrap(), "env=prod");
         for (pattern, name) in [
             ("spiffe://t/env/{env}", "spiffe://t/env/prod/sa"),
@@ -142,6 +146,7 @@ mod tests {
             ("{host}.example.org", "a.b.example.org"),
             ("{host}.example.org", ".example.org"),
             ("spiffe://t/a", "spiffe://t/ab"),
+            ("spiffe://t/A", "spiffe://t/a"),
             ("spiffe://t/a/*", "spiffe://t/b/a/"),
         ] {
             assert_eq!(find(pattern, name), None, "{pattern} {name}");
