@@ -16,7 +16,8 @@ use super::gaps::gaps_of;
 use crate::explain;
 use crate::type_name::{service, short};
 
-/// All types ever committed, with their number of names.
+/// All types that there is anything of, with their number of names, and those with a service that there was anything of. Of a
+/// proxy the others are what clients asked for in vain.
 pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
     let snapshot = shared.cache.snapshot();
     let row = |(type_url, names): (&TypeUrl, usize)| {
@@ -24,7 +25,8 @@ pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
             "type": type_url.as_str(), "message": short(type_url), "service": service(type_url), "names": names,
         })
     };
-    let rows: Vec<_> = snapshot.counts().map(row).collect();
+    let is_known = |(type_url, names): &(&TypeUrl, usize)| *names > 0 || service(type_url).is_some();
+    let rows: Vec<_> = snapshot.counts().filter(is_known).map(row).collect();
     Json(json!({ "total": rows.len(), "rows": rows }))
 }
 

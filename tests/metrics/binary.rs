@@ -196,3 +196,20 @@ async fn a_source_whose_newest_content_was_refused_is_told_and_when_the_certific
     let (fares, _) = of("folder");
     until(served.metrics, "another folder", |seen| fares(seen) == [1.0, 2.0, 1.0]).await;
 }
+
+#[tokio::test]
+async fn who_asks_a_proxy_for_types_that_there_are_not_makes_no_labels_and_no_rows_of_them() {
+    let origin = Process::start(&["serve", "examples/variants"]);
+    let proxy = Process::start(&["proxy", "--upstream", &origin.address.to_string()]);
+    let mut client = Client::new(proxy.address, "n").await;
+    client.ask("example.com/acme.Invented", &["x"]).await;
+    assert!(client.receive().await.unwrap().resources.is_empty());
+    client.ask(CLUSTER, &["*"]).await;
+    assert!(!client.receive().await.unwrap().resources.is_empty());
+    let seen = scrape(proxy.metrics).await;
+    let labels = seen.labels("type");
+    assert!(!labels.iter().any(|label| label.contains("Invented")), "{labels:?}");
+    assert_eq!(seen.value(r##"xds_cache_subscriptions{type="#other"}"##), 1.0);
+    let types = scrape::get(proxy.metrics, "/api/types").await;
+    assert!(types.contains("envoy.config.cluster.v3.Cluster") && !types.contains("Invented"), "{types}");
+}

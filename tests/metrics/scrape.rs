@@ -47,12 +47,18 @@ impl Scrape {
     }
 }
 
-pub(crate) async fn scrape(address: SocketAddr) -> Scrape {
+/// What a path answers, with its head.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET /metrics HTTP/1.0\r\nhost: {address}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+pub(crate) async fn scrape(address: SocketAddr) -> Scrape {
+    let answer = get(address, "/metrics").await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains(" 200 "), "{head}");
     let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";

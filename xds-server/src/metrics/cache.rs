@@ -52,7 +52,9 @@ struct State {
 impl CacheCollector {
     fn by_type(&self, cache: &Cache) -> BTreeMap<TypeLabel, OfType> {
         let snapshot = cache.snapshot();
-        self.types.learn(snapshot.counts().map(|(type_url, _)| type_url.clone()));
+        // Of a proxy there are also types that a client asked for, and that upstream has nothing of.
+        let committed = snapshot.counts().filter(|(_, count)| *count > 0);
+        self.types.learn(committed.map(|(type_url, _)| type_url.clone()));
         let mut by_type = BTreeMap::<_, OfType>::new();
         for (type_url, count) in snapshot.counts() {
             let of_type = by_type.entry(self.types.label(type_url)).or_default();
