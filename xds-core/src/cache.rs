@@ -295,7 +295,12 @@ fn apply_answers(
         if answer.is_none() && !types.contains_key(&type_url) {
             continue;
         }
-        if types.entry(type_url.clone()).or_default().set_answer(&locator, answer) {
+        let of_type = types.entry(type_url.clone()).or_default();
+        if of_type.set_answer(&locator, answer) {
+            // Clients choose which types are asked for, and each that stays costs every commit.
+            if of_type.is_blank() {
+                types.remove(&type_url);
+            }
             changed.push((type_url, locator));
         }
     }

@@ -221,6 +221,12 @@ impl TypeSnapshot {
         true
     }
 
+    /// Whether nothing is known of the type, and nothing ever was there that a stream may have been sent.
+    pub(super) fn is_blank(&self) -> bool {
+        let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
+        self.present.is_empty() && self.answers.is_empty() && never_removed
+    }
+
     fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
         // A new version mostly names what the one before did.
         if gone.iter().map(|variant| &variant.references).eq(came.iter().map(|variant| &variant.references)) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, payload, try_commit, type_url};
 use crate::server::{Next, StreamError};
 use crate::subscription::Subscription;
-use crate::{Resource, ResourceName, VariantId};
+use crate::{Parameters, Resource, ResourceName, VariantId};
 
 fn put(transaction: &mut Transaction, name: &str, content: &str) {
     transaction.put(Resource::new(type_url("EDS"), name.into(), payload("EDS", name, content)).unwrap());
@@ -312,4 +312,25 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
 
 fn did(revision: u64, changed: usize) -> Commit {
     Commit { revision: Revision(revision), changed, concerned: Arc::default() }
+}
+
+#[test]
+fn a_type_that_was_only_asked_for_is_forgotten_with_what_was_said_of_it() {
+    let cache = Cache::on_demand();
+    let locator = Locator { name: "a".into(), parameters: Parameters::new() };
+    let types_after = |of_type: &str, answer: Option<Answer>, names: &[&str]| {
+        let mut transaction = Transaction::new();
+        names.iter().for_each(|name| put(&mut transaction, name, "1"));
+        transaction.answer(type_url(of_type), locator.clone(), answer);
+        cache.commit(transaction).unwrap();
+        cache.snapshot().counts().count()
+    };
+    assert_eq!(types_after("CDS", Some(Answer::Complete), &[]), 1);
+    assert_eq!(types_after("CDS", None, &[]), 0);
+    // What a stream may have been sent is remembered.
+    assert_eq!(types_after("EDS", Some(Answer::Complete), &["a"]), 1);
+    let mut transaction = Transaction::new();
+    transaction.remove(VariantId::unconstrained(type_url("EDS"), "a".into()));
+    cache.commit(transaction).unwrap();
+    assert_eq!(types_after("EDS", None, &[]), 1);
 }
