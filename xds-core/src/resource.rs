@@ -8,6 +8,7 @@ use xds_proto::type_url::VIRTUAL_HOST;
 use crate::cache::refs::{self, References};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
+use crate::fields::text;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::xdstp::{XdstpError, XdstpName};
@@ -253,6 +254,17 @@ fn checked_name(
         Ok(Some(new_style)) => Ok((new_style.canonical(), Some(new_style))),
         Ok(None) => Ok((name, None)),
     }
+}
+
+/// The name that a payload has for itself where it is another one than that of the resource (D23).
+pub(crate) fn other_name(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Option<String> {
+    if !KnownType::of(type_url.as_str()).payload_is_named {
+        return None;
+    }
+    let inner = text(payload, 1).unwrap_or_default();
+    let inner = String::from_utf8_lossy(inner);
+    let new_style = XdstpName::of(name.as_str()).ok().flatten();
+    (!names_payload(type_url, name, new_style.as_ref(), &inner)).then(|| inner.into_owned())
 }
 
 /// Whether a payload with this name of its own may be told under the name of the resource (D23).

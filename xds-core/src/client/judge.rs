@@ -22,7 +22,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
-use crate::resource::{Resource, VariantId};
+use crate::resource::{Resource, VariantId, other_name};
 
 mod gone;
 mod tell;
@@ -418,6 +418,12 @@ impl Judge<'_> {
         let key: Key = (name.clone(), received.constraints.clone());
         if self.changes.put.contains_key(&key) {
             self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
+            return;
+        }
+        // D23: a proxy tells it to clients that go by this name, as a bare payload has no other.
+        let is_passed_on = self.relay.is_some() && !matches!(received.payload, Payload::Redirect(_));
+        if let Some(other) = other_name(&self.watched.type_url, &name, payload).filter(|_| is_passed_on) {
+            self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
             return;
         }
         let payload = self.own(payload);

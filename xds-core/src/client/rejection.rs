@@ -41,6 +41,12 @@ pub enum Reason {
         /// The plain name.
         other: String,
     },
+    /// D23: the payload has another name for itself, by which clients of a proxy would take it.
+    #[error("its payload names itself {other:?}")]
+    NamedOtherwise {
+        /// The name in the payload; empty where it has none.
+        other: String,
+    },
     /// W2: a draft-encoded message shows itself so.
     #[error("its name has a control character")]
     ControlCharacter,

@@ -265,3 +265,19 @@ fn d9_what_is_given_up_and_asked_for_in_one_batch_is_sent_again() {
         assert_eq!(leaf.sent(), "n4 X r[env=a]=B");
     }
 }
+
+#[test]
+fn d23_what_names_itself_otherwise_is_not_passed_on() {
+    for protocol in PROTOCOLS {
+        let mut world = World::scripted(protocol);
+        let mut state = world.sotw_leaf("CDS", "r s");
+        world.run();
+        let outcome = world.get("CDS v1 n1: r[]=A s[]=B~r");
+        assert_eq!(outcome.response.unwrap().rejections.len(), 1);
+        assert_eq!(
+            state.sent(),
+            "n1 CDS r=A",
+            "a payload is known by its own name: there would be two of one"
+        );
+    }
+}

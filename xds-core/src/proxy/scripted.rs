@@ -11,7 +11,7 @@ use crate::client::Protocol;
 use crate::server::fixture::{payload, type_url};
 
 /// A response in the [notation](crate::client::fixture) of the client's tests: `X v1 n1: r=A r[env=prod]=B -c c!5`. Here the
-/// content `A*` must not be cached, and `>xdstp://..` says where the resource stands.
+/// content `A*` must not be cached, that of `A~s` names itself `s`, and `>xdstp://..` says where the resource stands.
 pub(super) fn response(text: &str, protocol: Protocol) -> Bytes {
     let (short, rest) = text.split_once(' ').expect("a type and more");
     let full = type_url(short);
@@ -53,6 +53,10 @@ fn fill(resource: &mut Resource, short: &str) {
             type_url: "type.googleapis.com/xds.core.v3.ResourceLocator".to_owned(),
             value: payload(short, &content, ""),
         };
+        return;
+    }
+    if let Some((content, other)) = content.split_once('~') {
+        any.value = payload(short, other, content);
         return;
     }
     let kept = content.strip_suffix('*');
