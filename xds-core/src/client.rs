@@ -419,6 +419,12 @@ impl Client {
         upstream.is_open().then_some(upstream.generation)
     }
 
+    /// C16: whether a wildcard stands for a name, which none does for those of authorities with servers of their own.
+    pub(crate) fn is_in_wildcards(&self, name: &ResourceName) -> bool {
+        let new_style = XdstpName::of(name.as_str()).ok().flatten();
+        new_style.is_none_or(|new_style| !self.authority_numbers.contains_key(new_style.authority()))
+    }
+
     /// Whether a variant is in the cache from here.
     #[must_use]
     pub fn holds(&self, id: &VariantId) -> bool {

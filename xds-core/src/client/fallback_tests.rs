@@ -160,11 +160,11 @@ fn p4_1_what_is_needed_next_begins_at_the_first_server() {
 
 /// Servers 0 and 1; old names at 0, `one` at 0 with parameters, `two` at 1.
 fn of_authorities() -> Fixture {
-    let server = |name: &str| ServerConfig {
-        name: name.into(),
-        protocol: Protocol::Sotw,
-        errors: ErrorPolicy::default(),
-    };
+    of_authorities_with(Protocol::Sotw, ErrorPolicy::default())
+}
+
+fn of_authorities_with(protocol: Protocol, errors: ErrorPolicy) -> Fixture {
+    let server = |name: &str| ServerConfig { name: name.into(), protocol, errors };
     let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x04node"), server("s0"));
     config.servers.push(server("s1"));
     config.default_authority.speaks_locators = true;
@@ -219,6 +219,22 @@ fn c16_s25_a_full_state_speaks_for_its_own_authorities() {
     assert_eq!(f.get("CDS v1 n1: a=1"), "*{old=1}/a: 1\n*{old=1}: -");
     assert_eq!(f.view(two), "1");
     assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
+}
+
+/// Regression: where data errors take away what is there, one of a server that is not asked for the name did.
+#[test]
+fn c16_what_a_server_says_wrongly_of_the_names_of_another_takes_nothing_away() {
+    let errors = ErrorPolicy { fail_on_data_errors: true, ..ErrorPolicy::default() };
+    let mut f = of_authorities_with(Protocol::Delta, errors);
+    let old = f.watch("EDS", "e");
+    f.watch("EDS", TWO);
+    f.open(0);
+    f.open(1);
+    _ = (f.sent(0), f.sent(1));
+    assert_eq!(f.get("EDS v1 n1: e=1"), "e{old=1}: 1");
+    assert_eq!(f.get_from(1, "EDS v1 n1: e=2 -e"), "");
+    assert_eq!(f.view(old), "1");
+    assert!(f.client.cache().snapshot().get(&url("EDS"), &"e".into()).is_some());
 }
 
 #[test]

@@ -39,6 +39,19 @@ fn x12_a_glob_has_the_members_that_its_parameters_choose() {
     }
 }
 
+/// Regression: each wildcard was asked for alone when a name of another authority had come without saying whom it is for.
+#[test]
+fn c16_t43c_a_wildcard_is_shared_whatever_comes_of_another_authority() {
+    for protocol in PROTOCOLS {
+        let mut world = World::scripted(protocol);
+        let leaves = ["*?env=p", "xdstp://a/X/e?env=p"].map(|list| world.leaf("X", list));
+        world.run();
+        world.get("X v1 n1: b[]=1 xdstp://a/X/e=2");
+        assert_eq!(world.proxy.counts().unshared, 1, "{protocol:?}");
+        drop(leaves);
+    }
+}
+
 #[test]
 fn d24_an_alias_is_answered_with_its_resource() {
     let mut world = World::delta("X r{alias=q}[env=a]=A r[env=b]=B");

@@ -228,7 +228,8 @@ impl Proxy {
             self.counts.replaced += judged.replaced as u64;
             for plain in &judged.plain {
                 // A wildcard or glob without one of its members is not complete.
-                let sets = glob_of(plain).into_iter().chain([ResourceName::from(WILDCARD)]);
+                let wildcard = client.is_in_wildcards(plain).then(|| WILDCARD.into());
+                let sets = glob_of(plain).into_iter().chain(wildcard);
                 for name in std::iter::once(plain.clone()).chain(sets) {
                     self.stop_sharing(&(judged.type_url.clone(), name), &mut touched);
                 }

@@ -61,7 +61,8 @@ impl Judge<'_> {
             let mut failure = Failure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
             failure.rejected_version = Some(Arc::clone(&self.version));
             let (failure, policy) = (Arc::new(failure), self.policy);
-            if policy.fail_on_data_errors {
+            // C16: what a server says of names that it is not asked for takes nothing away, however wrong it is.
+            if policy.fail_on_data_errors && self.is_listened_to(&name) {
                 self.drop_held(&name, constraints.as_ref(), cache, outcome);
             }
             self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
