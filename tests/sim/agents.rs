@@ -52,7 +52,8 @@ impl World {
     fn lie(&mut self, at: usize, salt: u64, count: usize) {
         let are_honest = self.are_liars_honest;
         let agent = &mut self.agents[at];
-        let Some(server) = agent.profile.liar.filter(|_| !are_honest) else { return };
+        let liar = agent.profile.liar.filter(|liar| agent.profile.homes[*liar] == Home::Liar);
+        let Some(server) = liar.filter(|_| !are_honest) else { return };
         let Some(link) = &mut agent.links[server] else { return };
         let mut random = Random::new(salt);
         for _ in 0..count {

@@ -26,7 +26,11 @@ pub(crate) fn name_at_liar(kind: Kind, name: &str) -> String {
 
 /// One frame: mostly a response with something wrong in it, now and then nothing at all that can be read.
 pub(crate) fn lie(random: &mut Random, protocol: Protocol) -> Bytes {
-    let mut frame = response(random, protocol);
+    let frame = response(random, protocol, Audience::Client);
+    damaged(random, frame)
+}
+
+fn damaged(random: &mut Random, mut frame: Vec<u8>) -> Bytes {
     match random.below(12) {
         0 => return (0..random.below(40)).map(|_| random.next() as u8).collect(),
         1 => frame.truncate(random.below(frame.len() + 1)),
@@ -39,15 +43,64 @@ pub(crate) fn lie(random: &mut Random, protocol: Protocol) -> Bytes {
     frame.into()
 }
 
-fn response(random: &mut Random, protocol: Protocol) -> Vec<u8> {
+/// The same to a proxy, which may hear that there is no such type.
+pub(crate) fn lie_to_proxy(random: &mut Random, protocol: Protocol) -> Bytes {
+    let frame = response(random, protocol, Audience::Proxy);
+    damaged(random, frame)
+}
+
+/// The same to a proxy whose clients take apart what they are sent: each resource says whom it is for, so that it is shared
+/// (T43c), has no other name, and a payload that can be read.
+pub(crate) fn shared_lie(random: &mut Random, protocol: Protocol) -> Bytes {
+    let mut frame = response(random, protocol, Audience::Leaves);
+    match random.below(12) {
+        0 => return (0..random.below(40)).map(|_| random.next() as u8).collect(),
+        1 => frame.truncate(random.below(frame.len() + 1)),
+        _ => {}
+    }
+    frame.into()
+}
+
+/// Who hears a lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    Client,
+    Proxy,
+    Leaves,
+}
+
+fn share(mut resource: Resource) -> Resource {
+    let name = std::mem::take(&mut resource.name);
+    let named =
+        resource.resource_name.get_or_insert(ResourceName { name, dynamic_parameter_constraints: None });
+    resource.cache_control = None;
+    resource.aliases.clear();
+    let Some(payload) = &mut resource.resource else { return resource };
+    let Some(kind) = Kind::of_url(&payload.type_url) else { return resource };
+    let Ok(mut content) = Content::of(kind, &payload.value) else { return resource };
+    // As in all worlds with proxies: what routes name stays with who may use it (S33).
+    content.clusters.clear();
+    // D23: of a type that nobody knows no proxy can tell that a payload names itself otherwise.
+    if kind == Kind::Thing {
+        content.name.clone_from(&named.name);
+    }
+    payload.value = content.encode(kind);
+    resource
+}
+
+fn response(random: &mut Random, protocol: Protocol, audience: Audience) -> Vec<u8> {
     let kind = random.pick(&Kind::ALL);
     let type_url = if random.chance(8) { "example.com/acme.Unknown" } else { kind.url() }.to_owned();
-    let resources: Vec<_> = (0..random.below(5)).map(|_| resource(random, kind)).collect();
+    let resources = (0..random.below(5)).map(|_| resource(random, kind));
+    let resources: Vec<_> = match audience {
+        Audience::Client | Audience::Proxy => resources.collect(),
+        Audience::Leaves => resources.map(share).collect(),
+    };
     // The version never changes, or changes without need.
     let version = random.pick(&["1", "1", "2", ""]).to_owned();
     let nonce = random.pick(&["1", "2", "3", ""]).to_owned();
     let resource_errors: Vec<_> =
-        (0..random.below(8).saturating_sub(6)).map(|_| error(random, kind)).collect();
+        (0..random.below(8).saturating_sub(6)).map(|_| error(random, kind, audience)).collect();
     match protocol {
         Protocol::Sotw => {
             let resources = resources.into_iter().map(|resource| any(random, resource)).collect();
@@ -131,8 +184,11 @@ fn constraints(random: &mut Random) -> Option<DynamicParameterConstraints> {
     }
 }
 
-fn error(random: &mut Random, kind: Kind) -> ResourceError {
-    let code = random.pick(&[0, 5, 7, 14, 99, -1]);
+fn error(random: &mut Random, kind: Kind, audience: Audience) -> ResourceError {
+    let code = match random.pick(&[0, 5, 7, 14, 99, -1]) {
+        99 if audience != Audience::Client => UNIMPLEMENTED,
+        code => code,
+    };
     let status = Status { code, message: "a lie".to_owned(), ..Status::default() };
     ResourceError {
         resource_name: random.chance(90).then(|| resource_name(random, kind)),
@@ -146,3 +202,6 @@ fn any(random: &mut Random, resource: Resource) -> Any {
         _ => Any { type_url: RESOURCE.to_owned(), value: resource.encode_to_vec().into() },
     }
 }
+
+/// Of an error: there is no such type.
+const UNIMPLEMENTED: i32 = 12;

@@ -8,8 +8,8 @@
 //! | `content` | types, payloads, variants, commits |
 //! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
-//! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie to it |
-//! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world |
+//! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
+//! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world, some of them lied to |
 //! | `exceptions` | known defects that are excused |
 //! | `heal` | what comes after the last step |
 //! | `invariant/` | what must hold, one file each |

@@ -5,15 +5,18 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use xds_core::client::{Client, ClientConfig, Outcome, Restored, ServerConfig};
+use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, Restored, ServerConfig};
+use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
-use xds_core::{Cache, VariantId};
+use xds_core::{Cache, Code, VariantId};
 
 use crate::agent::Access;
 use crate::content::Kind;
-use crate::invariant::Violation;
+use crate::invariant::{self, Violation};
+use crate::liar::{AUTHORITY, lie_to_proxy, shared_lie};
 use crate::link::{Link, Locator};
-use crate::script::{RelayProfile, Relaying};
+use crate::random::Random;
+use crate::script::{Liar, Protocol, RelayProfile, Relaying};
 
 pub(crate) struct Relay {
     pub(crate) profile: RelayProfile,
@@ -30,6 +33,8 @@ pub(crate) struct Relay {
     pub(crate) ever_wanted: BTreeSet<Locator>,
     /// What it found on its disk: it stays until somebody asks for it and the upstream says something else.
     pub(crate) restored: BTreeSet<VariantId>,
+    /// It was lied to: what it has need not be true.
+    pub(crate) is_deceived: bool,
     /// Makes the jitter of each failure another one.
     failures: u32,
 }
@@ -37,8 +42,9 @@ pub(crate) struct Relay {
 /// The client of one route.
 pub(crate) struct Upstream {
     pub(crate) client: Client,
-    pub(crate) link: Option<Link>,
-    is_connecting: bool,
+    /// By server: whom it is in front of, and perhaps who lies of an authority.
+    pub(crate) links: Vec<Option<Link>>,
+    is_connecting: Vec<bool>,
 }
 
 impl Relay {
@@ -54,6 +60,7 @@ impl Relay {
             driven: Duration::ZERO,
             ever_wanted: BTreeSet::new(),
             restored: BTreeSet::new(),
+            is_deceived: false,
             failures: 0,
         }
     }
@@ -68,6 +75,11 @@ impl Relay {
             for (name, variant) in of_type.flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
                 let constraints = variant.constraints().clone();
                 let id = VariantId { type_url: kind.url().into(), name: name.clone(), constraints };
+                // What is for one locator alone is not kept.
+                let shared = before.upstreams.get(&Route::Shared);
+                if shared.is_none_or(|shared| !shared.client.holds(&id)) {
+                    continue;
+                }
                 relay.restored.insert(id.clone());
                 let (payload, version) = (variant.payload().clone(), variant.version().to_string().into());
                 restored.push(Restored { id, payload, version, ttl: None, aliases: Vec::new() });
@@ -87,10 +99,17 @@ impl Relay {
                 protocol: profile.protocol.of_client(),
                 errors: profile.policy,
             };
-            let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server);
+            let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server.clone());
             config.default_authority.speaks_locators = true;
+            if profile.liar == Some(Liar::OfAuthority) {
+                let of_liar = AuthorityConfig { servers: vec![LIAR], ..config.default_authority.clone() };
+                config.authorities.insert(AUTHORITY.to_owned(), of_liar);
+                config.servers.push(ServerConfig { name: "liar".into(), ..server });
+            }
+            let servers = config.servers.len();
             config.relay = Some(route.relay(cache, &UpstreamKind::Locators { set_keys: None }));
-            Upstream { client: Client::new(config), link: None, is_connecting: false }
+            let links = (0..servers).map(|_| None).collect();
+            Upstream { client: Client::new(config), links, is_connecting: vec![false; servers] }
         })
     }
 
@@ -124,25 +143,37 @@ impl Relay {
     }
 
     pub(crate) fn links(&self) -> impl Iterator<Item = &Link> {
-        self.upstreams.values().filter_map(|upstream| upstream.link.as_ref())
+        self.upstreams.values().flat_map(|upstream| upstream.links.iter().flatten())
     }
 
-    /// Does what is due; the route that has to be connected now.
-    pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<Route>, Violation> {
+    /// Those to whom it is in front of.
+    pub(crate) fn links_home(&self) -> impl Iterator<Item = &Link> {
+        self.upstreams.values().filter_map(|upstream| upstream.links[0].as_ref())
+    }
+
+    /// Does what is due; the route that has to be connected now, and to which server.
+    pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<(Route, usize)>, Violation> {
         self.work(now);
         self.proxy.on_timeout(now);
         self.settle(now);
         for route in self.routes() {
-            let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            if !upstream.client.is_wanted(0) && (upstream.link.take().is_some() || upstream.is_connecting) {
-                upstream.is_connecting = false;
-                upstream.client.on_left(now, 0);
-                self.asked_since.clear();
-                self.tell(now, &route, &Outcome::default());
+            for server in 0..self.servers() {
+                let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
+                if upstream.client.is_wanted(server) {
+                    continue;
+                }
+                let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
+                if upstream.links[server].take().is_some() || was_connecting {
+                    upstream.client.on_left(now, server);
+                    if server != LIAR {
+                        self.asked_since.clear();
+                    }
+                    self.tell(now, &route, &Outcome::default());
+                }
             }
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
             let outcome = upstream.client.on_timeout(now);
-            let told = upstream.link.iter().flat_map(|link| &link.told);
+            let told = upstream.links.iter().flatten().flat_map(|link| &link.told);
             let silent =
                 told.filter(|(_, since)| **since + TIMEOUT <= now && **since + TIMEOUT > self.driven);
             let silent = silent.map(|(locator, _)| locator.clone());
@@ -153,49 +184,70 @@ impl Relay {
         if let Some(due) = self.proxy.next_deadline().filter(|due| *due <= now) {
             return Err(Violation::new("timers", format!("a proxy does not do what was due at {due:?}")));
         }
-        for route in self.routes() {
+        for (route, server) in self.streams() {
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            if upstream.client.connect_at(0).is_some_and(|at| at <= now) {
-                upstream.client.on_connecting(0);
-                upstream.is_connecting = true;
+            if upstream.client.connect_at(server).is_some_and(|at| at <= now) {
+                upstream.client.on_connecting(server);
+                upstream.is_connecting[server] = true;
             }
-            match self.access {
-                Access::Open if upstream.is_connecting => return Ok(Some(route)),
-                Access::Refused if upstream.is_connecting => self.cut_route(now, &route),
+            match if server == LIAR { Access::Open } else { self.access } {
+                Access::Open if upstream.is_connecting[server] => return Ok(Some((route, server))),
+                Access::Refused if upstream.is_connecting[server] => self.cut_stream(now, &route, server),
                 Access::Open | Access::Refused | Access::Hanging => {}
             }
         }
         Ok(None)
     }
 
-    pub(crate) fn open(&mut self, now: Duration, route: &Route, link: Link) {
+    fn servers(&self) -> usize {
+        if self.profile.liar == Some(Liar::OfAuthority) { 2 } else { 1 }
+    }
+
+    /// All streams that there may be.
+    pub(crate) fn streams(&self) -> Vec<(Route, usize)> {
+        let routes = self.upstreams.keys();
+        routes.flat_map(|route| (0..self.servers()).map(|server| (route.clone(), server))).collect()
+    }
+
+    pub(crate) fn open(&mut self, now: Duration, route: &Route, server: usize, link: Link) {
         let upstream = self.upstream(route);
-        (upstream.is_connecting, upstream.link) = (false, Some(link));
-        upstream.client.on_open(now, 0);
+        (upstream.is_connecting[server], upstream.links[server]) = (false, Some(link));
+        upstream.client.on_open(now, server);
         self.tell(now, route, &Outcome::default());
     }
 
     /// Its streams break, with all that is under way.
     pub(crate) fn cut(&mut self, now: Duration) {
-        self.routes().iter().for_each(|route| self.cut_route(now, route));
+        self.streams().iter().for_each(|(route, server)| self.cut_stream(now, route, *server));
     }
 
-    fn cut_route(&mut self, now: Duration, route: &Route) {
+    /// Who lies of an authority is gone.
+    pub(crate) fn cut_liar(&mut self, now: Duration) {
+        let streams = self.streams().into_iter().filter(|(_, server)| *server == LIAR);
+        streams.for_each(|(route, server)| self.cut_stream(now, &route, server));
+    }
+
+    fn cut_stream(&mut self, now: Duration, route: &Route, server: usize) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let was_connecting = std::mem::take(&mut upstream.is_connecting);
-        if upstream.link.take().is_none() && !was_connecting {
+        let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
+        if upstream.links[server].take().is_none() && !was_connecting {
             return;
         }
         self.failures = self.failures.wrapping_add(1);
-        let outcome = upstream.client.on_end(now, 0, "cut", self.failures.wrapping_mul(0x9e37_79b9));
+        let outcome = upstream.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
         self.tell(now, route, &outcome);
     }
 
     /// The next request goes on its way, if there is one; `origin_at` is the newest state of the origin.
-    pub(crate) fn say(&mut self, now: Duration, route: &Route, origin_at: usize) -> Result<bool, Violation> {
+    pub(crate) fn say(
+        &mut self,
+        now: Duration,
+        (route, server): (&Route, usize),
+        origin_at: usize,
+    ) -> Result<bool, Violation> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return Ok(false) };
-        let Some(link) = &mut upstream.link else { return Ok(false) };
-        let Some(request) = upstream.client.next_request(now, 0) else { return Ok(false) };
+        let Some(link) = &mut upstream.links[server] else { return Ok(false) };
+        let Some(request) = upstream.client.next_request(now, server) else { return Ok(false) };
         let before: Vec<_> = link.told.keys().cloned().collect();
         link.say(now, request)?;
         for gone in before.iter().filter(|locator| !link.told.contains_key(*locator)) {
@@ -207,31 +259,79 @@ impl Relay {
         }
         // What was given up during an outage is never said to be.
         let types: BTreeSet<_> = link.told.keys().map(|(of, ..)| of).collect();
-        self.asked_since.retain(|locator, _| link.told.contains_key(locator) || !types.contains(&locator.0));
+        // That of an authority says nothing of the names of another.
+        let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_of_liar(name) == (server == LIAR);
+        self.asked_since.retain(|locator, _| link.told.contains_key(locator) || !is_of_link(locator));
         self.tell(now, route, &Outcome::default());
         Ok(true)
     }
 
     /// Reads a response, if there is one.
-    pub(crate) fn take(&mut self, now: Duration, route: &Route) -> Result<bool, Violation> {
+    pub(crate) fn take(&mut self, now: Duration, route: &Route, server: usize) -> Result<bool, Violation> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return Ok(false) };
-        let frame = upstream.link.as_mut().and_then(|link| link.responses.pop_front());
+        let frame = upstream.links[server].as_mut().and_then(|link| link.responses.pop_front());
         let Some(frame) = frame else { return Ok(false) };
-        let outcome = upstream.client.on_response(now, 0, &frame);
-        let outcome = outcome.map_err(|error| Violation::new("form", error.to_string()))?;
-        if let Some(judged) = outcome.response.as_ref().filter(|judged| !judged.rejections.is_empty()) {
+        let held = invariant::honest::Proxied::of(self.proxy.cache(), server);
+        let upstream = self.upstreams.get_mut(route).expect("it was just there");
+        let outcome = match upstream.client.on_response(now, server, &frame) {
+            Ok(outcome) => outcome,
+            Err(_) if self.is_deceived || server == LIAR => {
+                // As a driver does.
+                self.cut_stream(now, route, server);
+                return Ok(true);
+            }
+            Err(error) => return Err(Violation::new("form", error.to_string())),
+        };
+        let judged = outcome.response.as_ref().filter(|judged| !judged.rejections.is_empty());
+        let is_liar = server == LIAR || self.profile.liar == Some(Liar::Upstream);
+        if let Some(judged) = judged.filter(|_| !is_liar) {
             let what = format!("T45: a proxy rejects {:?}", judged.rejections);
             return Err(Violation::new("relayed", what));
         }
         self.tell(now, route, &outcome);
+        held.check(self.proxy.cache())?;
         Ok(true)
+    }
+
+    /// Who lies of an authority ends its streams, and says that it does not know a type.
+    pub(crate) fn refuse(&mut self, now: Duration) {
+        for (route, server) in self.streams().into_iter().filter(|(_, server)| *server == LIAR) {
+            let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
+            let upstream = self.upstreams.get(&route);
+            if upstream.is_some_and(|upstream| upstream.links[server].is_some()) {
+                self.proxy.on_stream_end(now, &route, server, Some(status));
+                self.cut_stream(now, &route, server);
+            }
+        }
+    }
+
+    /// On each of its streams comes something that is not so.
+    pub(crate) fn lie(&mut self, salt: u64) -> Vec<(Protocol, Bytes)> {
+        let (mut random, liar) = (Random::new(salt), self.profile.liar);
+        let server = if liar == Some(Liar::OfAuthority) { LIAR } else { 0 };
+        let links = self.upstreams.values_mut().filter_map(|upstream| upstream.links[server].as_mut());
+        let lies = links.map(|link| {
+            let protocol = link.protocol().of_client();
+            let frame = match liar {
+                Some(Liar::OfAuthority) => lie_to_proxy(&mut random, protocol),
+                Some(Liar::Upstream) | None => shared_lie(&mut random, protocol),
+            };
+            link.responses.push_back(frame.clone());
+            (link.protocol(), frame)
+        });
+        let lies: Vec<_> = lies.collect();
+        self.is_deceived |= server != LIAR && !lies.is_empty();
+        lies
     }
 
     /// When something is due without anything from outside.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let clients = self.upstreams.values().map(|upstream| &upstream.client);
-        let of_clients = clients.flat_map(|client| [client.connect_at(0), client.next_deadline()]);
-        of_clients.flatten().chain(self.proxy.next_deadline()).min()
+        let of_clients = clients.flat_map(|client| {
+            let connects = (0..client.servers()).filter_map(|server| client.connect_at(server));
+            connects.chain(client.next_deadline())
+        });
+        of_clients.chain(self.proxy.next_deadline()).min()
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
@@ -242,6 +342,14 @@ impl Relay {
         self.proxy.cache()
     }
 }
+
+/// Whether a proxy asks another server for it than whom it is in front of.
+pub(crate) fn is_of_liar(name: &str) -> bool {
+    name.contains(AUTHORITY)
+}
+
+/// The number of the server that lies of an authority.
+pub(crate) const LIAR: usize = 1;
 
 /// How long the answer to a question may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -265,6 +373,8 @@ pub(crate) enum RelayDeed {
     Exchange,
     /// It starts anew, with what it has on its disk if it has one.
     Restart,
+    /// Something comes to it that is not so.
+    Lie { salt: u64, count: usize },
 }
 
 impl fmt::Display for RelayDeed {
@@ -278,17 +388,23 @@ impl fmt::Display for RelayDeed {
             Self::Access { access } => write!(f, "finds its upstream {access:?} from now on"),
             Self::Exchange => f.write_str("exchanges all with its upstream"),
             Self::Restart => f.write_str("starts anew"),
+            Self::Lie { salt, count } => write!(f, "hears {count} lies of {salt}"),
         }
     }
 }
 
 impl fmt::Display for RelayProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { home, protocol, window, sharing, relaying, policy } = self;
+        let Self { home, protocol, window, sharing, relaying, policy, liar } = self;
+        let lies = match liar {
+            None => "",
+            Some(Liar::Upstream) => ", lied to",
+            Some(Liar::OfAuthority) => ", and a liar for its authority",
+        };
         let disk = if *relaying == Relaying::Restored { ", with a disk" } else { "" };
         write!(
             f,
-            "asks replica {home} by {protocol:?}, window {window}, sharing {sharing:?}{disk}, {policy:?}"
+            "asks replica {home} by {protocol:?}, window {window}, sharing {sharing:?}{disk}{lies}, {policy:?}"
         )
     }
 }

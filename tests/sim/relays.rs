@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xds_core::{Parameters, Snapshot};
+use xds_core::{Cache, Parameters, Snapshot};
 
 use crate::agent::Access;
 use crate::connection::Seen;
@@ -13,7 +13,7 @@ use crate::content::{Kind, selected};
 use crate::invariant::{self, Violation};
 use crate::known::Asked;
 use crate::link::{Link, Locator};
-use crate::relay::{Relay, RelayDeed};
+use crate::relay::{LIAR, Relay, RelayDeed};
 use crate::script::{Home, Protocol, Relaying};
 use crate::world::{EXCHANGES, World};
 
@@ -41,6 +41,10 @@ impl World {
             }
             RelayDeed::Exchange => self.exchange_relay(at)?,
             RelayDeed::Restart => self.restart(at)?,
+            RelayDeed::Lie { salt, .. } if salt.is_multiple_of(6) => self.relays[at].refuse(now),
+            RelayDeed::Lie { salt, count } => {
+                (0..*count as u64).for_each(|more| self.lie_to_relay(at, salt.wrapping_add(more)));
+            }
         }
         self.remember(at);
         Ok(())
@@ -49,14 +53,29 @@ impl World {
     /// A proxy is gone, and with it the streams to it; another one comes in its place.
     pub(crate) fn restart(&mut self, at: usize) -> Result<(), Violation> {
         let (now, before) = (self.now, &self.relays[at]);
-        let relay = match before.profile.relaying {
+        let mut relay = match before.profile.relaying {
             Relaying::Restored => Relay::restored(before, now),
             Relaying::Forgetful => Relay::new(before.profile.clone()),
         };
+        relay.is_deceived = before.is_deceived;
         let replica = self.relayed(at);
         self.replace(replica, Arc::clone(relay.cache()));
         self.relays[at] = relay;
         self.cut_streams_of(Home::Replica(replica))
+    }
+
+    /// Something that is not so comes on each stream of whom it is lied to by.
+    fn lie_to_relay(&mut self, at: usize, salt: u64) {
+        let name = self.relayed(at);
+        for (protocol, frame) in self.relays[at].lie(salt) {
+            let shown = || format!("  lie to p{name}: {}", crate::link::show(protocol, &frame));
+            self.trace.note(self.now, shown);
+        }
+    }
+
+    /// Whether all that comes to the proxies on the way to a replica is true.
+    pub(crate) fn is_honest(&self, replica: usize) -> bool {
+        self.chain_of(replica).iter().all(|relay| !relay.is_deceived)
     }
 
     /// Its number among the replicas.
@@ -80,30 +99,42 @@ impl World {
             let route = self.relays[at].drive(self.now)?;
             self.remember(at);
             invariant::questions::check(self, at)?;
-            let Some(route) = route else { return Ok(()) };
+            let Some((route, server)) = route else { return Ok(()) };
             let profile = &self.relays[at].profile;
-            let cache = &self.replicas[profile.home].cache;
-            let link = Link::new(profile.protocol, profile.window, cache, self.now);
+            let (protocol, window) = (profile.protocol, profile.window);
+            let link = match self.upstream_cache(at, server) {
+                Some(cache) => Link::new(protocol, window, cache, self.now),
+                None => Link::to_liar(protocol, self.now),
+            };
             let name = self.relayed(at);
-            self.trace.note(self.now, || format!("  p{name} connects"));
-            self.relays[at].open(self.now, &route, link);
+            self.trace.note(self.now, || format!("  p{name} connects{}", of_server(server)));
+            self.relays[at].open(self.now, &route, server, link);
         }
         Err(Violation::new("quiet", format!("p{} goes on connecting", self.relayed(at))))
+    }
+
+    /// What a server of a proxy serves; `None` for one that lies.
+    fn upstream_cache(&self, at: usize, server: usize) -> Option<&Arc<Cache>> {
+        match server {
+            LIAR => Some(&self.truth).filter(|_| self.are_liars_honest),
+            _ => Some(&self.replicas[self.relays[at].profile.home].cache),
+        }
     }
 
     fn say_upstream(&mut self, at: usize) -> Result<bool, Violation> {
         let origin_at = self.replicas[0].history.len() - 1;
         let mut has_said = false;
-        for route in self.relays[at].routes() {
-            if self.relays[at].say(self.now, &route, origin_at)? {
+        for (route, server) in self.relays[at].streams() {
+            if self.relays[at].say(self.now, (&route, server), origin_at)? {
                 has_said = true;
                 self.trace.stats.requests += 1;
                 let name = self.relayed(at);
-                let link = self.relays[at].upstreams.get(&route).and_then(|upstream| upstream.link.as_ref());
+                let upstream = self.relays[at].upstreams.get(&route);
+                let link = upstream.and_then(|upstream| upstream.links[server].as_ref());
                 let request = link.and_then(|link| Some((link.protocol(), link.requests.back()?)));
                 self.trace.note(self.now, || {
                     let shown = request.map(|(protocol, frame)| crate::link::show_request(protocol, frame));
-                    format!("  p{name} upstream: {}", shown.unwrap_or_default())
+                    format!("  p{name} upstream{}: {}", of_server(server), shown.unwrap_or_default())
                 });
             }
         }
@@ -112,22 +143,21 @@ impl World {
 
     fn deliver_upstream(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_read = false;
-        for upstream in self.relays[at].upstreams.values_mut() {
-            let link = upstream.link.as_mut().filter(|link| !link.requests.is_empty());
-            if let Some(link) = link {
-                link.read(self.now)?;
-                has_read = true;
-            }
+        let upstreams = self.relays[at].upstreams.values_mut();
+        let links = upstreams.flat_map(|upstream| upstream.links.iter_mut().flatten());
+        for link in links.filter(|link| !link.requests.is_empty()) {
+            link.read(self.now)?;
+            has_read = true;
         }
         Ok(has_read)
     }
 
     fn take_from_upstream(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_taken = false;
-        for route in self.relays[at].routes() {
-            if self.relays[at].take(self.now, &route)? {
+        for (route, server) in self.relays[at].streams() {
+            if self.relays[at].take(self.now, &route, server)? {
                 let name = self.relayed(at);
-                self.trace.note(self.now, || format!("  p{name} takes what came"));
+                self.trace.note(self.now, || format!("  p{name} takes what came{}", of_server(server)));
                 has_taken = true;
             }
             self.remember(at);
@@ -137,11 +167,14 @@ impl World {
 
     /// Whom it asks sends one response on each stream, if there is one.
     pub(crate) fn serve_relay(&mut self, at: usize) -> Result<bool, Violation> {
-        let (home, name) = (self.relays[at].profile.home, self.relayed(at));
-        let snapshot = self.replicas[home].cache.snapshot();
+        let name = self.relayed(at);
         let mut has_sent = false;
-        for upstream in self.relays[at].upstreams.values_mut() {
-            let Some(link) = &mut upstream.link else { continue };
+        for (route, server) in self.relays[at].streams() {
+            let Some(snapshot) = self.upstream_cache(at, server).map(|cache| cache.snapshot()) else {
+                continue;
+            };
+            let upstream = self.relays[at].upstreams.get_mut(&route);
+            let Some(link) = upstream.and_then(|upstream| upstream.links[server].as_mut()) else { continue };
             if let Some(frame) = link.serve(self.now, &snapshot)? {
                 self.trace.stats.responses += 1;
                 let protocol = link.protocol();
@@ -261,7 +294,7 @@ impl World {
         let relays = self.relays.iter().filter(move |relay| relay.profile.home == replica);
         let agents = self.agents.iter().flat_map(|agent| agent.links.iter().zip(&agent.profile.homes));
         let of_agents = agents.filter(move |(_, home)| **home == Home::Replica(replica));
-        relays.flat_map(Relay::links).chain(of_agents.filter_map(|(link, _)| link.as_ref()))
+        relays.flat_map(Relay::links_home).chain(of_agents.filter_map(|(link, _)| link.as_ref()))
     }
 
     /// Time passes until proxies have given up what nobody asks for any more: each waits for the one behind it.
@@ -272,6 +305,10 @@ impl World {
         }
         (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))
     }
+}
+
+fn of_server(server: usize) -> &'static str {
+    if server == LIAR { " of the liar" } else { "" }
 }
 
 /// Longer than a proxy waits for those who left.

@@ -15,7 +15,7 @@ use crate::known::{Asked, Rejects, asked_text};
 use crate::random::Random;
 use crate::relay::RelayDeed;
 
-pub(crate) use relayed::{RelayProfile, Relaying};
+pub(crate) use relayed::{Liar, RelayProfile, Relaying};
 
 mod relayed;
 
@@ -221,6 +221,10 @@ impl Script {
         if relayed::is_relayed(seed) {
             (replicas, relays) = (1, relayed::profiles(&mut of_relays));
         }
+        // Of their own, too.
+        let mut of_lies = Random::new((!seed).rotate_left(32));
+        relays.iter_mut().for_each(|relay| relay.liar = relayed::liar(&mut of_lies));
+        let has_authority = relays.iter().any(|relay| relay.liar == Some(Liar::OfAuthority));
         let servers = if relays.is_empty() { replicas } else { relays.len() };
         let mut clients: Vec<_> = (0..1 + random.below(3)).map(|_| Profile::random(&mut random)).collect();
         let twins = clients.len() > 1 && random.chance(40);
@@ -240,12 +244,14 @@ impl Script {
         writer.write();
         // Of their own, so that what else happens does not depend on them.
         let mut random = Random::new(!seed);
-        let count = random.pick(&[0, 0, 0, 1, 1, 2]);
-        let agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, servers)).collect();
+        let count = random.pick(&[0, 0, 0, 1, 1, 2]).max(usize::from(has_authority));
+        let mut agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, servers)).collect();
+        agents.iter_mut().filter(|_| has_authority).for_each(AgentProfile::know_liar);
         let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
         let mut script = Self { replicas, clients, agents, relays, salt, steps };
         if !script.relays.is_empty() {
             script.write_relays(&mut of_relays);
+            script.write_lies(&mut of_lies);
         }
         script
     }
@@ -301,6 +307,15 @@ impl AgentProfile {
             rejects: random.chance(40),
             window: 1 + random.below(3),
             is_relayed: false,
+        }
+    }
+
+    /// Makes it one that asks somebody for the names of an authority.
+    fn know_liar(&mut self) {
+        if self.liar.is_none() {
+            self.liar = Some(self.homes.len());
+            self.homes.push(Home::Liar);
+            self.protocols.push(self.protocols[0]);
         }
     }
 

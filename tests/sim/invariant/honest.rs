@@ -1,13 +1,15 @@
-//! A server that is asked for the names of one authority has no say about those of another (C16).
+//! A server that is asked for the names of one authority has no say about those of another (C16): not of what our client
+//! has, nor of what a proxy has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use xds_core::VariantId;
+use bytes::Bytes;
+use xds_core::{Cache, VariantId};
 
 use super::Violation;
 use crate::agent::{Agent, Sight};
 use crate::content::Kind;
-use crate::liar::AUTHORITY;
+use crate::relay::{LIAR, is_of_liar};
 
 /// What a client has of the names that a server is not asked for.
 pub(crate) struct Held {
@@ -52,17 +54,47 @@ impl Held {
     }
 }
 
+/// What a proxy has of the names that whoever lies of an authority is not asked for.
+pub(crate) struct Proxied(Option<BTreeMap<VariantId, Bytes>>);
+
+impl Proxied {
+    pub(crate) fn of(cache: &Cache, server: usize) -> Self {
+        Self((server == LIAR).then(|| contents(cache)))
+    }
+
+    /// Checks that it is still what it was.
+    pub(crate) fn check(&self, cache: &Cache) -> Result<(), Violation> {
+        let Some(before) = &self.0 else { return Ok(()) };
+        let now = contents(cache);
+        let is_other = |(id, payload): &(&VariantId, &Bytes)| before.get(*id) != Some(*payload);
+        let is_gone = |id: &&VariantId| !now.contains_key(*id);
+        let other = now.iter().find(is_other).map(|(id, _)| id);
+        match other.or_else(|| before.keys().find(is_gone)) {
+            None => Ok(()),
+            Some(id) => {
+                let what = format!("a liar changed what a proxy has of {}[{}]", id.name, id.constraints);
+                Err(Violation::new("honest", what))
+            }
+        }
+    }
+}
+
 /// All variants of old-style names in the cache of a client.
 fn variants(agent: &Agent) -> BTreeSet<VariantId> {
-    let snapshot = agent.client.cache().snapshot();
-    let mut all = BTreeSet::new();
+    contents(agent.client.cache()).into_keys().collect()
+}
+
+/// The same of any cache, with their payloads.
+fn contents(cache: &Cache) -> BTreeMap<VariantId, Bytes> {
+    let snapshot = cache.snapshot();
+    let mut all = BTreeMap::new();
     for kind in Kind::ALL {
         let names = snapshot.of_type(&kind.url().into()).into_iter().flat_map(|names| names.iter());
-        for (name, variants) in names.filter(|(name, _)| !name.as_str().contains(AUTHORITY)) {
-            all.extend(variants.iter().map(|variant| VariantId {
-                type_url: kind.url().into(),
-                name: name.clone(),
-                constraints: variant.constraints().clone(),
+        for (name, variants) in names.filter(|(name, _)| !is_of_liar(name.as_str())) {
+            all.extend(variants.iter().map(|variant| {
+                let (name, constraints) = (name.clone(), variant.constraints().clone());
+                let id = VariantId { type_url: kind.url().into(), name, constraints };
+                (id, variant.payload().clone())
             }));
         }
     }

@@ -9,7 +9,7 @@ use xds_core::{Constraints, Parameters, Snapshot, VariantId};
 use super::Violation;
 use crate::content::{Kind, selected};
 use crate::link::Locator;
-use crate::relay::Relay;
+use crate::relay::{Relay, is_of_liar};
 use crate::world::World;
 
 /// Checks a proxy that has just seen what its clients want.
@@ -80,7 +80,9 @@ fn check_name(
     }
     // Of what an audit found to overlap each is asked for.
     let is_audited = matches!(relay.profile.sharing, Sharing::Audit { .. });
-    if told.len() > variants.len() + absent.len() && !is_audited {
+    // T43c: what a liar did not say of whom it is for each asks for alone.
+    let is_alone = is_of_liar(name);
+    if told.len() > variants.len() + absent.len() && !is_audited && !is_alone && !relay.is_deceived {
         return Err(format!("T43: it asks for {told:?}, and has {variants:?}, but none for {absent:?}"));
     }
     Ok(())
@@ -97,7 +99,9 @@ fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapsh
             });
             let (type_url, constraints) = (kind.url().into(), variant.constraints().clone());
             let id = VariantId { type_url, name: name.clone(), constraints };
-            if !is_asked && !relay.restored.contains(&id) {
+            // T43c: what is for one locator alone is known by that.
+            let is_alone = is_of_liar(name.as_str()) && !told.is_empty();
+            if !is_asked && !is_alone && !relay.restored.contains(&id) {
                 return Err(format!("it keeps {kind} {name}[{}]", variant.constraints()));
             }
         }

@@ -11,6 +11,7 @@ use xds_core::client::{Code, View};
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
+use crate::exceptions::is_beside_wildcard;
 use crate::liar::AUTHORITY;
 use crate::script::{Home, Protocol};
 use crate::world::World;
@@ -23,12 +24,15 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
                 false => agent.profile.order.first().copied(),
             };
             let server = server.expect("something is asked for it");
-            let (snapshot, hears) = match agent.profile.homes[server] {
+            let (mut snapshot, hears) = match agent.profile.homes[server] {
                 Home::Replica(replica) => {
                     (world.truth_of(replica), world.hears_removals(replica, watcher.kind))
                 }
                 Home::Liar => (world.truth.snapshot(), true),
             };
+            if watcher.is_of_liar {
+                snapshot = world.truth.snapshot();
+            }
             let homes = &agent.profile.homes;
             let is_unheard = |name: &str| match homes[server] {
                 Home::Replica(replica) => {
@@ -85,7 +89,8 @@ fn compare(
         let Some(view) = sight.members.get(*name) else { return Err(format!("does not have {name}")) };
         is_it(view, variant.payload()).map_err(|what| format!("{what} of {name}"))?;
     }
-    let mut gone = sight.members.keys().filter(|name| !expected.contains_key(name.as_str()));
+    let is_gone = |name: &&String| !expected.contains_key(name.as_str()) && !is_beside_wildcard(name);
+    let mut gone = sight.members.keys().filter(is_gone);
     if let Some(name) = gone.next().filter(|_| hears) {
         return Err(format!("has {name}, which is gone"));
     }

@@ -19,6 +19,17 @@ pub(crate) struct RelayProfile {
     pub(crate) relaying: Relaying,
     /// How it takes the errors of whom it asks.
     pub(crate) policy: ErrorPolicy,
+    /// Until faults stop.
+    pub(crate) liar: Option<Liar>,
+}
+
+/// Who lies to a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Liar {
+    /// Whom it asks, beside the truth.
+    Upstream,
+    /// Another server, which it asks for the names of an authority.
+    OfAuthority,
 }
 
 /// What a proxy knows when it starts anew.
@@ -41,6 +52,11 @@ pub(crate) fn profiles(random: &mut Random) -> Vec<RelayProfile> {
     (0..1 + random.below(2)).map(|at| RelayProfile::random(random, at)).collect()
 }
 
+/// Of most proxies nobody.
+pub(crate) fn liar(random: &mut Random) -> Option<Liar> {
+    random.pick(&[None, None, None, Some(Liar::Upstream), Some(Liar::OfAuthority)])
+}
+
 impl RelayProfile {
     fn random(random: &mut Random, home: usize) -> Self {
         let lazy = [Sharing::Trust, Sharing::Trust, Sharing::Trust];
@@ -56,6 +72,7 @@ impl RelayProfile {
                 // In SotW only silence says that there is none of most types (S17).
                 resource_timer_is_transient_error: protocol == Protocol::Delta && random.chance(60),
             },
+            liar: None,
         }
     }
 }
@@ -87,6 +104,26 @@ impl Script {
                 }
                 while random.chance(55) {
                     let deed = deed(random);
+                    self.push_relay(random, relay, deed);
+                }
+            }
+        }
+    }
+
+    /// Adds lies to some of the proxies, in between. What else happens stays as it is.
+    pub(super) fn write_lies(&mut self, random: &mut Random) {
+        let asked = self.relays.iter().position(|relay| relay.liar == Some(Liar::OfAuthority));
+        if let Some(asked) = asked {
+            // Who watches names of that authority asks the proxy for them.
+            let homes = self.agents.iter_mut().flat_map(|agent| &mut agent.homes);
+            let homes = homes.filter(|home| **home == Home::Liar);
+            homes.for_each(|home| *home = Home::Replica(self.replicas + asked));
+        }
+        for step in std::mem::take(&mut self.steps) {
+            self.steps.push(step);
+            for relay in 0..self.relays.len() {
+                if self.relays[relay].liar.is_some() && random.chance(10) {
+                    let deed = RelayDeed::Lie { salt: random.next(), count: 1 + random.below(3) };
                     self.push_relay(random, relay, deed);
                 }
             }
