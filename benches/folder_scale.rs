@@ -148,6 +148,8 @@ impl Serving {
 
     /// Resident memory once it no longer moves.
     fn settled_rss_bytes(&self) -> u64 {
+        // What was freed goes back to the system within 10 s.
+        std::thread::sleep(Duration::from_secs(11));
         let mut last = 0;
         loop {
             std::thread::sleep(Duration::from_secs(1));

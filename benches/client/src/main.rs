@@ -43,8 +43,8 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 type Run = fn(&Workload) -> Result<Measured, Error>;
 
-/// As in the binary of this project. It takes less for both clients; for the one of the registry above all with each change,
-/// for which it clones all names.
+/// It takes less for both clients than the system's; for the one of the registry above all with each change, for which it
+/// clones all names.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

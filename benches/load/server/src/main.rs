@@ -26,7 +26,7 @@ use resources::{Error, Shape, cluster, load_assignment};
 
 /// What the `xds` binary has.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
