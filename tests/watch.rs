@@ -138,13 +138,26 @@ impl Lines {
 
     /// Waits for a line that holds the text.
     fn until(&self, text: &str) -> String {
+        self.until_any(&[text])
+    }
+
+    /// Waits for a line for each text, in whatever order they come.
+    fn until_all(&self, texts: &[&str]) {
+        let mut missing = texts.to_vec();
+        while !missing.is_empty() {
+            let line = self.until_any(&missing);
+            missing.retain(|text| !line.contains(text));
+        }
+    }
+
+    fn until_any(&self, texts: &[&str]) -> String {
         let deadline = Instant::now() + LONG;
         let mut seen = Vec::new();
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains(text) => return line,
+                Ok(line) if texts.iter().any(|text| line.contains(text)) => return line,
                 Ok(line) => seen.push(line),
-                Err(_) => panic!("no line with {text:?} in {seen:#?}"),
+                Err(_) => panic!("no line with any of {texts:?} in {seen:#?}"),
             }
         }
     }
@@ -337,8 +350,8 @@ fn a_server_that_cannot_be_reached_is_exit_code_1_and_told_at_once() {
     assert!(error.starts_with(&format!("error: {closed} cannot be reached: cannot connect: ")), "{error}");
 
     let watch = Lines::of(xds().args(["watch", "--server", &closed, "cds", "a"]));
-    watch.until("; trying again");
-    watch.until("- Cluster a  gone: UNAVAILABLE: ");
+    // Of two outputs neither has to be first.
+    watch.until_all(&["; trying again", "- Cluster a  gone: UNAVAILABLE: "]);
 }
 
 #[test]
