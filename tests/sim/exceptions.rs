@@ -1,15 +1,12 @@
 //! Known: what a client is told once too often, which is harmless, and what our own client does not do yet. Delete a
 //! function with its cause: what then fails to compile is where it was excused.
 
-use std::sync::Arc;
-
-use xds_core::Snapshot;
 use xds_core::client::View;
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
 use crate::invariant::Sent;
-use crate::known::{Held, Key, Known};
+use crate::known::Known;
 use crate::relay::is_of_liar;
 
 /// D11: what was gone when a locator for it came or was given up is told then (D10, D18), and a second time with what waited
@@ -23,19 +20,6 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
 /// C16: a wildcard of a proxy brings names of other authorities, too, as long as somebody else asks for them by name (seed 18).
 pub(crate) fn is_beside_wildcard(name: &str) -> bool {
     is_of_liar(name)
-}
-
-/// D12: what left the cache of a proxy, as an upstream that lies said, and came again before its clients could be told is told
-/// once more (seed 3399).
-pub(crate) fn is_back(sent: &Sent<'_>) -> bool {
-    let is_back = |((name, _), held): (&Key, &Held)| {
-        let mut since = sent.history[held.sent_at..].iter();
-        let is_gone = |snapshot: &Arc<Snapshot>| {
-            snapshot.get(&sent.kind().url().into(), &name.as_str().into()).is_none()
-        };
-        sent.received.names().contains(name) && since.any(is_gone)
-    };
-    sent.is_relayed && sent.before.ideal.held.iter().any(is_back)
 }
 
 /// P4.5: who begins to watch while nobody can be reached hears nothing of that if it makes the client fall back; that the

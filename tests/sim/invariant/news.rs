@@ -17,7 +17,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
 }
 
 fn is_excused(sent: &Sent<'_>) -> bool {
-    exceptions::is_removed_twice(sent) || exceptions::is_back(sent)
+    exceptions::is_removed_twice(sent)
 }
 
 fn has_news(sent: &Sent<'_>) -> bool {
