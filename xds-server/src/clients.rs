@@ -1,19 +1,23 @@
-//! Which streams belong to one client (S33): those of nodes with the same id and cluster.
+//! Which streams belong to one client (S33b): streams per type of one connection whose nodes have the same id and cluster.
+//!
+//! A node id alone proves nothing: during a hot restart two Envoys have one, so have gRPC processes
+//! with one bootstrap file, and the connection that a client lost may still look alive here. A client
+//! must not wait for its twin, so only streams that can be of one process are grouped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use xds_core::server::ClientGroup;
+use xds_core::server::{ClientGroup, Service};
 
+use crate::peer::Peer;
 use crate::skim::Client;
 
-/// The groups of all clients that have a stream.
+/// The groups of all clients that have streams per type.
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Mutex<HashMap<Key, ClientGroup>>);
 
-/// The id and the cluster of a node, and what its connection showed: who says the same of itself and shows another identity is
-/// another client.
-type Key = (String, String, String);
+/// The connection, and the id and the cluster of the node: a proxy brings many clients over one connection.
+type Key = (u64, String, String);
 
 /// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop it after the machine.
 #[derive(Debug)]
@@ -23,17 +27,20 @@ pub(crate) struct Place {
 }
 
 impl Clients {
-    /// Has a stream join its client, unless that did not say who it is (G6).
+    /// Has a stream join its client. Alone stay an aggregated stream, which carries all types of its client, a client
+    /// without a node id (G6), and a stream whose connection is not known.
     pub(crate) fn join(
         self: &Arc<Self>,
+        service: &Service,
         client: &Client,
-        identity: &str,
+        peer: &Peer,
         join: impl FnOnce(&ClientGroup),
     ) -> Option<Place> {
-        if client.id.is_empty() {
+        let connection = peer.connection?;
+        if *service == Service::Aggregated || client.id.is_empty() {
             return None;
         }
-        let key = (client.id.clone(), client.cluster.clone(), identity.to_owned());
+        let key = (connection, client.id.clone(), client.cluster.clone());
         // Locked until it has joined: a group without streams is forgotten.
         join(self.groups().entry(key.clone()).or_default());
         Some(Place { clients: Arc::clone(self), key })
@@ -57,18 +64,29 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use xds_core::Cache;
-    use xds_core::server::{DeltaStream, Service, StreamConfig};
+    use xds_core::server::{DeltaStream, StreamConfig};
 
     use super::*;
+
+    fn client() -> Client {
+        Client { id: "n".into(), cluster: "c".into(), ..Client::default() }
+    }
+
+    fn peer() -> Peer {
+        Peer { connection: Some(7), ..Peer::default() }
+    }
+
+    fn clusters() -> Service {
+        Service::Single(xds_proto::type_url::CLUSTER.into())
+    }
 
     #[test]
     fn a_group_is_forgotten_with_its_last_stream() {
         let (clients, cache) = (Arc::new(Clients::default()), Cache::new());
-        let client = Client { id: "n".into(), cluster: "c".into(), ..Client::default() };
-        let stream = || DeltaStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
+        let stream = || DeltaStream::new(cache.watch(), clusters(), StreamConfig::default());
         let (mut one, mut other) = (stream(), stream());
-        let first = clients.join(&client, "", |group| one.join(group));
-        let second = clients.join(&client, "", |group| other.join(group));
+        let first = clients.join(&clusters(), &client(), &peer(), |group| one.join(group));
+        let second = clients.join(&clusters(), &client(), &peer(), |group| other.join(group));
         assert_eq!(clients.groups().len(), 1);
         drop((one, first));
         assert_eq!(clients.groups().len(), 1);
@@ -77,8 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn g6_who_has_no_id_is_alone() {
+    fn s33b_g6_what_cannot_be_proved_to_be_one_client_is_alone() {
         let clients = Arc::new(Clients::default());
-        assert!(clients.join(&Client::default(), "", |_| panic!("no group")).is_none());
+        let alone = |service, client: &Client, peer: &Peer| {
+            assert!(clients.join(&service, client, peer, |_| panic!("no group")).is_none());
+        };
+        alone(clusters(), &Client::default(), &peer());
+        alone(clusters(), &client(), &Peer::default());
+        alone(Service::Aggregated, &client(), &peer());
     }
 }

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::Request;
@@ -142,6 +143,7 @@ impl<G> Connection<G> {
             Err(error) => return debug!(%error, "a connection could not be greeted"),
         };
         peer.ends_at = leaves_at;
+        peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
             let mut request = request.map(axum::body::Body::new);
             request.extensions_mut().insert(peer.clone());
@@ -172,6 +174,9 @@ impl<G> Connection<G> {
         }
     }
 }
+
+/// The number of the next connection of this process.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -327,21 +327,21 @@ impl Driver {
         let Some(client) = self.skimmer.client() else { return };
         self.watch.name_client(client.name());
         let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
-        let identity = self.peer.name();
+        let (service, peer) = (&self.service, &self.peer);
         self.place = match &mut self.machine {
             Machine::Sotw(stream) => {
                 stream.on_node(parameters);
                 if honours_ttl {
                     stream.on_ttl_support();
                 }
-                self.clients.join(client, identity, |group| stream.join(group))
+                self.clients.join(service, client, peer, |group| stream.join(group))
             }
             Machine::Delta(stream) => {
                 stream.on_node(parameters);
                 if honours_ttl {
                     stream.on_ttl_support();
                 }
-                self.clients.join(client, identity, |group| stream.join(group))
+                self.clients.join(service, client, peer, |group| stream.join(group))
             }
         };
     }

@@ -16,6 +16,8 @@ pub struct Peer {
     pub identity: Option<Arc<Identity>>,
     /// When its streams are to end, as the connection is old enough then.
     pub(crate) ends_at: Option<Instant>,
+    /// The number of the connection, unique in this process; `None` where another server accepted it.
+    pub(crate) connection: Option<u64>,
 }
 
 /// What the certificate of a client says, which an authority of the server has signed.
