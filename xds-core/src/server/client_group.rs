@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::progress::Progress;
 use super::unsettled::{Referrer, Unsettled};
@@ -59,17 +60,32 @@ struct Standing {
     position: Option<Position>,
     /// The revision of what was sent last.
     cursor: Revision,
-    /// A response was neither ACKed nor NACKed.
-    is_in_flight: bool,
+    /// What the client owes an answer to.
+    answer: Answer,
     /// What it may use that is not the newest.
     unsettled: Unsettled,
 }
 
 /// What the order of S33 asks of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Status {
-    /// It said something of all that there is.
-    pub(super) is_answered: bool,
+pub(super) enum Status {
+    /// The client answered all that there is.
+    Answered,
+    /// It has not answered what was sent at this time.
+    Unanswered { since: Duration },
+    /// Something is still to be sent.
+    Behind,
+}
+
+/// Whether the client owes an answer for a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// No response waits for one.
+    Complete,
+    /// A response that was sent at this time waits for one.
+    Owed { since: Duration },
+    /// Nobody knows, or the rest of a response is still to be sent.
+    Unknown,
 }
 
 /// A stream's place in its group; dropping it leaves.
@@ -315,7 +331,7 @@ impl Standing {
         let mut standing = Self {
             position: None,
             cursor: Revision::ZERO,
-            is_in_flight: false,
+            answer: Answer::Complete,
             unsettled: Unsettled::Nothing,
         };
         standing.follow(progress, is_alone);
@@ -326,39 +342,52 @@ impl Standing {
     fn follow(&mut self, progress: &Progress, is_alone: bool) -> bool {
         let position = progress.membership.as_ref().map(Membership::position);
         let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let is_in_flight = progress.responses.are_in_flight();
+        let answer = Answer::of(progress);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
         let unsettled = if is_alone { Unsettled::unread(progress) } else { Unsettled::of(progress) };
-        let is_changed =
-            (cursor, is_in_flight) != (self.cursor, self.is_in_flight) || unsettled != self.unsettled;
+        let is_changed = (cursor, answer) != (self.cursor, self.answer) || unsettled != self.unsettled;
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
         }
-        (self.cursor, self.is_in_flight, self.unsettled) = (cursor, is_in_flight, unsettled);
+        (self.cursor, self.answer, self.unsettled) = (cursor, answer, unsettled);
         has_moved || is_changed
     }
 
     /// Nobody knows how far it is.
     fn forget(&mut self) {
-        (self.is_in_flight, self.unsettled) = (true, Unsettled::Unknown);
+        (self.answer, self.unsettled) = (Answer::Unknown, Unsettled::Unknown);
     }
 
     fn status(&self, snapshot: &Snapshot) -> Status {
-        Status::new(self.position.as_ref(), self.is_in_flight, snapshot)
+        Status::new(self.position.as_ref(), self.answer, snapshot)
     }
 }
 
 impl Status {
     pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
         let position = progress.membership.as_ref().map(Membership::position);
-        Self::new(position, progress.responses.are_in_flight(), snapshot)
+        Self::new(position, Answer::of(progress), snapshot)
     }
 
-    fn new(position: Option<&Position>, is_in_flight: bool, snapshot: &Snapshot) -> Self {
-        let is_answered = !is_in_flight && !position.is_some_and(|position| position.is_behind(snapshot));
-        Self { is_answered }
+    fn new(position: Option<&Position>, answer: Answer, snapshot: &Snapshot) -> Self {
+        match answer {
+            Answer::Owed { since } => Self::Unanswered { since },
+            Answer::Unknown => Self::Behind,
+            Answer::Complete if position.is_some_and(|position| position.is_behind(snapshot)) => Self::Behind,
+            Answer::Complete => Self::Answered,
+        }
+    }
+}
+
+impl Answer {
+    fn of(progress: &Progress) -> Self {
+        match progress.responses.unanswered_since() {
+            Some(since) => Self::Owed { since },
+            None if progress.responses.are_in_flight() => Self::Unknown,
+            None => Self::Complete,
+        }
     }
 }
 

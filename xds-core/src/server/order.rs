@@ -46,16 +46,22 @@ impl Gate {
 ///
 /// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too: it says that the
 /// client will go on with what it took.
+///
+/// S33b: a type whose response is unanswered for `order_wait` no longer counts, until the client
+/// answers again; else each update would wait that long.
 pub(super) fn additions(
     progress: &Progress,
     now: Duration,
     config: &StreamConfig,
-    mut before: impl Iterator<Item = Status>,
+    before: impl Iterator<Item = Status>,
 ) -> Gate {
-    if before.all(|other| other.is_answered) {
-        return Gate::Open;
-    }
-    Gate::at(progress.waiting_since.unwrap_or(now) + config.order_wait, now)
+    let longest = progress.waiting_since.unwrap_or(now) + config.order_wait;
+    let waits_until = before.filter_map(|other| match other {
+        Status::Answered => None,
+        Status::Unanswered { since } => Some(longest.min(since + config.order_wait)),
+        Status::Behind => Some(longest),
+    });
+    waits_until.max().map_or(Gate::Open, |until| Gate::at(until, now))
 }
 
 /// Whether what is new of a type names nothing that the client is still to take, of the clusters and endpoints of the

@@ -17,6 +17,8 @@ pub(super) struct Responses {
     in_flight: VecDeque<Sent>,
     /// The newest one.
     last: Option<Nonce>,
+    /// The newest one that was answered.
+    last_answered: Option<Nonce>,
     /// What rejected responses held, each response by itself (D8): the client may have taken all of it, some or none.
     rejected: Vec<Rejected>,
     /// Of a full state that was rejected, when none was accepted since.
@@ -246,6 +248,16 @@ impl Responses {
         !self.in_flight.is_empty() || !self.queued.is_empty()
     }
 
+    /// Since when the client owes an answer; `None` when no response waits for one.
+    ///
+    /// A client answers in order (C1), so a response older than one that it answered was skipped: that
+    /// one counts by itself, and says nothing of how long the client has been silent.
+    pub(super) fn unanswered_since(&self) -> Option<Duration> {
+        let first = self.in_flight.partition_point(|sent| Some(sent.nonce) <= self.last_answered);
+        let skipped = first.checked_sub(1).and_then(|at| self.in_flight.get(at));
+        self.in_flight.get(first).or(skipped).map(|sent| sent.at)
+    }
+
     /// Whether some resources were rejected and not put right since.
     pub(super) fn have_rejected_groups(&self) -> bool {
         !self.rejected.is_empty()
@@ -328,6 +340,7 @@ impl Responses {
     /// Takes out a response that waits for its answer.
     fn answered(&mut self, nonce: Nonce) -> Option<Sent> {
         let at = self.in_flight.binary_search_by_key(&nonce, |sent| sent.nonce).ok()?;
+        self.last_answered = self.last_answered.max(Some(nonce));
         self.in_flight.remove(at)
     }
 

@@ -292,3 +292,23 @@ fn s34_endpoints_follow_though_the_stream_that_sent_their_cluster_ended() {
     endpoints.ack("EDS", "2");
     assert_eq!(endpoints.sent(), "");
 }
+
+#[test]
+fn s33b_a_stream_that_answers_nothing_stops_counting() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [_clusters, mut endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    commit(&cache, "EDS old=2; RDS r=old2");
+    assert_eq!(endpoints.sent(), "n2 EDS old=2");
+    assert_eq!((routes.sent().as_str(), routes.waits_until()), ("", Some(16_000)));
+    routes.pass(Duration::from_secs(16));
+    assert_eq!(routes.sent(), "n2 RDS r=old2");
+    routes.ack("RDS", "2");
+    commit(&cache, "RDS r=old3");
+    assert_eq!(routes.sent(), "n3 RDS r=old3");
+    routes.ack("RDS", "3");
+    endpoints.pass(Duration::from_secs(16));
+    endpoints.ack("EDS", "2");
+    commit(&cache, "EDS old=3; RDS r=old4");
+    assert_eq!([endpoints.sent(), routes.sent()], ["n3 EDS old=3", ""]);
+}

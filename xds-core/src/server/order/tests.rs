@@ -366,3 +366,29 @@ fn d12_what_was_answered_while_the_rest_waits_is_not_sent_again() {
     client.ack("CDS", "3");
     assert_eq!(client.sent(), "");
 }
+
+#[test]
+fn s33b_a_client_that_stays_silent_is_waited_for_once_and_counts_again_when_it_answers() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "EDS old=2; RDS r=old2");
+    assert_eq!(client.sent(), "n5 EDS old=2");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(16_000)));
+    client.pass(Duration::from_secs(16));
+    assert_eq!(client.sent(), "n6 RDS r=old2");
+    client.ack("RDS", "6");
+    // It had its time: the next update does not wait for the same silence again.
+    commit(&cache, "RDS r=old3");
+    assert_eq!(client.sent(), "n7 RDS r=old3");
+    client.ack("RDS", "7");
+    commit(&cache, "EDS old=3; RDS r=old4");
+    assert_eq!(client.sent(), "n8 EDS old=3; n9 RDS r=old4");
+    client.ack("RDS", "9");
+    // D6: one answer shows that it lives, though it never answered the response before.
+    client.ack("EDS", "8");
+    commit(&cache, "EDS old=4; RDS r=old5");
+    assert_eq!(client.sent(), "n10 EDS old=4");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(32_000)));
+    client.ack("EDS", "10");
+    assert_eq!(client.sent(), "n11 RDS r=old5");
+}
