@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::order::Reached;
 use super::progress::Progress;
 use super::unsettled::{Referrer, Unsettled};
+use crate::cache::refs::Target;
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -208,6 +210,13 @@ impl Seat {
         streams.of_others(self.id, types).map(|(_, standing)| standing.status(snapshot)).collect()
     }
 
+    /// What the client has of such types on its other streams.
+    pub(super) fn reached(&self, is_asked: impl Fn(&str) -> bool, snapshot: &Snapshot) -> Vec<Reached> {
+        let streams = lock(&self.group.0.streams);
+        let others = streams.others(self.id).filter(|(type_url, _)| is_asked(type_url.as_str()));
+        others.filter_map(|(type_url, standing)| standing.reached(type_url, snapshot)).collect()
+    }
+
     /// Those of these types that the client asks for on its other streams.
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);
@@ -311,10 +320,13 @@ impl Streams {
 
     /// These types on all streams but one; nothing when nobody can say whose they are.
     fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &Standing)> {
+        self.others(id).filter(move |(type_url, _)| types.contains(&type_url.as_str()))
+    }
+
+    fn others(&self, id: u64) -> impl Iterator<Item = (&TypeUrl, &Standing)> {
         let is_known = self.streams.len() > 1 && !self.is_ambiguous();
         let others = self.streams.iter().filter(move |(other, _)| is_known && **other != id);
-        let standings = others.flat_map(|(_, stream)| &stream.standings);
-        standings.filter(move |(type_url, _)| types.contains(&type_url.as_str()))
+        others.flat_map(|(_, stream)| &stream.standings)
     }
 
     fn wake_waiting(&self, except: u64) {
@@ -358,6 +370,15 @@ impl Standing {
     /// Nobody knows how far it is.
     fn forget(&mut self) {
         (self.answer, self.unsettled) = (Answer::Unknown, Unsettled::Unknown);
+    }
+
+    /// `None` when nothing of the type is asked for.
+    fn reached(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<Reached> {
+        let (target, position) = (Target::of(type_url.as_str())?, self.position.clone()?);
+        // What it is yet to be sent only its own stream can say.
+        let is_known = !position.is_behind(snapshot) && self.answer != Answer::Unknown;
+        let unanswered = if is_known { self.unsettled.open_names() } else { None };
+        Some(Reached { target, position, unanswered })
     }
 
     fn status(&self, snapshot: &Snapshot) -> Status {

@@ -4,17 +4,18 @@
 //! routes when the client has ACKed those, removals when it has ACKed the listeners and routes that named what is gone.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
+
+pub(super) use unrelated::{Reached, is_unrelated};
 
 use super::client_group::Status;
 use super::config::StreamConfig;
 use super::progress::Progress;
 use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
-use crate::cache::refs::{Target, Targets};
 use crate::name::ResourceName;
-use crate::variants::Variant;
+
+mod unrelated;
 
 /// Whether something may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,72 +65,6 @@ pub(super) fn additions(
     waits_until.max().map_or(Gate::Open, |until| Gate::at(until, now))
 }
 
-/// Whether what is new of a type names nothing that the client is still to take, of the clusters and endpoints of the
-/// same stream: then it need not wait for these.
-///
-/// Only where all of it is known: new listeners that name routes bring whatever clusters those name.
-pub(super) fn is_unrelated<'a>(
-    progress: &Progress,
-    before: impl Iterator<Item = &'a Progress>,
-    snapshot: &Snapshot,
-) -> bool {
-    let mut clusters = None;
-    let mut endpoints = None;
-    for other in before {
-        match Target::of(other.type_url.as_str()) {
-            Some(Target::Cluster) => clusters = Some(other),
-            Some(Target::Assignment) => endpoints = Some(other),
-            _ => return false,
-        }
-    }
-    let Some(clusters) = clusters else { return false };
-    let Some(update) = progress.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
-        return false;
-    };
-    let (Some(new_clusters), Some(new_endpoints)) = (
-        unanswered(clusters, snapshot),
-        endpoints.map_or(Some(BTreeSet::new()), |of| unanswered(of, snapshot)),
-    ) else {
-        return false;
-    };
-    let is_taken = |name: &ResourceName| {
-        let chosen = clusters.chosen(name, snapshot);
-        let is_known = |cluster: &&Arc<Variant>| {
-            let of_cluster = &cluster.references;
-            let is_simple = !of_cluster.unknown().has(Target::Cluster)
-                && of_cluster.of_type(Target::Cluster, name).next().is_none();
-            let has_endpoints = |assignment: &ResourceName| {
-                !new_endpoints.contains(assignment)
-                    && endpoints.is_none_or(|of| of.subscription.covers(assignment))
-            };
-            is_simple && cluster.endpoints().is_none_or(has_endpoints)
-        };
-        !new_clusters.contains(name) && !chosen.is_empty() && chosen.iter().all(is_known)
-    };
-    update.changed.iter().all(|variant| {
-        let references = &variant.references;
-        let is_about = |target| matches!(target, Target::Cluster | Target::Secret | Target::Extension);
-        references.unknown() == Targets::NONE
-            && references
-                .iter(variant.name())
-                .all(|(target, name)| is_about(target) && (target != Target::Cluster || is_taken(name)))
-    })
-}
-
-/// The names of a type that were sent and not answered, or are yet to be sent; `None` when these are not known.
-fn unanswered(progress: &Progress, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
-    let mut names: BTreeSet<_> =
-        progress.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
-    if progress.is_behind(snapshot) {
-        let update = progress.membership.as_ref()?.update(snapshot)?;
-        if progress.is_switching() || update.changed.len() > UNANSWERED_LIMIT {
-            return None;
-        }
-        names.extend(update.changed.iter().map(|variant| variant.name().clone()));
-    }
-    Some(names)
-}
-
 /// When what a type holds may be let go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Release {
@@ -176,9 +111,6 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
 /// Removals of one type that a stream holds at most; past it they are told, used or not. Whole resources are held, and
 /// a client that rejects its routes for ever must not collect them.
 const HELD_LIMIT: usize = 1000;
-
-/// Clusters or endpoints without an answer of which it is looked up whether something names them.
-const UNANSWERED_LIMIT: usize = 1000;
 
 #[cfg(test)]
 mod history_tests;

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use xds_proto::type_url::ROUTE_CONFIGURATION;
+
 use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
 use super::failure::Failure;
 use super::handle::Handle;
-use super::order::{self, Gate, Release};
+use super::order::{self, Gate, Reached, Release};
 use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
 use super::responses::Held;
@@ -538,12 +540,17 @@ impl<O: Owed> Types<O> {
         gate
     }
 
-    /// Whether what is new of a type names nothing of these that the client is still to take.
+    /// Whether what is new of a type names nothing of these that the client has yet to take. A listener names some
+    /// through routes.
     fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
-        let others = self.seat().map(|seat| seat.others(types, snapshot)).unwrap_or_default();
+        let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.states.iter().map(|state| &state.progress);
-        let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        others.is_empty() && order::is_unrelated(progress, own, snapshot)
+        let own = own.filter(|other| is_asked(other.type_url.as_str()));
+        let mut reached: Vec<_> = own.filter_map(|other| Reached::of(other, snapshot)).collect();
+        if let Some(seat) = self.seat() {
+            reached.extend(seat.reached(is_asked, snapshot));
+        }
+        order::is_unrelated(progress, reached, snapshot)
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {

@@ -56,6 +56,18 @@ impl Unsettled {
         Self::Some(Arc::new(Which { open, gone: gone.collect(), since: progress.settled_at }))
     }
 
+    /// The names in responses that were rejected, or not answered yet; `None` when they are not known.
+    pub(super) fn open_names(&self) -> Option<BTreeSet<ResourceName>> {
+        match self {
+            Self::Nothing => Some(BTreeSet::new()),
+            Self::Some(which) => match &which.open {
+                Open::Names(names) => Some(names.clone()),
+                Open::State => None,
+            },
+            Self::Unknown => None,
+        }
+    }
+
     /// The same for others who do not look at it now.
     pub(super) fn unread(progress: &Progress) -> Self {
         if progress.is_clean() { Self::Nothing } else { Self::Unknown }

@@ -366,28 +366,86 @@ fn s33_a_route_to_other_clusters_does_not_wait_for_one_that_warms() {
     client.ack("RDS", "7");
     commit(&cache, "RDS r=3>b,new");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(16_000)));
-    // Listeners may bring any clusters by their routes; one that names its cluster itself is as good as a route.
+    // A listener names clusters itself, or by its routes.
     commit(&cache, "LDS l=2>r2");
-    assert_eq!(client.sent(), "");
+    assert_eq!(client.sent(), "n8 LDS l=2>r2");
+    client.ack("LDS", "8");
     commit(&cache, "LDS l=3>r m=1>tcp:a");
     assert_eq!(client.sent(), "");
+    // To routes that the client is yet to subscribe to the answer brings whatever they name.
+    commit(&cache, "RDS r3=1>a; LDS l=3>r3");
+    assert_eq!(client.sent(), "");
+    commit(&cache, "LDS l=3>r");
     client.ack("EDS", "6");
     client.ack("CDS", "5");
-    assert_eq!(client.sent(), "n8 LDS l=3>r m=1>tcp:a; n9 RDS r=3>b,new");
-    client.ack("LDS", "8");
-    client.ack("RDS", "9");
+    assert_eq!(client.sent(), "n9 LDS l=3>r m=1>tcp:a; n10 RDS r=3>b,new");
+    client.ack("LDS", "9");
+    client.ack("RDS", "10");
     // A change of a cluster, of its endpoints, or of what is not sent yet counts alike.
     commit(&cache, "CDS a=2");
-    assert_eq!(client.sent(), "n10 CDS a=2; n11 EDS a=1");
+    assert_eq!(client.sent(), "n11 CDS a=2; n12 EDS a=1");
     commit(&cache, "LDS m=2>tcp:b");
-    assert_eq!(client.sent(), "n12 LDS m=2>tcp:b");
+    assert_eq!(client.sent(), "n13 LDS m=2>tcp:b");
     commit(&cache, "LDS m=3>tcp:a");
     assert_eq!(client.sent(), "");
-    client.ack("CDS", "10");
+    client.ack("CDS", "11");
     assert_eq!(client.sent(), "");
-    client.ack("EDS", "11");
-    client.ack("LDS", "12");
-    assert_eq!(client.sent(), "n13 LDS m=3>tcp:a");
+    client.ack("EDS", "12");
+    client.ack("LDS", "13");
+    assert_eq!(client.sent(), "n14 LDS m=3>tcp:a");
+}
+
+#[test]
+fn s33_endpoints_without_an_answer_hold_only_what_names_their_cluster() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1>r; RDS r=1>a r2=1>b");
+    let mut client = Sotw::new(&cache);
+    let types = [("CDS", "", "1"), ("EDS", "a b", "2"), ("LDS", "", "3"), ("RDS", "r r2", "4")];
+    for (type_name, list, nonce) in types {
+        client.ask(type_name, list, "");
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    commit(&cache, "EDS b=2");
+    assert_eq!(client.sent(), "n5 EDS b=2");
+    commit(&cache, "LDS l=2>r");
+    assert_eq!(client.sent(), "n6 LDS l=2>r");
+    client.ack("LDS", "6");
+    commit(&cache, "RDS r=2>a");
+    assert_eq!(client.sent(), "n7 RDS r=2>a");
+    client.ack("RDS", "7");
+    commit(&cache, "LDS l=3>r2");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(16_000)));
+    client.ack("EDS", "5");
+    assert_eq!(client.sent(), "n8 LDS l=3>r2");
+}
+
+#[test]
+fn s33_over_streams_per_type_endpoints_without_an_answer_hold_only_what_names_their_cluster() {
+    let cache = Cache::new();
+    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; RDS r=1>a r2=1>b");
+    let group = ClientGroup::new();
+    let types = [("CDS", ""), ("EDS", "a b"), ("RDS", "r r2")];
+    let [mut clusters, mut endpoints, mut routes] = types.map(|(type_name, list)| {
+        let mut stream = Delta::new(&cache);
+        stream.stream.join(&group);
+        stream.ask(type_name, list);
+        stream.sent();
+        stream.ack(type_name, "1");
+        stream.sent();
+        stream
+    });
+    // Woken when the others came.
+    assert_eq!([clusters.sent(), endpoints.sent(), routes.sent()], ["", "", ""]);
+    commit(&cache, "EDS b=2");
+    assert_eq!(endpoints.sent(), "n2 EDS b=2");
+    commit(&cache, "RDS r=2>a");
+    assert_eq!(routes.sent(), "n2 RDS r=2>a");
+    routes.ack("RDS", "2");
+    commit(&cache, "RDS r=3>b");
+    assert_eq!(routes.sent(), "");
+    endpoints.ack("EDS", "2");
+    assert_eq!([endpoints.sent(), routes.sent()], ["", "n3 RDS r=3>b"]);
 }
 
 #[test]
