@@ -62,7 +62,7 @@ impl Stream {
         self.next().await
     }
 
-    async fn ack(&mut self, type_url: &str, nonce: String) {
+    async fn ack(&self, type_url: &str, nonce: String) {
         let request = DeltaDiscoveryRequest {
             type_url: type_url.into(),
             response_nonce: nonce,
