@@ -25,7 +25,7 @@ use super::Protocol;
 use super::content::Content;
 use super::response;
 use super::script::{Script, TYPES};
-use super::subscribed::{self, Subscribed};
+use super::subscribed::Subscribed;
 
 /// A stream as its driver and its client see it.
 pub(super) struct Stream {
@@ -281,7 +281,7 @@ impl Stream {
         };
         match result {
             Ok(verdict) => {
-                self.check_request(&type_url, &asked);
+                self.check_request(&type_url);
                 if let Some(verdict) = verdict {
                     self.check_verdict(&verdict, &type_url, request);
                 }
@@ -302,11 +302,9 @@ impl Stream {
     }
 
     /// What was taken is what may be asked for.
-    fn check_request(&self, type_url: &str, asked: &[&Asked]) {
+    fn check_request(&self, type_url: &str) {
         assert!(!type_url.is_empty(), "G2");
         assert!(self.service.is_none_or(|own| own == type_url), "G3");
-        let has_invalid = asked.iter().any(|asked| subscribed::has_invalid(asked));
-        assert!(self.service.is_none() || !has_invalid, "G8");
     }
 
     /// An error is one of the request.
@@ -319,14 +317,6 @@ impl Stream {
         let is_right = match error {
             StreamError::MissingTypeUrl => self.service.is_none() && found.is_empty(),
             StreamError::WrongTypeUrl { .. } => !is_own(found),
-            StreamError::InvalidName { name, .. } => {
-                let mut all = asked.iter().flat_map(|asked| &asked.names);
-                let is_asked = all.any(|other| other == name) || has_locator(name.as_str(), &|_| true);
-                self.service.is_some() && is_asked && subscribed::is_invalid(name.as_str())
-            }
-            StreamError::InvalidKey { name, .. } => {
-                self.service.is_some() && has_locator(name.as_str(), &subscribed::has_invalid_key)
-            }
             StreamError::TooManyNames { found, limit, .. } => {
                 (*found, *limit) == (names, NAMES_LIMIT) && names > NAMES_LIMIT
             }

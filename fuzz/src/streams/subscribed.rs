@@ -115,8 +115,10 @@ impl Subscribed {
         removed: &BTreeSet<Key>,
         errors: &[String],
     ) {
-        let is_empty = resources.is_empty() && removed.is_empty();
-        let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty();
+        // G8: a name that cannot be does not exist.
+        let is_refused = |key: &Key| is_invalid(&key.name) && self.refused.contains(&key.name);
+        let is_empty = resources.is_empty() && removed.iter().all(is_refused);
+        let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty() || !removed.is_empty();
         assert!(self.is_asking() || (is_empty && is_answer), "nothing of the type is asked for: {self:?}");
         self.check(&resources, errors);
         for key in removed {
@@ -260,16 +262,16 @@ fn is_empty(asked: &Asked) -> bool {
 }
 
 /// G8, W2
-pub(super) fn is_invalid(name: &str) -> bool {
+fn is_invalid(name: &str) -> bool {
     name.is_empty() || has_control(name)
 }
 
 /// W2
-pub(super) fn has_invalid_key(parameters: &Parameters) -> bool {
+fn has_invalid_key(parameters: &Parameters) -> bool {
     parameters.iter().any(|(key, _)| has_control(key))
 }
 
-pub(super) fn has_invalid(asked: &Asked) -> bool {
+fn has_invalid(asked: &Asked) -> bool {
     let has_name = asked.names.iter().any(|name| is_invalid(name.as_str()));
     let is_bad = |locator: Locator| is_invalid(locator.name.as_str()) || has_invalid_key(&locator.parameters);
     has_name || asked.locators.iter().any(is_bad)

@@ -267,7 +267,7 @@ pub(crate) fn describe(response: &Response, at: &str) -> String {
         }
         Response::Delta(response) => {
             words.extend(response.resources.iter().map(|resource| wrapped(resource, type_url, at)));
-            words.extend(response.removed_resources.iter().map(|name| format!("-{name}")));
+            words.extend(response.removed_resources.iter().map(|name| format!("-{}", name.escape_debug())));
             words.extend(response.removed_resource_names.iter().map(|name| format!("-{}", located(name))));
             &response.resource_errors
         }

@@ -18,12 +18,10 @@ use super::types::{self, TypeState, Types};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
 use crate::client::is_set;
-use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, Locators, Subscription};
+use crate::subscription::{Asked, Locator, Locators, Subscription, can_be};
 use crate::variants::{Form, Variant};
-use crate::xdstp::XdstpName;
 
 use content::Content;
 
@@ -125,7 +123,7 @@ impl DeltaStream {
             ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
             self.types.state(at).progress.spelled = spelled;
         }
-        let refused = self.types.take_invalid(at, &mut request.subscribe)?;
+        let mut refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
@@ -140,11 +138,12 @@ impl DeltaStream {
         if is_first && (!refused.is_empty() || !ignored.is_empty()) {
             progress.subscription.end_legacy_wildcard();
         }
-        // X6: a name that cannot exist does not.
-        let unreadable = refused.iter().filter(|failure| {
-            failure.code == Code::INVALID_ARGUMENT && XdstpName::is_new_style(failure.name.as_str())
-        });
-        owed.gone.extend(unreadable.map(|failure| Handle::of_name(&failure.name)));
+        // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
+        let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || progress.canonical(name).is_err();
+        let unreadable = refused.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
+        owed.gone.extend(unreadable.map(Handle::of_name));
+        // C4: a client rejects an error that has no name.
+        refused.retain(|failure| !failure.name.as_str().is_empty());
         // As where a type is not served (G4): who has nothing of it need not wait for it.
         let denied = refused.iter().filter(|failure| !progress.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));

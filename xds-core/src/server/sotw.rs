@@ -136,10 +136,12 @@ impl SotwStream {
         // S7: an ACK that asks for what was asked for before changes nothing.
         if let Some(refused) = refused {
             // S37: told once, though each request repeats it.
-            let refused: BTreeSet<_> = refused.into_iter().collect();
+            let mut refused: BTreeSet<_> = refused.into_iter().collect();
             if !refused.is_empty() {
                 progress.subscription.end_legacy_wildcard();
             }
+            // G8: some clients unsubscribe by an empty name; and they reject an error that has none (C4).
+            refused.retain(|failure| !failure.name.as_str().is_empty());
             let is_asked = |failure: &Failure| {
                 refused.contains(failure) || progress.subscription.lists_name(&failure.name)
             };

@@ -426,11 +426,10 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Takes out what no resource can match: names that none can have, and keys that no constraints can (W2).
+    /// Takes out what no resource can match: names that none can have, and keys that no constraints can (W2, G8).
     ///
     /// # Errors
-    /// On the service of one type the stream ends (G8); so it does with very many of them, and where a locator has too many
-    /// parameters (G9).
+    /// The stream ends when there are very many of them, and where a locator has too many parameters (G9).
     pub(super) fn take_invalid(&mut self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -466,8 +465,7 @@ impl<O: Owed> Types<O> {
         if self.states[at].progress.is_on_demand {
             asked.locators = asked.locators.bound();
         }
-        let ends = matches!(self.service, Service::Single(_)) || errors.len() > REFUSED_LIMIT;
-        if ends && !errors.is_empty() {
+        if errors.len() > REFUSED_LIMIT {
             return Err(errors.remove(0));
         }
         Ok(errors.iter().filter_map(Failure::of).chain(refused).collect())

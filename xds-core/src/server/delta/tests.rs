@@ -416,11 +416,29 @@ fn g8_s37_on_ads_a_bad_name_is_told_and_the_rest_works() {
     let cache = cache("EDS a=1; CDS c=1");
     let mut client = Delta::new(&cache);
     client.ask("EDS", "a b\u{1}");
-    assert_eq!(client.sent(), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
+    assert_eq!(client.sent(), "n1 EDS a=1 -b\u{1} !\"b\\u{1}\"(3)");
     // It names something, so it is no wildcard (D16).
     client.ask("CDS", "b\u{1}");
-    assert_eq!(client.sent(), r#"n2 CDS !"b\u{1}"(3)"#);
+    assert_eq!(client.sent(), "n2 CDS -b\u{1} !\"b\\u{1}\"(3)");
     client.ask("CDS", "-b\u{1}");
+    assert_eq!(client.sent(), "");
+    // A key that cannot be says nothing of the name for other parameters.
+    client.ask("CDS", "c?k\u{1}=v");
+    assert_eq!(client.sent(), r#"n3 CDS !"c"(3)"#);
+}
+
+#[test]
+fn g8_d10_on_the_service_of_one_type_a_bad_name_does_not_exist() {
+    let cache = cache("EDS a=1");
+    let mut client = Delta::new(&cache);
+    let service = Service::Single(type_url("EDS"));
+    client.stream = DeltaStream::new(Arc::clone(&client.watch), service, StreamConfig::default());
+    let names = ["a", "", "b\u{1}"].map(ResourceName::new).to_vec();
+    client.send(DeltaRequest { subscribe: names.into(), ..DeltaRequest::default() });
+    // C4: an error has to name something.
+    assert_eq!(client.sent(), "n1 EDS a=1 - -b\u{1} !\"b\\u{1}\"(3)");
+    let unsubscribe = vec![ResourceName::new("")].into();
+    client.send(DeltaRequest { unsubscribe, ..DeltaRequest::default() });
     assert_eq!(client.sent(), "");
 }
 
@@ -501,7 +519,7 @@ fn d17_a_name_that_cannot_be_does_not_end_the_legacy_wildcard_later() {
         subscribe: vec![ResourceName::new("")].into(),
         ..DeltaRequest::default()
     });
-    assert_eq!(client.sent(), "n2 CDS !\"\"(3)");
+    assert_eq!(client.sent(), "n2 CDS -");
     client.ack("CDS", "2");
     commit(&cache, "CDS a=2");
     assert_eq!(client.sent(), "n3 CDS a=2");
