@@ -27,8 +27,10 @@ pub(crate) struct Place {
 }
 
 impl Clients {
-    /// Has a stream join its client. Alone stay an aggregated stream, which carries all types of its client, a client
-    /// without a node id (G6), and a stream whose connection is not known.
+    /// Has a stream join its client (S33b).
+    ///
+    /// An aggregated stream stays alone, and so do streams of clients without a node id (G6) and of
+    /// connections that another server accepted.
     pub(crate) fn join(
         self: &Arc<Self>,
         service: &Service,

@@ -1,6 +1,7 @@
 //! The streams of one client (S33): a client that opens a stream for each type is still one client, and what is sent on
 //! one stream waits for what it ACKed on another.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -62,32 +63,19 @@ struct Standing {
     position: Option<Position>,
     /// The revision of what was sent last.
     cursor: Revision,
-    /// What the client owes an answer to.
-    answer: Answer,
+    /// Without regard to what is new since.
+    status: Status,
     /// What it may use that is not the newest.
     unsettled: Unsettled,
 }
 
 /// What the order of S33 asks of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
-    /// The client answered all that there is.
-    Answered,
-    /// It has not answered what was sent at this time.
-    Unanswered { since: Duration },
-    /// Something is still to be sent.
-    Behind,
-}
-
-/// Whether the client owes an answer for a type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    /// No response waits for one.
-    Complete,
-    /// A response that was sent at this time waits for one.
-    Owed { since: Duration },
-    /// Nobody knows, or the rest of a response is still to be sent.
-    Unknown,
+pub(super) struct Status {
+    /// Since when the client owes an answer; `None` when it answered all that was sent.
+    pub(super) unanswered_since: Option<Duration>,
+    /// Something is still to be sent, or nobody knows.
+    pub(super) is_behind: bool,
 }
 
 /// A stream's place in its group; dropping it leaves.
@@ -211,7 +199,11 @@ impl Seat {
     }
 
     /// What the client has of such types on its other streams.
-    pub(super) fn reached(&self, is_asked: impl Fn(&str) -> bool, snapshot: &Snapshot) -> Vec<Reached> {
+    pub(super) fn reached(
+        &self,
+        is_asked: impl Fn(&str) -> bool,
+        snapshot: &Snapshot,
+    ) -> Vec<Reached<'static>> {
         let streams = lock(&self.group.0.streams);
         let others = streams.others(self.id).filter(|(type_url, _)| is_asked(type_url.as_str()));
         others.filter_map(|(type_url, standing)| standing.reached(type_url, snapshot)).collect()
@@ -343,7 +335,7 @@ impl Standing {
         let mut standing = Self {
             position: None,
             cursor: Revision::ZERO,
-            answer: Answer::Complete,
+            status: Status { unanswered_since: None, is_behind: false },
             unsettled: Unsettled::Nothing,
         };
         standing.follow(progress, is_alone);
@@ -354,61 +346,51 @@ impl Standing {
     fn follow(&mut self, progress: &Progress, is_alone: bool) -> bool {
         let position = progress.membership.as_ref().map(Membership::position);
         let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let answer = Answer::of(progress);
+        let status = Status::of_responses(progress);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
         let unsettled = if is_alone { Unsettled::unread(progress) } else { Unsettled::of(progress) };
-        let is_changed = (cursor, answer) != (self.cursor, self.answer) || unsettled != self.unsettled;
+        let is_changed = (cursor, status) != (self.cursor, self.status) || unsettled != self.unsettled;
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
         }
-        (self.cursor, self.answer, self.unsettled) = (cursor, answer, unsettled);
+        (self.cursor, self.status, self.unsettled) = (cursor, status, unsettled);
         has_moved || is_changed
     }
 
     /// Nobody knows how far it is.
     fn forget(&mut self) {
-        (self.answer, self.unsettled) = (Answer::Unknown, Unsettled::Unknown);
+        (self.status.is_behind, self.unsettled) = (true, Unsettled::Unknown);
     }
 
-    /// `None` when nothing of the type is asked for.
-    fn reached(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<Reached> {
+    /// `None` when the client subscribes to nothing of the type.
+    fn reached(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<Reached<'static>> {
         let (target, position) = (Target::of(type_url.as_str())?, self.position.clone()?);
-        // What it is yet to be sent only its own stream can say.
-        let is_known = !position.is_behind(snapshot) && self.answer != Answer::Unknown;
-        let unanswered = if is_known { self.unsettled.open_names() } else { None };
-        Some(Reached { target, position, unanswered })
+        // What is still to be sent only its own stream can say.
+        let unanswered = if self.status(snapshot).is_behind { None } else { self.unsettled.open_names() };
+        Some(Reached { target, position: Cow::Owned(position), unanswered })
     }
 
     fn status(&self, snapshot: &Snapshot) -> Status {
-        Status::new(self.position.as_ref(), self.answer, snapshot)
+        self.status.at(self.position.as_ref(), snapshot)
     }
 }
 
 impl Status {
     pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
         let position = progress.membership.as_ref().map(Membership::position);
-        Self::new(position, Answer::of(progress), snapshot)
+        Self::of_responses(progress).at(position, snapshot)
     }
 
-    fn new(position: Option<&Position>, answer: Answer, snapshot: &Snapshot) -> Self {
-        match answer {
-            Answer::Owed { since } => Self::Unanswered { since },
-            Answer::Unknown => Self::Behind,
-            Answer::Complete if position.is_some_and(|position| position.is_behind(snapshot)) => Self::Behind,
-            Answer::Complete => Self::Answered,
-        }
+    fn of_responses(progress: &Progress) -> Self {
+        let responses = &progress.responses;
+        Self { unanswered_since: responses.unanswered_since(), is_behind: responses.has_parts() }
     }
-}
 
-impl Answer {
-    fn of(progress: &Progress) -> Self {
-        match progress.responses.unanswered_since() {
-            Some(since) => Self::Owed { since },
-            None if progress.responses.are_in_flight() => Self::Unknown,
-            None => Self::Complete,
-        }
+    fn at(self, position: Option<&Position>, snapshot: &Snapshot) -> Self {
+        let is_behind = self.is_behind || position.is_some_and(|position| position.is_behind(snapshot));
+        Self { is_behind, ..self }
     }
 }
 

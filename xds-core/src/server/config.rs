@@ -15,7 +15,8 @@ pub struct StreamConfig {
     /// the 15 s after which clients give up (C5).
     pub owed_wait: Duration,
     /// How long routes and listeners wait for the ACK of the clusters sent before them (S33). Default 16 s: Envoy
-    /// ACKs a cluster without endpoints after its own 15 s.
+    /// ACKs a cluster without endpoints after its own 15 s. A type that is unanswered for so long no longer
+    /// counts, until the client answers again (S33b).
     pub order_wait: Duration,
     /// How long a removal waits where no ACK can tell that the resource is out of use (S33). Default 5 s.
     pub removal_grace: Duration,

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 pub(super) use unrelated::{Reached, is_unrelated};
 
+use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
+
 use super::client_group::Status;
 use super::config::StreamConfig;
 use super::progress::Progress;
 use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
+use crate::cache::refs::Target;
 use crate::name::ResourceName;
 
 mod unrelated;
@@ -48,19 +51,25 @@ impl Gate {
 /// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too: it says that the
 /// client will go on with what it took.
 ///
-/// S33b: a type whose response is unanswered for `order_wait` no longer counts, until the client
-/// answers again; else each update would wait that long.
+/// S33b: a type that the client leaves unanswered for `order_wait` no longer counts until the client
+/// answers again; else each update would wait that long. What such a type is still to be sent goes
+/// first all the same: it waits for the silence no longer than `ack_wait` (S9b).
 pub(super) fn additions(
     progress: &Progress,
     now: Duration,
     config: &StreamConfig,
     before: impl Iterator<Item = Status>,
 ) -> Gate {
-    let longest = progress.waiting_since.unwrap_or(now) + config.order_wait;
-    let waits_until = before.filter_map(|other| match other {
-        Status::Answered => None,
-        Status::Unanswered { since } => Some(longest.min(since + config.order_wait)),
-        Status::Behind => Some(longest),
+    let since = progress.waiting_since.unwrap_or(now);
+    let longest = since + config.order_wait;
+    let waits_until = before.filter_map(|other| match (other.unanswered_since, other.is_behind) {
+        (None, false) => None,
+        (None, true) => Some(longest),
+        (Some(unanswered), false) => Some(longest.min(unanswered + config.order_wait)),
+        // Twice, as other streams of the client send at a time of their own.
+        (Some(unanswered), true) => {
+            Some(longest.min((unanswered + config.order_wait).max(since + 2 * config.ack_wait)))
+        }
     });
     waits_until.max().map_or(Gate::Open, |until| Gate::at(until, now))
 }
@@ -102,10 +111,21 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
     match unsettled::used(progress, referrers, snapshot) {
         None => Release::Later,
         // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot
-        // say.
-        Some(used) if progress.selects_all() => Release::Now(used),
+        // say; but its routes, which name most clusters, may come over a stream of their own (S33b).
+        Some(used) if progress.selects_all() && !may_have_other_routes(progress, referrers, snapshot) => {
+            Release::Now(used)
+        }
         Some(used) => Release::AfterGrace(used),
     }
+}
+
+/// Whether the client may use clusters because of routes that are not known here: it follows listeners
+/// that name routes, and no routes.
+fn may_have_other_routes(progress: &Progress, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
+    let has_routes = |of: &Referrer| of.is_of(ROUTE_CONFIGURATION) || of.is_of(VIRTUAL_HOST);
+    progress.type_url.as_str() == CLUSTER
+        && !referrers.iter().any(has_routes)
+        && referrers.iter().any(|of| of.may_name(Target::Routes, snapshot))
 }
 
 /// Removals of one type that a stream holds at most; past it they are told, used or not. Whole resources are held, and

@@ -22,7 +22,8 @@ pub enum Service {
 pub enum Next {
     /// Send this, then ask again.
     Send(Response),
-    /// Nothing, until the stream is woken, gets a request, or reaches this time since its start.
+    /// Nothing, until the stream is woken, gets a request, or reaches this time, on the clock from which its
+    /// caller takes `now`.
     Wait {
         /// When to ask again at the latest.
         until: Option<Duration>,

@@ -250,8 +250,9 @@ impl Responses {
 
     /// Since when the client owes an answer; `None` when no response waits for one.
     ///
-    /// A client answers in order (C1), so a response older than one that it answered was skipped: that
-    /// one counts by itself, and says nothing of how long the client has been silent.
+    /// The time counts from the oldest response after the last one that the client answered: a client
+    /// answers in order (C1), so those before were skipped. When only skipped ones are left, it counts
+    /// from the newest of these.
     pub(super) fn unanswered_since(&self) -> Option<Duration> {
         let first = self.in_flight.partition_point(|sent| Some(sent.nonce) <= self.last_answered);
         let skipped = first.checked_sub(1).and_then(|at| self.in_flight.get(at));

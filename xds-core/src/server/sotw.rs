@@ -93,7 +93,8 @@ impl SotwStream {
         self.types.honours_ttl = true;
     }
 
-    /// Joins the other streams of its client, before the first request is handed over.
+    /// Joins the other streams of its client, before the first request is handed over. All streams of a group
+    /// take `now` from one clock, as they look at when the others were sent something.
     pub fn join(&mut self, group: &ClientGroup) {
         self.types.join(group);
     }

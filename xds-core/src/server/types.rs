@@ -528,6 +528,7 @@ impl<O: Owed> Types<O> {
         };
         let patience = match seat.awaits_endpoints() {
             None => return gate,
+            Some(Awaited::Surely) if self.is_unrelated(progress, types, snapshot) => return gate,
             Some(Awaited::Surely) => self.config.order_wait,
             Some(Awaited::Perhaps) => self.config.ack_wait,
         };
@@ -548,7 +549,7 @@ impl<O: Owed> Types<O> {
         if let Some(seat) = self.seat() {
             reached.extend(seat.reached(is_asked, snapshot));
         }
-        order::is_unrelated(progress, reached, snapshot)
+        order::is_unrelated(progress, &reached, snapshot)
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {

@@ -9,6 +9,7 @@ use super::responses::Open;
 use crate::cache::refs::{Naming, References, Target};
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::variants::Variant;
 
 /// Of which resources of a type a client may use another version than the newest, or one that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +89,20 @@ impl Referrer {
     ) -> Option<Self> {
         let position = position?.clone();
         Some(Self { type_url: type_url.clone(), position, unsettled: unsettled() })
+    }
+
+    pub(super) fn is_of(&self, type_url: &str) -> bool {
+        self.type_url.as_str() == type_url
+    }
+
+    /// Whether some resource of it names one of that type, as far as can be said.
+    pub(super) fn may_name(&self, target: Target, snapshot: &Snapshot) -> bool {
+        let Some(resources) = snapshot.of_type(&self.type_url) else { return false };
+        let names_any =
+            |variant: &&Arc<Variant>| variant.references.of_type(target, variant.name()).next().is_some();
+        let chosen = |name| self.position.chosen(name, snapshot);
+        resources.len() > UNSETTLED_LIMIT
+            || resources.iter().any(|(name, _)| chosen(name).iter().any(names_any))
     }
 
     /// Adds what of the held removals of a type it may still use; whether that is all that can be.

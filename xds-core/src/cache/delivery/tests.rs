@@ -176,10 +176,10 @@ fn d8_what_was_rejected_besides_is_open_until_it_is_told_again_and_acked() {
 #[test]
 fn s33_a_removal_that_is_held_is_applied_when_it_was_told_and_acked() {
     let cache = Cache::new();
-    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1; RDS r=a");
+    commit(&cache, "CDS a=1 b=1; EDS a=1 b=1; LDS l=1>tcp:b; RDS r=a");
     for is_delta in [false, true] {
         if is_delta {
-            commit(&cache, "CDS a=1 b=1");
+            commit(&cache, "CDS a=1 b=1; LDS l=1>tcp:b");
             let mut client = delta(&cache, "n");
             client.ask("CDS", "*");
             client.ask("LDS", "*");
@@ -187,8 +187,8 @@ fn s33_a_removal_that_is_held_is_applied_when_it_was_told_and_acked() {
             client.ack("CDS", "1");
             client.ack("LDS", "2");
             client.sent();
-            let removed = commit(&cache, "CDS -b; LDS l=delta");
-            assert_eq!(client.sent(), "n3 LDS l=delta");
+            let removed = commit(&cache, "CDS -b; LDS l=delta>tcp:a");
+            assert_eq!(client.sent(), "n3 LDS l=delta>tcp:a");
             // What is held is not open to other commits.
             let other = commit(&cache, "CDS a=delta");
             assert_eq!(client.sent(), "n4 CDS a=delta");
@@ -209,7 +209,7 @@ fn s33_a_removal_that_is_held_is_applied_when_it_was_told_and_acked() {
             client.ack("CDS", "1");
             client.ack("LDS", "2");
             client.sent();
-            let removed = commit(&cache, "CDS -b; LDS l=2");
+            let removed = commit(&cache, "CDS -b; LDS l=2>tcp:a");
             client.sent();
             client.ack("CDS", "3");
             client.sent();

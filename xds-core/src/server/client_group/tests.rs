@@ -312,3 +312,20 @@ fn s33b_a_stream_that_answers_nothing_stops_counting() {
     commit(&cache, "EDS old=3; RDS r=old4");
     assert_eq!([endpoints.sent(), routes.sent()], ["n3 EDS old=3", ""]);
 }
+
+#[test]
+fn s33b_a_stream_that_answers_nothing_is_sent_its_cluster_before_the_route_to_it() {
+    let cache = Cache::new();
+    commit(&cache, FIRST);
+    let [mut clusters, _endpoints, _listeners, mut routes] = deltas(&cache, &ClientGroup::new());
+    commit(&cache, "CDS x=static");
+    assert_eq!(clusters.sent(), "n2 CDS x=static");
+    clusters.pass(Duration::from_secs(16));
+    routes.pass(Duration::from_secs(16));
+    commit(&cache, "CDS new=static; RDS r=new");
+    // Whichever stream wakes first.
+    assert_eq!((routes.sent().as_str(), routes.waits_until()), ("", Some(18_000)));
+    assert_eq!(clusters.sent(), "n3 CDS new=static");
+    assert!(is_woken(&routes.watch));
+    assert_eq!(routes.sent(), "n2 RDS r=new");
+}

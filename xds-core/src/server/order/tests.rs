@@ -334,19 +334,19 @@ fn s33_answers_to_requests_wait_for_nothing() {
 #[test]
 fn s33_a_removal_goes_when_the_last_thing_it_waits_for_has_nothing_to_say() {
     let cache = Cache::new();
-    commit(&cache, "CDS a=static b=static; LDS l=7");
+    commit(&cache, "CDS a=static b=static; LDS l=7; RDS r=1>a");
     let mut client = Delta::new(&cache);
     client.stream.on_node(super::super::fixture::parameters("ver=1"));
-    client.ask("CDS", "");
-    client.ask("LDS", "l");
-    client.sent();
-    client.ack("CDS", "1");
-    client.ack("LDS", "2");
+    for (type_name, list, nonce) in [("CDS", "", "1"), ("LDS", "l", "2"), ("RDS", "r", "3")] {
+        client.ask(type_name, list);
+        client.sent();
+        client.ack(type_name, nonce);
+    }
     // For this client the listener stays as it is (V29).
     commit(&cache, "CDS -b a=2; LDS -l l[env=a]=7 l[!env]=7 l[env=b]=7");
-    assert_eq!(client.sent(), "n3 CDS a=2");
-    client.ack("CDS", "3");
-    assert_eq!(client.sent(), "n4 CDS -b");
+    assert_eq!(client.sent(), "n4 CDS a=2");
+    client.ack("CDS", "4");
+    assert_eq!(client.sent(), "n5 CDS -b");
 }
 
 #[test]
@@ -391,4 +391,37 @@ fn s33b_a_client_that_stays_silent_is_waited_for_once_and_counts_again_when_it_a
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(32_000)));
     client.ack("EDS", "10");
     assert_eq!(client.sent(), "n11 RDS r=old5");
+}
+
+#[test]
+fn s33b_a_client_that_stays_silent_is_sent_a_cluster_before_the_route_to_it() {
+    let cache = cache();
+    let mut client = delta(&cache);
+    commit(&cache, "CDS x=static");
+    assert_eq!(client.sent(), "n5 CDS x=static");
+    client.pass(Duration::from_secs(16));
+    commit(&cache, "CDS y=static");
+    assert_eq!(client.sent(), "n6 CDS y=static");
+    // S9b holds up the cluster for a second, and with it the route.
+    commit(&cache, "CDS new=static; RDS r=new");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(17_000)));
+    client.pass(Duration::from_secs(1));
+    assert_eq!(client.sent(), "n7 CDS new=static; n8 RDS r=new");
+}
+
+#[test]
+fn s33b_a_cluster_stays_for_the_grace_where_routes_may_come_over_another_stream() {
+    let cache = cache();
+    let mut client = Delta::new(&cache);
+    for (type_name, nonce) in [("CDS", "1"), ("LDS", "2")] {
+        client.ask(type_name, "");
+        client.sent();
+        client.ack(type_name, nonce);
+    }
+    commit(&cache, "CDS -old; LDS l=2>r; RDS r=1>tcp");
+    assert_eq!(client.sent(), "n3 LDS l=2>r");
+    client.ack("LDS", "3");
+    assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
+    client.pass(Duration::from_secs(5));
+    assert_eq!(client.sent(), "n4 CDS -old");
 }

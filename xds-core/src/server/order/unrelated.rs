@@ -1,5 +1,6 @@
-//! Whether what waits names anything that the client has yet to answer (S33): if not, it need not wait.
+//! Whether what waits names anything that the client has yet to answer (S33b): if not, it need not wait.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -11,19 +12,21 @@ use crate::variants::Variant;
 
 /// How far a client is with a type that others name.
 #[derive(Debug)]
-pub(in crate::server) struct Reached {
+pub(in crate::server) struct Reached<'a> {
     pub(in crate::server) target: Target,
-    pub(in crate::server) position: Position,
+    pub(in crate::server) position: Cow<'a, Position>,
     /// The names that were sent and not answered, or are yet to be sent; `None` when these are not known.
     pub(in crate::server) unanswered: Option<BTreeSet<ResourceName>>,
 }
 
-impl Reached {
+impl<'a> Reached<'a> {
     /// `None` when the client subscribes to nothing of the type.
-    pub(in crate::server) fn of(progress: &Progress, snapshot: &Snapshot) -> Option<Self> {
+    pub(in crate::server) fn of(progress: &'a Progress, snapshot: &Snapshot) -> Option<Self> {
         let target = Target::of(progress.type_url.as_str())?;
-        let position = progress.membership.as_ref().map(Membership::position)?.clone();
-        Some(Self { target, position, unanswered: unanswered(progress, snapshot) })
+        let position = progress.membership.as_ref().map(Membership::position)?;
+        // Of routes nobody asks for that.
+        let unanswered = if target == Target::Routes { None } else { unanswered(progress, snapshot) };
+        Some(Self { target, position: Cow::Borrowed(position), unanswered })
     }
 }
 
@@ -33,40 +36,86 @@ impl Reached {
 /// may bring whatever clusters those name.
 pub(in crate::server) fn is_unrelated(
     progress: &Progress,
-    reached: Vec<Reached>,
+    reached: &[Reached<'_>],
     snapshot: &Snapshot,
 ) -> bool {
-    let has_clusters = reached.iter().any(|of| of.target == Target::Cluster);
-    let is_unknown = |of: &Reached| of.target != Target::Routes && of.unanswered.is_none();
-    if !has_clusters || reached.iter().any(is_unknown) {
+    // A client with a stream for the endpoints of each cluster waits: to look at all of them for each
+    // cluster costs more.
+    if reached.len() > REACHED_LIMIT {
         return false;
     }
+    let Some(client) = Client::new(reached, snapshot) else { return false };
     let Some(update) = progress.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
         return false;
     };
-    let client = Client { reached, snapshot };
-    update.changed.iter().all(|variant| client.has_all(variant.name(), &variant.references, true))
+    let changed = update.changed.iter().map(|variant| (variant.name(), &variant.references));
+    let Some(named) = Named::of(changed) else { return false };
+    let of_routes = || {
+        let mut all = Named::default();
+        for name in named.routes.iter() {
+            let mut routes = client.chosen(Target::Routes, name).peekable();
+            routes.peek()?;
+            let named = Named::of(routes.map(|routes| (routes.name(), &routes.references)))?;
+            // Routes name no routes.
+            all.clusters.extend(named.clusters);
+        }
+        Some(all)
+    };
+    let Some(by_routes) = of_routes() else { return false };
+    named.clusters.union(&by_routes.clusters).all(|name| client.has_cluster(name))
+}
+
+/// The clusters and routes that some resources name, each once.
+#[derive(Debug, Default)]
+struct Named<'a> {
+    clusters: BTreeSet<&'a ResourceName>,
+    routes: BTreeSet<&'a ResourceName>,
+}
+
+impl<'a> Named<'a> {
+    /// `None` when they may name more than that.
+    fn of(resources: impl Iterator<Item = (&'a ResourceName, &'a References)>) -> Option<Self> {
+        let mut named = Self::default();
+        for (own, references) in resources {
+            if references.unknown() != Targets::NONE {
+                return None;
+            }
+            for (target, name) in references.iter(own) {
+                match target {
+                    Target::Cluster => _ = named.clusters.insert(name),
+                    Target::Routes => _ = named.routes.insert(name),
+                    Target::Secret | Target::Extension => {}
+                    _ => return None,
+                }
+            }
+        }
+        Some(named)
+    }
 }
 
 /// What the client has of all these types.
 struct Client<'a> {
-    reached: Vec<Reached>,
+    reached: &'a [Reached<'a>],
+    unanswered_clusters: BTreeSet<&'a ResourceName>,
+    unanswered_endpoints: BTreeSet<&'a ResourceName>,
     snapshot: &'a Snapshot,
 }
 
-impl Client<'_> {
-    /// Whether the client took all clusters that a listener or routes name; of a listener also those of its routes.
-    fn has_all(&self, own: &ResourceName, references: &References, follows_routes: bool) -> bool {
-        let is_taken = |(target, name): (Target, &ResourceName)| match target {
-            Target::Cluster => self.has_cluster(name),
-            Target::Routes if follows_routes => {
-                let mut chosen = self.chosen(Target::Routes, name).peekable();
-                chosen.peek().is_some() && chosen.all(|routes| self.has_all(name, &routes.references, false))
+impl<'a> Client<'a> {
+    /// `None` when it is not known, or when the client follows no clusters.
+    fn new(reached: &'a [Reached<'a>], snapshot: &'a Snapshot) -> Option<Self> {
+        let unanswered = |target: Target| {
+            let mut names = BTreeSet::new();
+            for of in reached.iter().filter(|of| of.target == target) {
+                names.extend(of.unanswered.as_ref()?);
             }
-            Target::Secret | Target::Extension => true,
-            _ => false,
+            Some(names)
         };
-        references.unknown() == Targets::NONE && references.iter(own).all(is_taken)
+        let (unanswered_clusters, unanswered_endpoints) =
+            (unanswered(Target::Cluster)?, unanswered(Target::Assignment)?);
+        let client = Self { reached, unanswered_clusters, unanswered_endpoints, snapshot };
+        client.of(Target::Cluster).next()?;
+        Some(client)
     }
 
     fn has_cluster(&self, name: &ResourceName) -> bool {
@@ -76,7 +125,7 @@ impl Client<'_> {
                 && references.of_type(Target::Cluster, name).next().is_none();
             is_simple && references.endpoints(name).is_none_or(|assignment| self.has_endpoints(assignment))
         };
-        !self.is_unanswered(Target::Cluster, name)
+        !self.unanswered_clusters.contains(name)
             && chosen.peek().is_some()
             && chosen.all(|cluster| is_usable(&cluster.references))
     }
@@ -85,18 +134,14 @@ impl Client<'_> {
     fn has_endpoints(&self, name: &ResourceName) -> bool {
         let mut all = self.of(Target::Assignment).peekable();
         let is_followed = all.peek().is_none() || all.any(|of| of.position.covers(name));
-        is_followed && !self.is_unanswered(Target::Assignment, name)
+        is_followed && !self.unanswered_endpoints.contains(name)
     }
 
-    fn is_unanswered(&self, target: Target, name: &ResourceName) -> bool {
-        self.of(target).any(|of| of.unanswered.as_ref().is_none_or(|names| names.contains(name)))
-    }
-
-    fn chosen(&self, target: Target, name: &ResourceName) -> impl Iterator<Item = &Arc<Variant>> {
+    fn chosen(&self, target: Target, name: &ResourceName) -> impl Iterator<Item = &'a Arc<Variant>> {
         self.of(target).flat_map(move |of| of.position.chosen(name, self.snapshot))
     }
 
-    fn of(&self, target: Target) -> impl Iterator<Item = &Reached> {
+    fn of(&self, target: Target) -> impl Iterator<Item = &'a Reached<'a>> {
         self.reached.iter().filter(move |of| of.target == target)
     }
 }
@@ -117,3 +162,6 @@ fn unanswered(progress: &Progress, snapshot: &Snapshot) -> Option<BTreeSet<Resou
 
 /// Clusters or endpoints without an answer of which it is looked up whether something names them.
 const UNANSWERED_LIMIT: usize = 1000;
+
+/// Types on streams of one client that are looked at.
+const REACHED_LIMIT: usize = 16;
