@@ -218,7 +218,11 @@ impl Poll {
         }
         // T46.
         machine.on_node(client.parameters);
+        let names_something = request.asked.as_ref().is_some_and(|asked| !asked.is_empty());
         machine.on_request(Duration::ZERO, request)?;
+        if names_something && !machine.is_subscribed(type_url) {
+            return Err(Refusal::NothingLeft);
+        }
         Ok(Self { machine, watch, type_url: type_url.clone(), version })
     }
 

@@ -30,6 +30,9 @@ pub(super) enum Refusal {
     Denied(String),
     #[error("web pages are not answered: the request has an Origin")]
     WebPage,
+    /// G8, G12: an answer without resources would say that the client is to delete what it has.
+    #[error("no resource of all that the request names can exist, or be read by this client")]
+    NothingLeft,
     /// G13.
     #[error("no source has said yet what exists")]
     NotSynced,
@@ -56,7 +59,9 @@ impl Refusal {
     /// The one place where an error becomes a status of HTTP and a code of gRPC.
     fn codes(&self) -> (StatusCode, i32) {
         match self {
-            Self::Json(_) | Self::Skim(_) | Self::Body(_) => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::Json(_) | Self::Skim(_) | Self::Body(_) | Self::NothingLeft => {
+                (StatusCode::BAD_REQUEST, INVALID_ARGUMENT)
+            }
             // Not 429, which asks for the same once more.
             Self::BodyTooLarge { .. }
             | Self::Request(

@@ -250,7 +250,8 @@ impl Stream {
                 Machine::Delta(stream) => stream.on_node(client.parameters.clone()),
             }
             match machine {
-                _ if client.id.is_empty() => {}
+                // G6, S33b
+                _ if client.id.is_empty() || self.service.is_none() => {}
                 Machine::Sotw(stream) => stream.join(group),
                 Machine::Delta(stream) => stream.join(group),
             }

@@ -24,6 +24,8 @@ pub(crate) struct Machines {
 
 struct Stream {
     protocol: Protocol,
+    /// S33b: such a stream is a client of its own.
+    is_aggregated: bool,
     skimmer: Skimmer,
     /// `None` when the stream has ended.
     machine: Option<Machine>,
@@ -85,6 +87,7 @@ impl Wire for Machines {
         };
         let mut stream = Stream {
             protocol,
+            is_aggregated: default_type.is_empty(),
             skimmer: Skimmer::new(default_type.to_owned(), Arc::default()),
             machine: Some(machine),
             sent: VecDeque::new(),
@@ -126,7 +129,9 @@ impl Stream {
         request: &Request,
         group: Option<&ClientGroup>,
     ) -> Result<(), StreamError> {
-        let Self { skimmer, machine: Some(machine), .. } = self else { panic!("the stream has ended") };
+        let Self { skimmer, machine: Some(machine), is_aggregated, .. } = self else {
+            panic!("the stream has ended")
+        };
         let is_new = skimmer.client().is_none();
         let frame = request.encode();
         match machine {
@@ -137,7 +142,9 @@ impl Stream {
                     if honours_ttl(client) {
                         stream.on_ttl_support();
                     }
-                    stream.join(group);
+                    if !*is_aggregated {
+                        stream.join(group);
+                    }
                 }
                 stream.on_request(now, request)?;
             }
@@ -148,7 +155,9 @@ impl Stream {
                     if honours_ttl(client) {
                         stream.on_ttl_support();
                     }
-                    stream.join(group);
+                    if !*is_aggregated {
+                        stream.join(group);
+                    }
                 }
                 stream.on_request(request)?;
             }

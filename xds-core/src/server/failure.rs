@@ -1,9 +1,8 @@
 //! What a client is told of a name that it asked for and is not sent (S37).
 
-use super::response::StreamError;
 use crate::code::Code;
 use crate::constraint::Constraints;
-use crate::name::ResourceName;
+use crate::name::{ResourceName, TypeUrl};
 
 /// One entry of `resource_errors`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,13 +19,23 @@ impl Failure {
         Self { name, constraints: Constraints::NONE, code, message: message.into() }
     }
 
-    /// An error that concerns one name only; `None` for those that end the stream.
-    pub(super) fn of(error: &StreamError) -> Option<Self> {
-        match error {
-            StreamError::InvalidName { name, .. } | StreamError::InvalidKey { name, .. } => {
-                Some(Self::new(name.clone(), Code::INVALID_ARGUMENT, error.to_string()))
-            }
-            _ => None,
-        }
+    /// W2, G8: no resource can have the name.
+    pub(super) fn of_name(type_url: &TypeUrl, name: ResourceName) -> Self {
+        Self::invalid(type_url, name, "is no name: it has control characters or is empty")
+    }
+
+    /// W2, G8: no constraints can name a key of its parameters.
+    pub(super) fn of_key(type_url: &TypeUrl, name: ResourceName) -> Self {
+        Self::invalid(type_url, name, "has a parameter whose key has control characters")
+    }
+
+    /// The name stands in the error anyway, so a long one is cut in the text.
+    fn invalid(type_url: &TypeUrl, name: ResourceName, why: &str) -> Self {
+        let end = name.as_str().floor_char_boundary(SHOWN_BYTES);
+        let message = format!("{} {:?} {why}", type_url.message_name(), &name.as_str()[..end]);
+        Self::new(name, Code::INVALID_ARGUMENT, message)
     }
 }
+
+/// How much of a name is shown.
+const SHOWN_BYTES: usize = 256;

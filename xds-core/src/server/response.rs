@@ -137,21 +137,15 @@ pub enum StreamError {
         /// The type of the request.
         type_url: TypeUrl,
     },
-    /// W2, G8: a name no resource can have.
-    #[error("{} {name:?} is no name: it has control characters or is empty", type_url.message_name())]
-    InvalidName {
+    /// G8: too many names in one request that no resource can have; a client that sends more is no xDS client.
+    #[error("{found} names of {} in one request cannot exist, which exceeds the limit of {limit}", type_url.message_name())]
+    TooManyInvalidNames {
         /// The type of the request.
         type_url: TypeUrl,
-        /// The name.
-        name: ResourceName,
-    },
-    /// W2: a parameter whose key no constraints can name.
-    #[error("{} {name:?} is asked for with a parameter whose key has control characters", type_url.message_name())]
-    InvalidKey {
-        /// The type of the request.
-        type_url: TypeUrl,
-        /// The name.
-        name: ResourceName,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        limit: usize,
     },
     /// G9: too many names on one stream and type.
     #[error("{} names of {} on one stream exceed the limit of {limit}", found, type_url.message_name())]

@@ -217,6 +217,13 @@ impl SotwStream {
         self.types.rejected(type_url, snapshot)
     }
 
+    /// Whether the client subscribes to something of a type. When a request names something and the answer is no, all
+    /// of it was refused (G8, G12).
+    #[must_use]
+    pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
+        self.types.known(type_url.as_str()).is_some_and(|state| !state.progress.subscription.is_empty())
+    }
+
     /// The version that a response with all that a type's subscription selects would have; that of nothing where
     /// nothing is asked for.
     ///

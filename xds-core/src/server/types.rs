@@ -438,18 +438,17 @@ impl<O: Owed> Types<O> {
         if let Some(access) = &self.access {
             refused.extend(self.states[at].progress.take_denied(access, asked));
         }
-        let type_url = || self.states[at].progress.type_url.clone();
+        let type_url = &self.states[at].progress.type_url;
         let limit = self.config.parameters_limit;
         let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
             let (name, found) = (names.as_slice()[0].clone(), parameters.len());
-            return Err(StreamError::TooManyParameters { type_url: type_url(), name, found, limit });
+            return Err(StreamError::TooManyParameters { type_url: type_url.clone(), name, found, limit });
         }
-        let mut errors = Vec::new();
         asked.edit_names(|names| {
             let is_valid = |name: &&ResourceName| can_be(name.as_str());
             let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
-            errors.extend(invalid.map(|name| StreamError::InvalidName { type_url: type_url(), name }));
+            refused.extend(invalid.map(|name| Failure::of_name(type_url, name)));
             names.iter().filter(is_valid).cloned().collect()
         });
         // An empty key is one that constraints can have.
@@ -459,16 +458,18 @@ impl<O: Owed> Types<O> {
                 return names.clone();
             }
             let names = names.iter().cloned();
-            errors.extend(names.map(|name| StreamError::InvalidKey { type_url: type_url(), name }));
+            refused.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
         if self.states[at].progress.is_on_demand {
             asked.locators = asked.locators.bound();
         }
-        if errors.len() > REFUSED_LIMIT {
-            return Err(errors.remove(0));
+        let found = refused.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
+        let limit = REFUSED_LIMIT;
+        if found > limit {
+            return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
         }
-        Ok(errors.iter().filter_map(Failure::of).chain(refused).collect())
+        Ok(refused)
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
@@ -574,5 +575,5 @@ impl<O: Owed> Types<O> {
     }
 }
 
-/// Names of one request that are told to be bad; a client that sends more is no xDS client.
+/// Names of one request that are answered though they cannot exist (G8).
 const REFUSED_LIMIT: usize = 100;
