@@ -14,7 +14,7 @@ pub use xds_server::skim::Client as StreamClient;
 pub use xds_server::{
     Authorizer, ClientList, ClientStream, ConnectedClient, Denied, Event, Identity, LastNack, Observer, Peer,
     RejectedVariant, Rejections, Reloads, ResponseCounts, ServeError, Server, ServerConfig, Stopping,
-    TRACE_TARGET, applied, trace_commits,
+    TRACE_TARGET, applied, listen, trace_commits,
 };
 
 #[cfg(feature = "tls")]

@@ -78,10 +78,10 @@ impl Admin {
             let door = port.door().filter(|_| !is_local);
             check_reach(address, port.is_insecure() || door.is_some())?;
             let error = |error| AdminError::Listen { address, error };
-            let listener = match TcpListener::bind(address).await {
+            let listener = match xds::listen(address) {
                 // Nobody asked for this one: another server may be there, whose page is its own.
                 Err(taken) if !is_asked_for && taken.kind() == io::ErrorKind::AddrInUse => {
-                    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+                    xds::listen(SocketAddr::new(address.ip(), 0))
                 }
                 bound => bound,
             };

@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use xds::admin::Door;
-use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles};
+use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles, listen};
 
 use super::Failure;
 use super::policy::{PolicyError, PolicyFile};
@@ -76,8 +76,7 @@ impl Listen {
     pub(super) async fn open(&self) -> Result<Port, Failure> {
         let address = self.listen;
         let (tls, policy) = self.read().map_err(Failure::Security)?;
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
+        let listener = listen(address).map_err(|error| Failure::Listen { address, error })?;
         let is_insecure = self.insecure;
         Ok(Port { listener, address, is_insecure, tls, policy, followers: JoinSet::new() })
     }

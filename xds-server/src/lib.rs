@@ -37,6 +37,7 @@
 //! | `rejections` | which variants clients reject |
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
 //! | `connections`, `tls` | connections accepted, greeted and asked to leave in time |
+//! | `listen` | ports, with room for a storm of clients |
 //! | `reloads` | whether what is in use of a source is what is there |
 //! | `storm` | first responses before updates, when very many clients come at once |
 //! | `requests` | requests cut out of what the transport brings |
@@ -52,6 +53,7 @@ mod delivery;
 mod driver;
 mod follow;
 mod frame;
+mod listen;
 #[cfg(feature = "prometheus")]
 pub mod metrics;
 mod observe;
@@ -71,6 +73,7 @@ pub use authorize::{Authorizer, Denied};
 pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use delivery::applied;
 pub use driver::Protocol;
+pub use listen::listen;
 pub use observe::{Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{ask, next, put};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_stream::wrappers::ReceiverStream;
@@ -17,7 +17,7 @@ use xds_core::Cache;
 use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use xds_proto::type_url::CLUSTER;
-use xds_server::{ServeError, Server, ServerConfig};
+use xds_server::{ServeError, Server, ServerConfig, listen};
 
 async fn start(config: ServerConfig) -> (String, oneshot::Sender<()>, JoinHandle<Result<(), ServeError>>) {
     let cache = Cache::new();
@@ -79,4 +79,29 @@ async fn g14_a_server_that_stops_ends_streams_one_after_the_other_and_takes_no_n
     let mut client = AggregatedDiscoveryServiceClient::new(channels.remove(0));
     let (_requests, receiver) = mpsc::channel(1);
     assert!(client.stream_aggregated_resources(ReceiverStream::new(receiver)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_port_keeps_as_many_connections_waiting_as_the_system_allows() {
+    // `TcpListener::bind` keeps 128. From then on a client waited for a second and more, as the system dropped what it sent.
+    let system = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+    let Some(allowed) = system.ok().and_then(|text| text.trim().parse::<usize>().ok()) else {
+        return println!("SKIPPED: this system does not say how many connections may wait");
+    };
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let port = match listen(address.parse().unwrap()) {
+            Err(error) if address.starts_with('[') => {
+                println!("SKIPPED for {address}: {error}");
+                continue;
+            }
+            port => port.unwrap(),
+        };
+        let address = port.local_addr().unwrap();
+        let mut clients = Vec::new();
+        // Nobody accepts them.
+        for number in 1..=allowed.min(1000) {
+            let connecting = tokio::time::timeout(Duration::from_millis(900), TcpStream::connect(address));
+            clients.push(connecting.await.unwrap_or_else(|_| panic!("connection {number} waits")).unwrap());
+        }
+    }
 }
