@@ -33,6 +33,8 @@ pub(crate) struct Terms {
     pub(crate) age: Option<Duration>,
     /// How many greet at the same time.
     pub(crate) greetings: usize,
+    /// How many streams one of them has at the same time.
+    pub(crate) streams: u32,
 }
 
 /// What a connection becomes before it is served: what TLS does, and nothing where there is none.
@@ -187,11 +189,21 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(terms.keepalive)
-        // Streams are limited as a whole (G9), and a proxy may bring those of many clients over one connection.
-        .max_concurrent_streams(None);
+        .max_concurrent_streams(terms.streams)
+        .initial_connection_window_size(window_bytes(terms.streams));
     // Without a timer hyper would wait for headers for ever.
     builder.http1().timer(TokioTimer::new());
     builder
+}
+
+/// The window of a connection that bears a burst of all its streams.
+///
+/// HTTP/2 counts each small DATA frame that was not read yet as [`SMALL_FRAME_BYTES`] and ends the connection
+/// (`too_many_data_frames`) where the sum exceeds half of this window. Frames of all streams may come before any stream is read.
+fn window_bytes(streams: u32) -> u32 {
+    let burst = u64::from(streams) * BURST_FRAMES * SMALL_FRAME_BYTES;
+    let window = (2 * burst).clamp(1 << 20, MAX_WINDOW_BYTES);
+    window.try_into().expect("the largest window is below 2^31")
 }
 
 /// Up to a tenth more or less, so that what began together does not end together.
@@ -220,6 +232,12 @@ fn is_lasting(error: &io::Error) -> bool {
 const LASTING: [i32; 2] = [9, 88];
 /// EMFILE, ENFILE and ENOBUFS, by the numbers of Linux; elsewhere an error is asked again at once.
 const OUT_OF_RESOURCES: [i32; 3] = [24, 23, 105];
+/// What a DATA frame counts at least, as `h2` has it.
+const SMALL_FRAME_BYTES: u64 = 256;
+/// Requests in a row from each stream: those of an Envoy for LDS, CDS, EDS and RDS, or its ACKs of them.
+const BURST_FRAMES: u64 = 4;
+/// The largest window that HTTP/2 has.
+const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
 /// How long an accept waits that found no room.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long a handshake may take, once it has begun.

@@ -71,6 +71,9 @@ pub struct ServerConfig {
     pub parameters: Arc<ParameterMapping>,
     /// Streams at the same time (G9). Default 100,000; another one is ended with `RESOURCE_EXHAUSTED`.
     pub streams_limit: usize,
+    /// Streams of one connection at the same time (G9), so that none takes the places of all. Default 20,000: a proxy or a test
+    /// tool may bring many clients over one. HTTP/2 tells clients of it, so that they wait, or open another connection.
+    pub connection_streams_limit: u32,
     /// Values of `node.user_agent_name` of clients that remove a resource when its TTL ends though they do not say so
     /// (S38). Default: `envoy`.
     pub ttl_user_agents: BTreeSet<String>,
@@ -109,6 +112,7 @@ impl Default for ServerConfig {
             stream: StreamConfig::default(),
             parameters: Arc::default(),
             streams_limit: 100_000,
+            connection_streams_limit: 20_000,
             ttl_user_agents: BTreeSet::from(["envoy".to_owned()]),
             stream_age: None,
             observer: None,
@@ -271,6 +275,7 @@ impl Server {
             keepalive: Some(self.config.keepalive),
             age: self.config.connection_age,
             greetings: self.config.handshakes_limit,
+            streams: self.config.connection_streams_limit,
         };
         let serving = connections::serve(incoming, greet, routes, terms, stopping);
         tokio::pin!(serving);

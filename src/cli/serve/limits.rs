@@ -11,6 +11,9 @@ pub(in crate::cli) struct Limits {
     /// Streams at the same time, of all clients; another one is ended with RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
     streams_limit: usize,
+    /// Streams of one connection at the same time; HTTP/2 lets its client wait with more of them
+    #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = connection_streams)]
+    connection_streams_limit: u32,
     /// Names of one type on one stream, wildcards included; more end the stream with RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "200000", value_parser = count)]
     names_limit: usize,
@@ -52,6 +55,7 @@ pub(in crate::cli) struct Limits {
 impl Limits {
     pub(in crate::cli) fn apply(&self, config: &mut ServerConfig) {
         config.streams_limit = self.streams_limit;
+        config.connection_streams_limit = self.connection_streams_limit;
         config.request_limit_bytes = self.request_limit;
         config.stream_age = self.stream_age;
         config.connection_age = self.connection_age;
@@ -69,6 +73,11 @@ pub(in crate::cli) fn count(text: &str) -> Result<usize, &'static str> {
     count
         .and_then(|count| count.try_into().ok())
         .ok_or("write a whole number from 1 to 4294967295, such as 10000")
+}
+
+fn connection_streams(text: &str) -> Result<u32, &'static str> {
+    // HTTP/2 has this in 32 bits, as `count` has.
+    count(text).map(|count| u32::try_from(count).expect("a count is at most 4294967295"))
 }
 
 pub(in crate::cli) fn wait(text: &str) -> Result<Duration, &'static str> {
@@ -129,11 +138,13 @@ mod tests {
     #[test]
     fn each_option_sets_its_own_limit() {
         let arguments = "--streams-limit 1 --names-limit 2 --parameters-limit 3 --types-limit 4 --request-limit 5 \
-                         --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9";
+                         --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9 \
+                         --connection-streams-limit 10";
         let config = parse(&arguments.split_whitespace().collect::<Vec<_>>()).unwrap();
         let stream = &config.stream;
         assert_eq!((config.streams_limit, stream.names_limit, stream.parameters_limit), (1, 2, 3));
         assert_eq!((stream.types_limit, config.request_limit_bytes), (4, 5));
+        assert_eq!(config.connection_streams_limit, 10);
         assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));
         assert_eq!(stream.removal_grace, Duration::from_millis(500));
         assert_eq!(config.connection_age, Some(Duration::from_secs(7200)));

@@ -49,10 +49,14 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn new(cache: &Arc<Cache>) -> Self {
+        Self::with(cache, ServerConfig::default()).await
+    }
+
+    pub(crate) async fn with(cache: &Arc<Cache>, config: ServerConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let server = Server::new(Arc::clone(cache)).with_config(ServerConfig::default());
+        let server = Server::new(Arc::clone(cache)).with_config(config);
         let server = tokio::spawn(server.serve(listener, async { _ = stopped.await }));
         Self { address, _stop: stop, _server: server }
     }
