@@ -15,35 +15,52 @@ use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::{Stream, StreamExt};
 use tonic::codegen::Service;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
-use crate::peer::Peer;
+use crate::observe::ConnectionEnd;
+use crate::peer::{Identity, Peer};
+use crate::service::ServerConfig;
+
+use activity::{Answer, Noticing, Phase, Times};
+use guests::{Guest, Guests};
+use reports::Reports;
+use timely::Timely;
+
+mod activity;
+mod guests;
+mod reports;
+mod timely;
 
 /// How connections are treated.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
     pub(crate) accepts_http1: bool,
-    pub(crate) keepalive: Option<Duration>,
-    /// After this time, a tenth more or less, a connection is asked to leave.
-    pub(crate) age: Option<Duration>,
-    /// How many greet at the same time.
-    pub(crate) greetings: usize,
-    /// How many streams one of them has at the same time.
-    pub(crate) streams: u32,
+    pub(crate) config: Arc<ServerConfig>,
 }
 
 /// What a connection becomes before it is served: what TLS does, and nothing where there is none.
 pub(crate) trait Greet<IO>: Clone + Send + Sync + 'static {
+    /// The connection once its peer has begun.
+    type Hello: Send;
     /// The connection as it is served.
     type Greeted: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// Greets, and says who is there.
-    fn greet(&self, io: IO) -> impl Future<Output = io::Result<(Self::Greeted, Peer)>> + Send;
+    /// Who is there, before anything came.
+    fn peer(&self, io: &IO) -> Peer;
+
+    /// Waits until the peer has begun, which costs the server next to nothing.
+    fn hello(&self, io: IO) -> impl Future<Output = io::Result<Self::Hello>> + Send;
+
+    /// Greets, and says who showed itself.
+    fn greet(
+        &self,
+        hello: Self::Hello,
+    ) -> impl Future<Output = io::Result<(Self::Greeted, Option<Arc<Identity>>)>> + Send;
 }
 
 /// Serves connections as they are.
@@ -54,12 +71,21 @@ impl<IO> Greet<IO> for Plain
 where
     IO: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
 {
+    type Hello = IO;
     type Greeted = IO;
 
-    async fn greet(&self, io: IO) -> io::Result<(IO, Peer)> {
+    fn peer(&self, io: &IO) -> Peer {
         let mut extensions = http::Extensions::new();
         extensions.insert(io.connect_info());
-        Ok((io, Peer::of(&extensions)))
+        Peer::of(&extensions)
+    }
+
+    async fn hello(&self, io: IO) -> io::Result<IO> {
+        Ok(io)
+    }
+
+    async fn greet(&self, io: IO) -> io::Result<(IO, Option<Arc<Identity>>)> {
+        Ok((io, None))
     }
 }
 
@@ -77,22 +103,39 @@ where
 {
     let present = watch::Sender::new(());
     let builder = builder(&terms);
-    let greetings = Arc::new(Semaphore::new(terms.greetings));
+    let config = terms.config;
+    let guests =
+        Guests::new(config.connections_limit, config.address_connections_limit, config.handshakes_limit);
+    let reports = Reports::new(config.observer.clone());
     {
         let mut incoming = pin!(incoming);
         loop {
+            let accept = async {
+                guests.room().await;
+                incoming.next().await
+            };
             let next = tokio::select! {
                 _ = stopping.wait_for(|stopping| *stopping) => break,
-                next = incoming.next() => next,
+                next = accept => next,
             };
             match next {
                 Some(Ok(io)) => {
+                    let peer = greet.peer(&io);
+                    let guest = match guests.admit(peer.address.map(|address| address.ip())) {
+                        Ok(guest) => guest,
+                        Err(end) => {
+                            reports.on_end(end, &peer);
+                            continue;
+                        }
+                    };
                     let connection = Connection {
                         greet: greet.clone(),
-                        greetings: Arc::clone(&greetings),
+                        peer,
+                        guest,
                         builder: builder.clone(),
                         routes: routes.clone(),
-                        leaves_at: terms.age.map(|age| Instant::now() + jittered(age)),
+                        config: Arc::clone(&config),
+                        reports: Arc::clone(&reports),
                         stopping: stopping.clone(),
                         _present: present.subscribe(),
                     };
@@ -119,10 +162,12 @@ where
 /// One connection and what it needs.
 struct Connection<G> {
     greet: G,
-    greetings: Arc<Semaphore>,
+    peer: Peer,
+    guest: Guest,
     builder: auto::Builder<TokioExecutor>,
     routes: axum::Router,
-    leaves_at: Option<Instant>,
+    config: Arc<ServerConfig>,
+    reports: Arc<Reports>,
     stopping: watch::Receiver<bool>,
     /// Dropped with it.
     _present: watch::Receiver<()>,
@@ -134,23 +179,43 @@ impl<G> Connection<G> {
         IO: Send + 'static,
         G: Greet<IO>,
     {
-        let Self { greet, greetings, builder, routes, leaves_at, mut stopping, _present } = self;
+        let Self { greet, mut peer, guest, builder, routes, config, reports, mut stopping, _present } = self;
+        let times = Times { handshake: config.handshake_timeout, idle: config.idle_timeout };
+        let activity = Arc::clone(guest.activity());
+        let mut overdue = pin!(activity.overdue(times));
         let greeted = async {
-            // In a storm some are done soon, rather than all late.
-            let _turn = greetings.acquire().await.map_err(io::Error::other)?;
-            timeout(GREETING, greet.greet(io)).await.map_err(io::Error::other)?
+            let hello = greet.hello(io).await?;
+            activity.enter(Phase::Queued);
+            guest.in_turn(greet.greet(hello), || activity.enter(Phase::Handshake)).await
         };
-        let (io, mut peer) = match greeted.await {
+        let greeted = tokio::select! {
+            greeted = greeted => greeted,
+            end = &mut overdue => return reports.on_end(end, &peer),
+        };
+        let (io, identity) = match greeted {
             Ok(greeted) => greeted,
-            Err(error) => return debug!(%error, "a connection could not be greeted"),
+            Err(error) => {
+                debug!(peer = ?peer.address, %error, "a connection could not be greeted");
+                return reports.on_end(ConnectionEnd::HandshakeFailed, &peer);
+            }
         };
-        peer.ends_at = leaves_at;
+        activity.enter(Phase::Preface);
+        let leaves_at = config.connection_age.map(|age| Instant::now() + jittered(age));
+        (peer.identity, peer.ends_at) = (identity, leaves_at);
         peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
-        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-            let mut request = request.map(axum::body::Body::new);
-            request.extensions_mut().insert(peer.clone());
-            routes.clone().call(request)
-        });
+        let service = {
+            let (peer, activity, reports) = (peer.clone(), Arc::clone(&activity), Arc::clone(&reports));
+            let time = config.request_timeout;
+            hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                let open = activity.open();
+                let (mut head, body) = request.into_parts();
+                let body = Timely::new(body, &head.headers, time, Arc::clone(&reports), peer.clone());
+                head.extensions.insert(peer.clone());
+                let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
+                async { answer.await.map(|answer| answer.map(|body| Answer::new(body, open))) }
+            })
+        };
+        let io = Noticing::new(io, Arc::clone(&activity));
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
@@ -158,22 +223,37 @@ impl<G> Connection<G> {
                 None => std::future::pending().await,
             }
         };
-        let done = tokio::select! {
-            done = connection.as_mut() => Some(done),
+        let end = tokio::select! {
+            done = connection.as_mut() => return log_end(done),
             () = age => None,
             _ = stopping.wait_for(|stopping| *stopping) => None,
+            end = &mut overdue => Some(end),
         };
-        let done = match done {
-            Some(done) => done,
-            None => {
-                // GOAWAY: what runs goes on, and new streams go elsewhere.
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        if let Some(end) = end {
+            reports.on_end(end, &peer);
+            if end != ConnectionEnd::Idle {
+                return;
+            }
+        }
+        // GOAWAY: what runs goes on, and new streams go elsewhere.
+        connection.as_mut().graceful_shutdown();
+        let last_words = async {
+            match end {
+                Some(_) => sleep(LAST_WORDS).await,
+                None => std::future::pending().await,
             }
         };
-        if let Err(error) = done {
-            debug!(%error, "a connection ended");
+        tokio::select! {
+            done = connection.as_mut() => log_end(done),
+            () = last_words => {}
+            end = overdue, if end.is_none() => reports.on_end(end, &peer),
         }
+    }
+}
+
+fn log_end(done: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = done {
+        debug!(%error, "a connection ended");
     }
 }
 
@@ -181,6 +261,7 @@ impl<G> Connection<G> {
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
+    let streams = terms.config.connection_streams_limit;
     let mut builder = auto::Builder::new(TokioExecutor::new());
     if !terms.accepts_http1 {
         builder = builder.http2_only();
@@ -188,11 +269,11 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(terms.keepalive)
-        .max_concurrent_streams(terms.streams)
-        .initial_connection_window_size(window_bytes(terms.streams));
+        .keep_alive_interval(terms.config.keepalive)
+        .max_concurrent_streams(streams)
+        .initial_connection_window_size(window_bytes(streams));
     // Without a timer hyper would wait for headers for ever.
-    builder.http1().timer(TokioTimer::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(terms.config.request_timeout);
     builder
 }
 
@@ -240,5 +321,5 @@ const BURST_FRAMES: u64 = 4;
 const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
 /// How long an accept waits that found no room.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a handshake may take, once it has begun.
-const GREETING: Duration = Duration::from_secs(10);
+/// How long an idle connection has to leave by itself.
+const LAST_WORDS: Duration = Duration::from_secs(5);

@@ -36,7 +36,7 @@
 //! | `follow` | commits, to the answers of those whom they concern |
 //! | `rejections` | which variants clients reject |
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
-//! | `connections`, `tls` | connections accepted, greeted and asked to leave in time |
+//! | `connections`, `tls` | connections accepted, greeted and asked to leave in time, with limits and times for hostile ones |
 //! | `listen` | ports, with room for a storm of clients |
 //! | `reloads` | whether what is in use of a source is what is there |
 //! | `storm` | first responses before updates, when very many clients come at once |
@@ -74,7 +74,7 @@ pub use client_list::{ClientList, ClientStream, ConnectedClient};
 pub use delivery::applied;
 pub use driver::Protocol;
 pub use listen::listen;
-pub use observe::{Event, Observer};
+pub use observe::{ConnectionEnd, Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
 pub use reloads::Reloads;

@@ -8,6 +8,7 @@
 //! | `xds_server_limits_hit_total` | counter | limit | how often a client was refused more |
 //! | `xds_server_responses_total`, `xds_server_response_bytes_total` | counter | type | what was sent |
 //! | `xds_server_acks_total`, `xds_server_nacks_total` | counter | type | what clients said to it |
+//! | `xds_server_connections_ended_total` | counter | reason | connections that the server ended or did not take |
 //! | `xds_server_stale_nonces_total` | counter | | requests that named another response than the last |
 //! | `xds_server_node_changes_total` | counter | | requests that brought another node than the first |
 //! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | what is there |
@@ -56,7 +57,7 @@ use xds_proto::service::{ADS, SERVICES};
 
 use crate::driver::Protocol;
 use crate::follow::follow;
-use crate::observe::{Event, Observer};
+use crate::observe::{ConnectionEnd, Event, Observer};
 use crate::skim::Client;
 
 use cache::CacheCollector;
@@ -78,6 +79,7 @@ pub struct Metrics {
     ended: Family<CodeLabel, Counter>,
     refused: Family<ReasonLabel, Counter>,
     limits_hit: Family<LimitLabel, Counter>,
+    connections_ended: Family<ReasonLabel, Counter>,
     stale_nonces: Counter,
     node_changes: Counter,
     propagation: Propagation,
@@ -115,6 +117,7 @@ impl Metrics {
             ended: Family::default(),
             refused: Family::default(),
             limits_hit: Family::default(),
+            connections_ended: Family::default(),
             stale_nonces: Counter::default(),
             node_changes: Counter::default(),
             propagation,
@@ -126,6 +129,11 @@ impl Metrics {
         registry.register("xds_server_streams_refused", help, refused.clone());
         let help = "How often a client wanted more than a limit allows";
         registry.register("xds_server_limits_hit", help, limits_hit.clone());
+        let help = "Connections that the server ended or did not take, by reason";
+        registry.register("xds_server_connections_ended", help, metrics.connections_ended.clone());
+        for end in ConnectionEnd::ALL {
+            metrics.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() });
+        }
         let help = "Requests that named a response which waits for no answer";
         registry.register("xds_server_stale_nonces", help, stale_nonces.clone());
         let help = "Requests that brought another node than the first";
@@ -201,6 +209,10 @@ impl Observer for Metrics {
             }
             Event::TooManyStreams => self.limit_hit("streams", 1),
             Event::RequestTooLarge => self.limit_hit("request_bytes", 1),
+            Event::RequestTimeout => self.limit_hit("request_time", 1),
+            Event::ConnectionEnded(end) => {
+                self.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() }).inc();
+            }
             // Counted with what came before.
             Event::Opened | Event::Rejected { .. } => {}
         }
@@ -225,4 +237,5 @@ impl StreamLabels {
 }
 
 /// What a client can want too much of; all of them count from zero.
-const LIMITS: [&str; 6] = ["streams", "request_bytes", "names", "parameters", "types", "removals"];
+const LIMITS: [&str; 7] =
+    ["streams", "request_bytes", "request_time", "names", "parameters", "types", "removals"];

@@ -81,6 +81,53 @@ pub enum Event<'a> {
     TooManyStreams,
     /// A request was larger than allowed (G9).
     RequestTooLarge,
+    /// No complete request came in time: the first of a stream, or one that had begun.
+    RequestTimeout,
+    /// The server ended a connection, or did not take it.
+    ConnectionEnded(ConnectionEnd),
+}
+
+/// Why a server ended a connection or did not take it, as far as the peer is the cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEnd {
+    /// The TLS handshake failed.
+    HandshakeFailed,
+    /// The peer did not complete its TLS handshake, or did not begin with HTTP, in [time](crate::ServerConfig::handshake_timeout).
+    HandshakeTimeout,
+    /// No request was open for [too long](crate::ServerConfig::idle_timeout).
+    Idle,
+    /// It had no request when another connection needed its place.
+    Displaced,
+    /// There are [as many as may be](crate::ServerConfig::connections_limit), and all have requests.
+    TooManyConnections,
+    /// There are as many of its address [as may be](crate::ServerConfig::address_connections_limit).
+    TooManyOfAddress,
+}
+
+impl ConnectionEnd {
+    /// All of them.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::HandshakeFailed,
+        Self::HandshakeTimeout,
+        Self::Idle,
+        Self::Displaced,
+        Self::TooManyConnections,
+        Self::TooManyOfAddress,
+    ];
+
+    /// As metrics and logs name it.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::HandshakeFailed => "handshake_failed",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::Idle => "idle",
+            Self::Displaced => "displaced",
+            Self::TooManyConnections => "connections",
+            Self::TooManyOfAddress => "address_connections",
+        }
+    }
 }
 
 /// The first part of a client's words (G15), cut between characters.

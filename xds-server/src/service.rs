@@ -94,8 +94,23 @@ pub struct ServerConfig {
     /// After this time, a tenth more or less, a connection is asked to leave (GOAWAY) and its streams end, so that clients
     /// spread over new servers (G14). Default: never.
     pub connection_age: Option<Duration>,
-    /// Connections that may be in their TLS handshake at the same time; others wait. Default 256.
+    /// TLS handshakes that have their turn at the same time; others wait. One address has a quarter of the turns, and who lets
+    /// the server wait loses its turn. Default 256.
     pub handshakes_limit: usize,
+    /// How long a peer may take for its TLS ClientHello, for the rest of its handshake, and to begin with HTTP: for each of them.
+    /// Default 10 s.
+    pub handshake_timeout: Duration,
+    /// How long a stream may be without its first request, and how long a request may take from its first byte to its last; then
+    /// the stream ends with `DEADLINE_EXCEEDED`. Default 30 s.
+    pub request_timeout: Duration,
+    /// After this time without an open stream or request a connection is asked to leave. Default 5 min.
+    pub idle_timeout: Duration,
+    /// Connections at the same time. The oldest one without a request ends for a new one; when all have requests no new one is
+    /// taken. Set it below the limit of descriptors of the process. Default 100,000.
+    pub connections_limit: usize,
+    /// Connections of one address (of IPv6: of a /64 network) at the same time; more are not taken. Default: no limit, as many
+    /// clients may come from one address, by a gateway or a load balancer.
+    pub address_connections_limit: Option<usize>,
     /// From so many streams on that wait for their first response, updates of others wait for these, up to 1 s: in a storm of
     /// clients those that have nothing yet go first. Default 100.
     pub storm: usize,
@@ -122,6 +137,11 @@ impl Default for ServerConfig {
             authorize_every: Duration::from_secs(30),
             connection_age: None,
             handshakes_limit: 256,
+            handshake_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(300),
+            connections_limit: 100_000,
+            address_connections_limit: None,
             storm: 100,
             drain: Duration::from_secs(5),
             drain_rate: 1000,
@@ -270,13 +290,7 @@ impl Server {
         let routes = routes.into_axum_router().fallback(unknown_path);
         let accepts_http1 = self.routes.has_routes();
         let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
-        let terms = Terms {
-            accepts_http1,
-            keepalive: Some(self.config.keepalive),
-            age: self.config.connection_age,
-            greetings: self.config.handshakes_limit,
-            streams: self.config.connection_streams_limit,
-        };
+        let terms = Terms { accepts_http1, config: Arc::clone(&self.config) };
         let serving = connections::serve(incoming, greet, routes, terms, stopping);
         tokio::pin!(serving);
         let cache = Arc::clone(&self.cache);

@@ -11,11 +11,11 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::{Acceptor, VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsAcceptor};
 use tracing::{info, warn};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -241,11 +241,22 @@ impl Contents {
 }
 
 impl Greet<TcpStream> for Arc<Tls> {
+    type Hello = StartHandshake<TcpStream>;
     type Greeted = TlsStream<TcpStream>;
 
-    async fn greet(&self, io: TcpStream) -> io::Result<(Self::Greeted, Peer)> {
+    fn peer(&self, io: &TcpStream) -> Peer {
+        Peer { address: io.peer_addr().ok(), ..Peer::default() }
+    }
+
+    async fn hello(&self, io: TcpStream) -> io::Result<Self::Hello> {
+        LazyConfigAcceptor::new(Acceptor::default(), io).await
+    }
+
+    async fn greet(&self, hello: Self::Hello) -> io::Result<(Self::Greeted, Option<Arc<Identity>>)> {
         let config = Arc::clone(&self.current.load().config);
-        accept(io, config).await
+        let io = hello.into_stream(config).await?;
+        let identity = shown(&io);
+        Ok((io, identity))
     }
 }
 
@@ -257,16 +268,17 @@ impl Tls {
     pub async fn accept_http1(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let mut config = ServerConfig::clone(&self.current.load().config);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        accept(io, Arc::new(config)).await
+        let address = io.peer_addr().ok();
+        let io = TlsAcceptor::from(Arc::new(config)).accept(io).await?;
+        let identity = shown(&io);
+        Ok((io, Peer { address, identity, ..Peer::default() }))
     }
 }
 
-async fn accept(io: TcpStream, config: Arc<ServerConfig>) -> io::Result<(TlsStream<TcpStream>, Peer)> {
-    let address = io.peer_addr().ok();
-    let io = TlsAcceptor::from(config).accept(io).await?;
+/// What the certificate says that the peer showed, if it did.
+fn shown(io: &TlsStream<TcpStream>) -> Option<Arc<Identity>> {
     let certificates = io.get_ref().1.peer_certificates();
-    let identity = certificates.and_then(|chain| identity(chain.first()?)).map(Arc::new);
-    Ok((io, Peer { address, identity, ..Peer::default() }))
+    certificates.and_then(|chain| identity(chain.first()?)).map(Arc::new)
 }
 
 fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

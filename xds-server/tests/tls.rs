@@ -378,3 +378,46 @@ fn with_a_certificate_that_has_expired_nobody_looks_at_others() {
 const DAY: i64 = 24 * 3600;
 /// The kind of a TLS record that says what is wrong.
 const ALERT: u8 = 21;
+
+/// The first part of a handshake, as a client of this library sends it.
+async fn client_hello() -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("https://{}", listener.local_addr().unwrap());
+    let tls = ClientTlsConfig::new()
+        .domain_name("localhost")
+        .ca_certificate(Certificate::from_pem(Ca::new().pem()));
+    let endpoint = Channel::from_shared(uri).unwrap().tls_config(tls).unwrap();
+    let connecting = tokio::spawn(async move { endpoint.connect().await.map(drop) });
+    let (mut connection, _) = listener.accept().await.unwrap();
+    let mut hello = vec![0; 4096];
+    let len = connection.read(&mut hello).await.unwrap();
+    connecting.abort();
+    hello.truncate(len);
+    hello
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_do_not_go_on_with_their_handshake_hold_up_nobody() {
+    // Each took one of 256 places for 10 s: with 1,500 of them a new client waited for 44 s.
+    let (cache, ca) = (Cache::new(), Ca::new());
+    put(&cache, CLUSTER, "a", "1");
+    let files = Files::new("silent");
+    let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+    let address = serve(&cache, &tls, ServerConfig::default());
+    let hello = client_hello().await;
+    let mut silent = Vec::new();
+    for say in [&hello[..0], &hello[..5], &hello] {
+        for _ in 0..150 {
+            let mut connection = TcpStream::connect(address).await.unwrap();
+            connection.write_all(say).await.unwrap();
+            silent.push(connection);
+        }
+    }
+    let began = std::time::Instant::now();
+    let client = ca.client("spiffe://example.org/edge");
+    let (requests, mut stream) = sotw(connect(address, &ca, Some(&client)).await.unwrap()).await.unwrap();
+    requests.send(ask("", CLUSTER, &["a"])).await.unwrap();
+    next(&mut stream).await.unwrap().unwrap();
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
+}

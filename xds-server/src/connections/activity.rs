@@ -1,0 +1,306 @@
+//! What a connection is busy with, and how long it may be: its phases.
+//!
+//! ```text
+//! Hello -> Queued -> Handshake -> Preface -> Idle <-> Busy
+//! ```
+//! A phase in which the server waits for the peer has a time; when it is over the connection ends. A phase in which the peer waits
+//! for the server has none.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::connections::guests::Guests;
+use crate::observe::ConnectionEnd;
+
+/// How long a connection may be in a phase.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) handshake: Duration,
+    pub(crate) idle: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing came, or not all of a TLS ClientHello.
+    Hello,
+    /// It waits for its turn in a storm of handshakes.
+    Queued,
+    /// The rest of the TLS handshake.
+    Handshake,
+    /// The first bytes of HTTP have not come.
+    Preface,
+    /// No request is open.
+    Idle,
+    /// So many requests are open.
+    Busy(usize),
+}
+
+/// The phase of one connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    guests: Arc<Guests>,
+    now: Mutex<Now>,
+    gives_way: Notify,
+}
+
+#[derive(Debug)]
+struct Now {
+    phase: Phase,
+    since: Instant,
+    /// Among those that may give way.
+    number: u64,
+    has_left: bool,
+}
+
+impl Activity {
+    pub(crate) fn new(guests: Arc<Guests>, number: u64) -> Self {
+        let now = Now { phase: Phase::Hello, since: Instant::now(), number, has_left: false };
+        Self { guests, now: Mutex::new(now), gives_way: Notify::new() }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        let mut now = self.now();
+        (now.phase, now.since) = (phase, Instant::now());
+    }
+
+    /// A request began, and is open until this is dropped.
+    pub(crate) fn open(self: &Arc<Self>) -> OpenRequest {
+        let mut now = self.now();
+        if let Phase::Busy(open) = &mut now.phase {
+            *open += 1;
+        } else {
+            (now.phase, now.since) = (Phase::Busy(1), Instant::now());
+            self.guests.on_busy(now.number);
+        }
+        OpenRequest(Arc::clone(self))
+    }
+
+    /// Has the connection end.
+    pub(crate) fn give_way(&self) {
+        self.gives_way.notify_one();
+    }
+
+    /// The connection is no more, though requests may be.
+    pub(crate) fn leave(&self) {
+        let mut now = self.now();
+        now.has_left = true;
+        self.guests.on_busy(now.number);
+    }
+
+    /// Done when the connection has to end.
+    pub(crate) async fn overdue(&self, times: Times) -> ConnectionEnd {
+        loop {
+            let Now { phase, since, .. } = *self.now();
+            let (look_at, end) = match phase {
+                Phase::Hello | Phase::Handshake | Phase::Preface => {
+                    (since + times.handshake, Some(ConnectionEnd::HandshakeTimeout))
+                }
+                Phase::Idle => (since + times.idle, Some(ConnectionEnd::Idle)),
+                // What follows has a time, which cannot be over before this.
+                Phase::Queued => (Instant::now() + times.handshake, None),
+                Phase::Busy(_) => (Instant::now() + times.idle, None),
+            };
+            tokio::select! {
+                () = sleep_until(look_at) => {
+                    let now = self.now();
+                    if let Some(end) = end && (now.phase, now.since) == (phase, since) {
+                        return end;
+                    }
+                }
+                () = self.gives_way.notified() => return ConnectionEnd::Displaced,
+            }
+        }
+    }
+
+    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One request of a connection.
+#[derive(Debug)]
+pub(crate) struct OpenRequest(Arc<Activity>);
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut now = self.0.now();
+        match &mut now.phase {
+            Phase::Busy(open) if *open > 1 => *open -= 1,
+            _ => {
+                (now.phase, now.since) = (Phase::Idle, Instant::now());
+                if !now.has_left {
+                    now.number = self.0.guests.on_idle(&self.0);
+                }
+            }
+        }
+    }
+}
+
+/// The body of a response, with which its request ends.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    body: axum::body::Body,
+    _request: OpenRequest,
+}
+
+impl Answer {
+    pub(crate) fn new(body: axum::body::Body, request: OpenRequest) -> Self {
+        Self { body, _request: request }
+    }
+}
+
+impl Body for Answer {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle).
+#[derive(Debug)]
+pub(crate) struct Noticing<IO> {
+    io: IO,
+    /// How much has to come before that.
+    missing: usize,
+    activity: Arc<Activity>,
+}
+
+impl<IO> Noticing<IO> {
+    pub(crate) fn new(io: IO, activity: Arc<Activity>) -> Self {
+        Self { io, missing: PREFACE_BYTES, activity }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Noticing<IO> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut this.io).poll_read(cx, buf));
+        if this.missing > 0 {
+            this.missing = this.missing.saturating_sub(buf.filled().len() - before);
+            if this.missing == 0 {
+                this.activity.enter(Phase::Idle);
+            }
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+/// Of HTTP/2: `PRI * HTTP/2.0` and so on. HTTP/1 has a time for its head by itself.
+const PREFACE_BYTES: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connections::guests::Guest;
+
+    const TIMES: Times = Times { handshake: Duration::from_secs(10), idle: Duration::from_secs(300) };
+
+    fn activity() -> (Guest, Arc<Activity>) {
+        let guest = Guests::new(1, None, 1).admit(None).unwrap();
+        let activity = Arc::clone(guest.activity());
+        (guest, activity)
+    }
+
+    async fn ends(activity: &Arc<Activity>) -> (ConnectionEnd, Duration) {
+        let began = Instant::now();
+        (activity.overdue(TIMES).await, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_phase_in_which_the_peer_has_to_do_something_has_its_own_time() {
+        for phase in [Phase::Hello, Phase::Handshake, Phase::Preface] {
+            let (_guest, activity) = activity();
+            activity.enter(phase);
+            assert_eq!(
+                ends(&activity).await,
+                (ConnectionEnd::HandshakeTimeout, TIMES.handshake),
+                "{phase:?}"
+            );
+        }
+        let (_guest, activity) = activity();
+        activity.enter(Phase::Idle);
+        assert_eq!(ends(&activity).await, (ConnectionEnd::Idle, TIMES.idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_the_server_has_time_and_then_that_of_the_next_phase() {
+        let (_guest, activity) = activity();
+        activity.enter(Phase::Queued);
+        let handshake = async {
+            tokio::time::sleep(Duration::from_secs(100)).await;
+            activity.enter(Phase::Handshake);
+        };
+        let (end, ()) = tokio::join!(ends(&activity), handshake);
+        assert_eq!(end, (ConnectionEnd::HandshakeTimeout, Duration::from_secs(110)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_from_the_end_of_its_last_request_on() {
+        let (_guest, activity) = activity();
+        let requests = async {
+            let (first, second) = (activity.open(), activity.open());
+            tokio::time::sleep(Duration::from_secs(1000)).await;
+            drop(first);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(second);
+        };
+        let (end, ()) = tokio::join!(ends(&activity), requests);
+        assert_eq!(end, (ConnectionEnd::Idle, Duration::from_secs(1301)));
+    }
+}

@@ -1,0 +1,82 @@
+//! What is said of connections that end: counted each, and logged so that a flood of them is no flood of lines.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use crate::observe::{ConnectionEnd, Event, Observer};
+use crate::peer::Peer;
+use crate::skim::Client;
+
+/// Counts and logs ends.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    observer: Option<Arc<dyn Observer>>,
+    /// How many more there were of each reason since one was logged.
+    more: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Reports {
+    pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Arc<Self> {
+        Arc::new(Self { observer, more: Mutex::default() })
+    }
+
+    pub(crate) fn on_end(self: &Arc<Self>, end: ConnectionEnd, peer: &Peer) {
+        self.tell(Event::ConnectionEnded(end));
+        match end {
+            // Nothing is wrong with one, and scanners of ports and checks of health cause the other.
+            ConnectionEnd::Idle | ConnectionEnd::HandshakeFailed => {
+                debug!(peer = ?peer.address, reason = end.label(), "a connection ended");
+            }
+            _ => self.log(end.label(), peer),
+        }
+    }
+
+    pub(crate) fn on_request_timeout(self: &Arc<Self>, peer: &Peer) {
+        self.tell(Event::RequestTimeout);
+        self.log("request_timeout", peer);
+    }
+
+    /// Logs the first of a reason, and after a while how many more there were.
+    fn log(self: &Arc<Self>, reason: &'static str, peer: &Peer) {
+        match self.more().entry(reason) {
+            Entry::Occupied(mut more) => return *more.get_mut() += 1,
+            Entry::Vacant(none) => _ = none.insert(0),
+        }
+        let address = peer.address.map(tracing::field::display);
+        info!(
+            peer = address,
+            identity = peer.name(),
+            reason,
+            "a peer reached a limit of connections or requests"
+        );
+        let reports = Arc::clone(self);
+        tokio::spawn(async move {
+            sleep(SUMMARY).await;
+            match reports.more().remove(reason) {
+                None | Some(0) => {}
+                Some(more) => {
+                    info!(reason, more, "peers reached this limit more often in the last {SUMMARY:?}")
+                }
+            }
+        });
+    }
+
+    fn tell(&self, event: Event<'_>) {
+        if let Some(observer) = &self.observer {
+            observer.on_event(&Client::default(), event);
+        }
+    }
+
+    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    fn more(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
+        self.more.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long those of one reason are counted rather than logged.
+const SUMMARY: Duration = Duration::from_secs(10);
