@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tracing::debug;
 use xds::admin::Door;
 use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles, listen};
 
@@ -96,8 +97,14 @@ impl Listen {
 }
 
 impl Port {
-    /// Has a server ask the policy, if there is one.
+    /// Has a server ask the policy, if there is one, and take no more connections than there are descriptors for.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
+        if let Some(connections) = connections_allowed()
+            && connections < config.connections_limit
+        {
+            debug!(connections, "the system allows fewer open files than --connections-limit needs");
+            config.connections_limit = connections;
+        }
         if let Some(policy) = &self.policy {
             config.authorizer = Some(Arc::clone(policy) as Arc<_>);
             config.authorize_every = ASKED_AGAIN;
@@ -156,6 +163,19 @@ impl ListenError {
     }
 }
 
+/// How many connections the system lets this process have, once its limit is raised as far as it may: the lower one is for
+/// programs of long ago. `None` where it does not say.
+fn connections_allowed() -> Option<usize> {
+    let descriptors = usize::try_from(rlimit::increase_nofile_limit(u64::MAX).ok()?).ok()?;
+    // A server without descriptors could not read its folder, so it would not see that it changes.
+    let kept = (descriptors / 8).clamp(KEPT_DESCRIPTORS, MOST_KEPT_DESCRIPTORS);
+    Some(descriptors.saturating_sub(kept).max(1))
+}
+
+/// What is kept of descriptors for files, upstreams and the admin page, at least.
+const KEPT_DESCRIPTORS: usize = 64;
+/// And at most.
+const MOST_KEPT_DESCRIPTORS: usize = 1024;
 /// How often files are looked at again.
 const READ_AGAIN: Duration = Duration::from_secs(2);
 /// How often a policy is asked again of each stream.

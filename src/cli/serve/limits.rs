@@ -11,6 +11,26 @@ pub(in crate::cli) struct Limits {
     /// Streams at the same time, of all clients; another one is ended with RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
     streams_limit: usize,
+    /// Connections at the same time. Where there are as many, the one that has been without a request for longest ends for a new one
+    ///
+    /// It is lower where the system allows fewer open files (`ulimit -Hn`, LimitNOFILE), less some for files and the admin page.
+    #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
+    connections_limit: usize,
+    /// Connections of one address (of IPv6: of a /64 network) at the same time; no limit if not given
+    ///
+    /// Behind a gateway or a load balancer all clients may have one address.
+    #[arg(long, value_name = "COUNT", value_parser = count)]
+    address_connections_limit: Option<usize>,
+    /// How long a peer may take to begin its TLS handshake, to complete it, and to begin with HTTP: for each of them
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = time)]
+    handshake_timeout: Duration,
+    /// How long a stream may be without its first request, and how long a request may take to come whole; then the stream ends with
+    /// DEADLINE_EXCEEDED
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time)]
+    request_timeout: Duration,
+    /// Ask a connection to leave after this time without a stream or request
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = time)]
+    idle_timeout: Duration,
     /// Streams of one connection at the same time; HTTP/2 lets its client wait with more of them
     #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = connection_streams)]
     connection_streams_limit: u32,
@@ -55,6 +75,11 @@ pub(in crate::cli) struct Limits {
 impl Limits {
     pub(in crate::cli) fn apply(&self, config: &mut ServerConfig) {
         config.streams_limit = self.streams_limit;
+        config.connections_limit = self.connections_limit;
+        config.address_connections_limit = self.address_connections_limit;
+        config.handshake_timeout = self.handshake_timeout;
+        config.request_timeout = self.request_timeout;
+        config.idle_timeout = self.idle_timeout;
         config.connection_streams_limit = self.connection_streams_limit;
         config.request_limit_bytes = self.request_limit;
         config.stream_age = self.stream_age;
@@ -92,6 +117,11 @@ fn age(text: &str) -> Result<Duration, &'static str> {
     } else {
         Ok(age)
     }
+}
+
+fn time(text: &str) -> Result<Duration, &'static str> {
+    let time = wait(text)?;
+    if time.is_zero() { Err("nobody could do it in no time; write a longer one") } else { Ok(time) }
 }
 
 fn duration(text: &str) -> Option<Duration> {
@@ -139,12 +169,17 @@ mod tests {
     fn each_option_sets_its_own_limit() {
         let arguments = "--streams-limit 1 --names-limit 2 --parameters-limit 3 --types-limit 4 --request-limit 5 \
                          --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9 \
-                         --connection-streams-limit 10";
+                         --connection-streams-limit 10 \
+                         --connections-limit 11 --address-connections-limit 12 --handshake-timeout 13s \
+                         --request-timeout 14s --idle-timeout 15s";
         let config = parse(&arguments.split_whitespace().collect::<Vec<_>>()).unwrap();
         let stream = &config.stream;
         assert_eq!((config.streams_limit, stream.names_limit, stream.parameters_limit), (1, 2, 3));
         assert_eq!((stream.types_limit, config.request_limit_bytes), (4, 5));
-        assert_eq!(config.connection_streams_limit, 10);
+        assert_eq!((config.connection_streams_limit, config.connections_limit), (10, 11));
+        assert_eq!(config.address_connections_limit, Some(12));
+        let times = [config.handshake_timeout, config.request_timeout, config.idle_timeout];
+        assert_eq!(times, [13, 14, 15].map(Duration::from_secs));
         assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));
         assert_eq!(stream.removal_grace, Duration::from_millis(500));
         assert_eq!(config.connection_age, Some(Duration::from_secs(7200)));
@@ -166,5 +201,6 @@ mod tests {
             assert!(told.contains("--removal-grace <DURATION>") && told.contains("such as 500ms"), "{told}");
         }
         assert!(told(&["--stream-age", "0s"]).contains("leave the option out"));
+        assert!(told(&["--idle-timeout", "0s"]).contains("a longer one"));
     }
 }
