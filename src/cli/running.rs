@@ -22,7 +22,8 @@ impl LogFormat {
     /// Starts the log, and beside it what else wants to see spans and events.
     pub(super) fn start(self, beside: Option<Beside>) {
         // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
-        let default = || EnvFilter::new("info,notify=warn");
+        // HTTP/2 warns of each connection that breaks its rules, which may be thousands a second; the server counts them.
+        let default = || EnvFilter::new("info,notify=warn,h2=error");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
         let log = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
         let log: Beside = match self {

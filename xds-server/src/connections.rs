@@ -207,12 +207,15 @@ impl<G> Connection<G> {
             let (peer, activity, reports) = (peer.clone(), Arc::clone(&activity), Arc::clone(&reports));
             let time = config.request_timeout;
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-                let open = activity.open();
+                let (open, fresh) = (activity.open(), activity.came());
                 let (mut head, body) = request.into_parts();
                 let body = Timely::new(body, &head.headers, time, Arc::clone(&reports), peer.clone());
                 head.extensions.insert(peer.clone());
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
-                async { answer.await.map(|answer| answer.map(|body| Answer::new(body, open))) }
+                async {
+                    drop(fresh);
+                    answer.await.map(|answer| answer.map(|body| Answer::new(body, open)))
+                }
             })
         };
         let io = Noticing::new(io, Arc::clone(&activity));
@@ -224,7 +227,7 @@ impl<G> Connection<G> {
             }
         };
         let end = tokio::select! {
-            done = connection.as_mut() => return log_end(done),
+            done = connection.as_mut() => return on_done(done, &reports, &peer),
             () = age => None,
             _ = stopping.wait_for(|stopping| *stopping) => None,
             end = &mut overdue => Some(end),
@@ -244,16 +247,28 @@ impl<G> Connection<G> {
             }
         };
         tokio::select! {
-            done = connection.as_mut() => log_end(done),
+            done = connection.as_mut() => on_done(done, &reports, &peer),
             () = last_words => {}
             end = overdue, if end.is_none() => reports.on_end(end, &peer),
         }
     }
 }
 
-fn log_end(done: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
-    if let Err(error) = done {
-        debug!(%error, "a connection ended");
+/// The connection ended by itself, or HTTP ended it.
+fn on_done(done: Result<(), Box<dyn std::error::Error + Send + Sync>>, reports: &Arc<Reports>, peer: &Peer) {
+    let Err(error) = done else { return };
+    debug!(peer = ?peer.address, %error, "a connection ended");
+    let mut causes =
+        std::iter::successors(Some(&*error as &(dyn std::error::Error + 'static)), |error| error.source());
+    // A peer that is gone, or does not answer, breaks no rule.
+    let is_lost = causes.any(|cause| {
+        cause.is::<io::Error>()
+            || cause.downcast_ref::<hyper::Error>().is_some_and(|error| {
+                error.is_timeout() || error.is_incomplete_message() || error.is_canceled()
+            })
+    });
+    if !is_lost {
+        reports.on_end(ConnectionEnd::Protocol, peer);
     }
 }
 

@@ -95,6 +95,8 @@ pub enum ConnectionEnd {
     HandshakeFailed,
     /// The peer did not complete its TLS handshake, or did not begin with HTTP, in [time](crate::ServerConfig::handshake_timeout).
     HandshakeTimeout,
+    /// What the peer sent is no HTTP, or breaks a rule or a limit of HTTP/2, as a flood of resets does.
+    Protocol,
     /// No request was open for [too long](crate::ServerConfig::idle_timeout).
     Idle,
     /// It had no request when another connection needed its place.
@@ -107,9 +109,10 @@ pub enum ConnectionEnd {
 
 impl ConnectionEnd {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::HandshakeFailed,
         Self::HandshakeTimeout,
+        Self::Protocol,
         Self::Idle,
         Self::Displaced,
         Self::TooManyConnections,
@@ -122,6 +125,7 @@ impl ConnectionEnd {
         match self {
             Self::HandshakeFailed => "handshake_failed",
             Self::HandshakeTimeout => "handshake_timeout",
+            Self::Protocol => "protocol",
             Self::Idle => "idle",
             Self::Displaced => "displaced",
             Self::TooManyConnections => "connections",

@@ -8,7 +8,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http_body::{Body, Frame, SizeHint};
@@ -57,11 +57,22 @@ struct Now {
     /// Among those that may give way.
     number: u64,
     has_left: bool,
+    /// Requests that came and whose tasks have not run yet.
+    fresh: usize,
+    /// Who reads when there are fewer.
+    reader: Option<Waker>,
 }
 
 impl Activity {
     pub(crate) fn new(guests: Arc<Guests>, number: u64) -> Self {
-        let now = Now { phase: Phase::Hello, since: Instant::now(), number, has_left: false };
+        let now = Now {
+            phase: Phase::Hello,
+            since: Instant::now(),
+            number,
+            has_left: false,
+            fresh: 0,
+            reader: None,
+        };
         Self { guests, now: Mutex::new(now), gives_way: Notify::new() }
     }
 
@@ -80,6 +91,20 @@ impl Activity {
             self.guests.on_busy(now.number);
         }
         OpenRequest(Arc::clone(self))
+    }
+
+    /// A request came, and its task has not run until this is dropped.
+    pub(crate) fn came(self: &Arc<Self>) -> FreshRequest {
+        self.now().fresh += 1;
+        FreshRequest(Arc::clone(self))
+    }
+
+    /// Whether so many came that more had better wait. Then the reader is woken when it is not so any more.
+    fn is_crowded(&self, cx: &Context<'_>) -> bool {
+        let mut now = self.now();
+        let is_crowded = now.fresh >= FRESH_REQUESTS;
+        now.reader = is_crowded.then(|| cx.waker().clone());
+        is_crowded
     }
 
     /// Has the connection end.
@@ -144,6 +169,23 @@ impl Drop for OpenRequest {
     }
 }
 
+/// One that has just come.
+#[derive(Debug)]
+pub(crate) struct FreshRequest(Arc<Activity>);
+
+impl Drop for FreshRequest {
+    fn drop(&mut self) {
+        let mut now = self.0.now();
+        now.fresh -= 1;
+        if now.fresh < FRESH_REQUESTS
+            && let Some(reader) = now.reader.take()
+        {
+            drop(now);
+            reader.wake();
+        }
+    }
+}
+
 /// The body of a response, with which its request ends.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -177,10 +219,13 @@ impl Body for Answer {
     }
 }
 
-/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle).
+/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle). And it lets others have their turn:
+/// HTTP/2 would read as long as something comes, each few bytes can be a stream, and its task would stand before theirs.
 #[derive(Debug)]
 pub(crate) struct Noticing<IO> {
     io: IO,
+    /// How much was read in this turn.
+    in_turn: usize,
     /// How much has to come before that.
     missing: usize,
     activity: Arc<Activity>,
@@ -188,7 +233,7 @@ pub(crate) struct Noticing<IO> {
 
 impl<IO> Noticing<IO> {
     pub(crate) fn new(io: IO, activity: Arc<Activity>) -> Self {
-        Self { io, missing: PREFACE_BYTES, activity }
+        Self { io, in_turn: 0, missing: PREFACE_BYTES, activity }
     }
 }
 
@@ -199,10 +244,24 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Noticing<IO> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let this = self.get_mut();
+        if this.in_turn >= TURN_BYTES {
+            this.in_turn = 0;
+            // What is there is read when all other tasks that can go on have done so.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if this.activity.is_crowded(cx) {
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
-        let read = ready!(Pin::new(&mut this.io).poll_read(cx, buf));
+        let Poll::Ready(read) = Pin::new(&mut this.io).poll_read(cx, buf) else {
+            this.in_turn = 0;
+            return Poll::Pending;
+        };
+        let len = buf.filled().len() - before;
+        this.in_turn += len;
         if this.missing > 0 {
-            this.missing = this.missing.saturating_sub(buf.filled().len() - before);
+            this.missing = this.missing.saturating_sub(len);
             if this.missing == 0 {
                 this.activity.enter(Phase::Idle);
             }
@@ -241,6 +300,10 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
     }
 }
 
+/// How much is read of a connection before others have their turn: that of a hundred streams with their requests.
+const TURN_BYTES: usize = 16 << 10;
+/// How many requests may have come whose tasks have not run yet.
+const FRESH_REQUESTS: usize = 64;
 /// Of HTTP/2: `PRI * HTTP/2.0` and so on. HTTP/1 has a time for its head by itself.
 const PREFACE_BYTES: usize = 24;
 
