@@ -1,0 +1,154 @@
+//! Hostile clients at the port of `xds serve`, and a healthy one beside them: it gets each update within two seconds.
+//!
+//! A new attack is a function in `attacks` and a test here. It runs until it is dropped, says when it is in full force
+//! ([`Target::is_on`]), and keeps what it opened. Most are a line for `attacks::flood`, which sends without a pause, or for
+//! `attacks::hold`, which opens connections, sends something on each and reads nothing. Each test prints what the attack
+//! cost: `cargo test --test attack -- --nocapture`.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", target_os = "linux"))]
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Mutex, watch};
+
+use Newcomers::{AreServed, MayWait};
+use server::{Server, Setup};
+use witness::Witness;
+
+mod attacks;
+mod http2;
+mod server;
+mod witness;
+
+/// What an attack is against.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) address: std::net::SocketAddr,
+    on: watch::Sender<bool>,
+}
+
+impl Target {
+    /// From now on the attack is as it is meant to be.
+    pub(crate) fn is_on(&self) {
+        self.on.send_replace(true);
+    }
+}
+
+/// Whether clients that come in the middle of it are served, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Newcomers {
+    AreServed,
+    /// All places are taken by those who have requests.
+    MayWait,
+}
+
+/// Runs an attack until a witness got updates before, while and after it came to full force.
+async fn bears<A>(name: &str, setup: Setup, newcomers: Newcomers, attack: impl FnOnce(Target) -> A)
+where
+    A: Future<Output = ()> + Send + 'static,
+{
+    // Each has the machine for itself.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let mut server = Server::start(name, setup).await;
+    let mut witness = Witness::connect(&server).await;
+    witness.sees(&server.content()).await;
+    let before = server.resident_mb();
+    let (on, mut is_on) = watch::channel(false);
+    let target = Target { address: server.address, on };
+    let attack = tokio::spawn(attack(target));
+    let (mut updates, mut slowest, mut slowest_newcomer) = (0, Duration::ZERO, Duration::ZERO);
+    let began = Instant::now();
+    let mut on_since = None;
+    let mut peak = before;
+    while on_since.is_none_or(|since: Instant| since.elapsed() < IN_FORCE) {
+        if *is_on.borrow_and_update() {
+            on_since.get_or_insert_with(Instant::now);
+        }
+        assert!(on_since.is_some() || began.elapsed() < PATIENCE, "{name}: it does not come to full force");
+        assert!(!attack.is_finished(), "{name}: the attack ended");
+        let content = server.change();
+        let changed = Instant::now();
+        witness.sees(&content).await;
+        updates += 1;
+        slowest = slowest.max(changed.elapsed());
+        assert!(slowest < IN_TIME, "{name}: an update took {slowest:?}");
+        if newcomers == AreServed {
+            let came = Instant::now();
+            Witness::connect(&server).await.sees(&content).await;
+            slowest_newcomer = slowest_newcomer.max(came.elapsed());
+            assert!(slowest_newcomer < IN_TIME, "{name}: a new client waited {slowest_newcomer:?}");
+        }
+        peak = peak.max(server.resident_mb());
+    }
+    attack.abort();
+    let lines = server.log_lines();
+    println!(
+        "{name}: slowest of {updates} updates {slowest:.1?}, slowest new client {slowest_newcomer:.1?}; server {before} MB \
+         before, {peak} MB at most; {lines} lines of log"
+    );
+    assert!(lines < updates + 20, "{name}: a flood must not flood the log: {lines} lines");
+}
+
+/// How long an update may take, and a new client until it has something.
+const IN_TIME: Duration = Duration::from_secs(2);
+/// How long it is in full force.
+const IN_FORCE: Duration = Duration::from_secs(3);
+/// How long an attack may take until it is.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_are_reset_as_soon_as_they_are_opened() {
+    bears("rapid reset", Setup::Plain, AreServed, attacks::rapid_reset).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_without_end() {
+    bears("requests", Setup::Plain, AreServed, attacks::requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_streams_without_end() {
+    bears("new streams", Setup::Plain, AreServed, attacks::new_streams).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_and_pings_without_end() {
+    bears("SETTINGS and PING", Setup::Plain, AreServed, attacks::control_frames).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_thousand_connections_at_once() {
+    bears("connections at once", Setup::Plain, AreServed, attacks::connections_at_once).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_idle_connections() {
+    bears("idle connections", Setup::Plain, AreServed, attacks::idle_connections).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifteen_hundred_silent_tls_connections() {
+    bears("silent TLS connections", Setup::Tls, AreServed, attacks::silent_tls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eighty_thousand_streams_without_a_request() {
+    bears("silent streams", Setup::Plain, AreServed, attacks::silent_streams).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_request_on_each_of_a_thousand_streams() {
+    bears("half requests", Setup::Plain, AreServed, attacks::half_requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_idle_connections_than_descriptors() {
+    bears("full descriptors, idle", Setup::Descriptors(256), AreServed, attacks::a_thousand_idle).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_connections_with_streams_than_descriptors() {
+    bears("full descriptors, streams", Setup::Descriptors(256), MayWait, attacks::a_thousand_with_streams)
+        .await;
+}

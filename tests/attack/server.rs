@@ -1,0 +1,120 @@
+//! `xds serve`, its folder and its limits.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rcgen::{CertificateParams, KeyPair};
+
+/// How a server is set up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Setup {
+    Plain,
+    Tls,
+    /// It may have so many descriptors.
+    Descriptors(usize),
+}
+
+/// A server and its folder, gone at the end.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    /// What it shows, in PEM.
+    pub(crate) certificate: Option<String>,
+    folder: PathBuf,
+    content: usize,
+    running: Child,
+    log_lines: Arc<AtomicUsize>,
+}
+
+impl Server {
+    pub(crate) async fn start(test: &str, setup: Setup) -> Self {
+        let name = format!("attack-{}-{}", std::process::id(), test.replace([' ', ','], "-"));
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(folder.join("config")).unwrap();
+        write(&folder, 0);
+        let mut command = match setup {
+            Setup::Descriptors(limit) => {
+                let mut limited = Command::new("bash");
+                limited.args([
+                    "-c",
+                    &format!("ulimit -n {limit} && exec \"$0\" \"$@\""),
+                    env!("CARGO_BIN_EXE_xds"),
+                ]);
+                limited
+            }
+            Setup::Plain | Setup::Tls => Command::new(env!("CARGO_BIN_EXE_xds")),
+        };
+        command.arg("serve").arg(folder.join("config")).args(["--listen", "127.0.0.1:0", "--admin", "none"]);
+        let mut certificate = None;
+        if matches!(setup, Setup::Tls) {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+            let pem = params.self_signed(&key).unwrap().pem();
+            fs::write(folder.join("server.pem"), &pem).unwrap();
+            fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
+            command.arg("--listen-cert").arg(folder.join("server.pem"));
+            command.arg("--listen-key").arg(folder.join("server.key"));
+            certificate = Some(pem);
+        }
+        command.env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut running = command.spawn().unwrap();
+        let log_lines = Arc::<AtomicUsize>::default();
+        let (counted, log) = (Arc::clone(&log_lines), BufReader::new(running.stderr.take().unwrap()).lines());
+        std::thread::spawn(move || {
+            for line in log.map_while(Result::ok) {
+                if counted.fetch_add(1, Ordering::Relaxed) < 20 {
+                    println!("  {line}");
+                }
+            }
+        });
+        let lines = BufReader::new(running.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.into_iter().find_map(|line| line.strip_prefix("listening on ")?.parse().ok());
+        let address = address.expect("the server starts");
+        Self { address, certificate, folder, content: 0, running, log_lines }
+    }
+
+    /// What its one cluster has.
+    pub(crate) fn content(&self) -> String {
+        self.content.to_string()
+    }
+
+    /// Gives it another content.
+    pub(crate) fn change(&mut self) -> String {
+        self.content += 1;
+        write(&self.folder, self.content);
+        self.content()
+    }
+
+    pub(crate) fn log_lines(&self) -> usize {
+        self.log_lines.load(Ordering::Relaxed)
+    }
+
+    /// Its memory.
+    pub(crate) fn resident_mb(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.running.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the server runs");
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.running.kill();
+        _ = self.running.wait();
+        _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// By a rename, so that nobody reads a part.
+fn write(folder: &Path, content: usize) {
+    let text = format!(
+        "\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: witnessed\nalt_stat_name: \"{content}\"\n"
+    );
+    fs::write(folder.join("written"), text).unwrap();
+    fs::rename(folder.join("written"), folder.join("config/clusters.yaml")).unwrap();
+}

@@ -1,0 +1,89 @@
+//! The healthy client.
+
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::Cluster;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
+use xds::type_url::CLUSTER;
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+
+use crate::server::Server;
+
+/// A client that takes and ACKs what it is sent.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+}
+
+impl Witness {
+    /// A client on a connection of its own that has sent its first request.
+    pub(crate) async fn connect(server: &Server) -> Self {
+        timeout(TOO_LONG, Self::try_connect(server)).await.expect("a healthy client connects")
+    }
+
+    async fn try_connect(server: &Server) -> Self {
+        loop {
+            // As a client of gRPC does: what fails is tried again.
+            if let Ok(channel) = channel(server).await {
+                let (requests, receiver) = mpsc::channel(4);
+                requests.send(request()).await.unwrap();
+                let mut client = AggregatedDiscoveryServiceClient::new(channel);
+                if let Ok(responses) = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await
+                {
+                    return Self { requests, responses: responses.into_inner() };
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits until it has this.
+    pub(crate) async fn sees(&mut self, content: &str) {
+        let seen = async {
+            loop {
+                let response = self.responses.message().await.expect("the stream goes on").expect("and on");
+                let payload = &response.resources[0].value;
+                let cluster = Cluster::decode(payload.clone()).unwrap();
+                let DiscoveryResponse { version_info, nonce, .. } = response;
+                let ack = DiscoveryRequest { version_info, response_nonce: nonce, ..request() };
+                self.requests.send(ack).await.unwrap();
+                if cluster.alt_stat_name == content {
+                    return;
+                }
+            }
+        };
+        timeout(TOO_LONG, seen).await.expect("a healthy client gets its update");
+    }
+}
+
+async fn channel(server: &Server) -> Result<Channel, tonic::transport::Error> {
+    match &server.certificate {
+        None => Channel::from_shared(format!("http://{}", server.address)).unwrap().connect().await,
+        Some(pem) => {
+            let tls =
+                ClientTlsConfig::new().domain_name("localhost").ca_certificate(Certificate::from_pem(pem));
+            let endpoint = Channel::from_shared(format!("https://{}", server.address)).unwrap();
+            endpoint.tls_config(tls).unwrap().connect().await
+        }
+    }
+}
+
+fn request() -> DiscoveryRequest {
+    DiscoveryRequest {
+        type_url: CLUSTER.into(),
+        resource_names: vec!["witnessed".into()],
+        node: Some(Node { id: "witness".into(), ..Node::default() }),
+        ..DiscoveryRequest::default()
+    }
+}
+
+/// More than any attack may take from it, so that a failure says how long it was.
+const TOO_LONG: Duration = Duration::from_secs(20);
