@@ -66,7 +66,7 @@ pub(crate) async fn silent_streams(target: Target) {
         held.push(connection);
     }
     target.is_on();
-    pending().await
+    pending::<()>().await;
 }
 
 /// A storm: each connection is there before the system would try again, which it does after a second.
@@ -83,7 +83,7 @@ pub(crate) async fn connections_at_once(target: Target) {
     let slowest = held.iter().map(|(waited, _)| *waited).max().unwrap();
     assert!(slowest < Duration::from_millis(900), "a connection took {slowest:?}");
     target.is_on();
-    pending().await
+    pending::<()>().await;
 }
 
 /// One connection whose streams never come to the end of their first request.
@@ -95,7 +95,7 @@ pub(crate) async fn half_requests(target: Target) {
         connection.write_all(&[headers(stream), data(stream, &half)].concat()).await.unwrap();
     }
     target.is_on();
-    pending().await
+    pending::<()>().await;
 }
 
 /// Sends this of each stream on some connections, without a pause; a connection that the server ends is followed by another.
@@ -117,7 +117,7 @@ async fn flood(target: Target, what: fn(u32) -> Vec<u8>) {
             }
         });
     }
-    pending().await
+    pending::<()>().await;
 }
 
 /// Opens so many connections, sends something on each and holds them; one that the server ends is not opened again.
@@ -144,7 +144,7 @@ async fn hold(target: &Target, count: usize, what: fn(usize) -> Vec<u8>) {
     }
     assert!(held.len() > failed, "{failed} of {count} connections failed");
     target.is_on();
-    pending().await
+    pending::<()>().await;
 }
 
 /// So many connections, or fewer where this system does not let a process have as many descriptors.

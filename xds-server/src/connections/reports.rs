@@ -57,11 +57,9 @@ impl Reports {
         let reports = Arc::clone(self);
         tokio::spawn(async move {
             sleep(SUMMARY).await;
-            match reports.more().remove(reason) {
-                None | Some(0) => {}
-                Some(more) => {
-                    info!(reason, more, "peers reached this limit more often in the last {SUMMARY:?}")
-                }
+            let more = reports.more().remove(reason).unwrap_or_default();
+            if more > 0 {
+                info!(reason, more, "peers reached this limit more often in the last {SUMMARY:?}");
             }
         });
     }
