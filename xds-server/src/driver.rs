@@ -363,7 +363,8 @@ impl Driver {
     /// Asks again. What is not the same any more begins with a new stream: what its client may read is a selection of its own.
     fn authorize_again(&mut self) -> Result<(), Status> {
         self.authorize_at = Some(Instant::now() + self.config.authorize_every);
-        if self.skimmer.client().is_none() {
+        // A client need not say who it is (G6) to be served, so what counts is whether it was asked about.
+        if !self.has_begun {
             return Ok(());
         }
         let access =
@@ -383,17 +384,23 @@ impl Driver {
 
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
-        let is_new = self.skimmer.client().is_none();
+        let was_known = self.skimmer.client().is_some();
         let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
         let request = match &self.machine {
             Machine::Sotw(_) => Request::Sotw(self.skimmer.sotw(frame).map_err(malformed)?),
             Machine::Delta(_) => Request::Delta(self.skimmer.delta(frame).map_err(malformed)?),
         };
-        if !std::mem::replace(&mut self.has_begun, true) {
+        let is_first = !self.has_begun;
+        let is_introduced = !was_known && self.skimmer.client().is_some();
+        if is_first {
             self.authorize()?;
+            self.has_begun = true;
             self.starting = Some(self.storm.enter());
+        } else if is_introduced && self.config.authorizer.is_some() {
+            // The answer was about nobody in particular.
+            self.authorize_again()?;
         }
-        if is_new {
+        if is_introduced {
             self.introduce();
         }
         let (nonce, verdict) = match (&mut self.machine, request) {
@@ -405,12 +412,13 @@ impl Driver {
             }
             _ => unreachable!("a request is read as the machine has it"),
         };
-        if is_new && let Some(Client { id, cluster, parameters, user_agent, .. }) = self.skimmer.client() {
+        if is_first {
+            let Client { id, cluster, parameters, user_agent, .. } = self.client();
             debug!(node = id, cluster, identity = self.peer.name(), %parameters, user_agent, "stream opened");
             self.tell(Event::Opened);
         }
-        // C20: from the first request on it is known whose stream it is, unless that does not say.
-        if is_new {
+        // C20: from the first request on the stream is listed, as that of nobody until a request says whose it is.
+        if is_first || is_introduced {
             let client = self.client();
             let Client { user_agent, parameters, .. } = client;
             let user_agent = user_agent.clone();

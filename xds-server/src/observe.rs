@@ -39,7 +39,7 @@ pub enum Event<'a> {
         /// Its protocol.
         protocol: Protocol,
     },
-    /// The first request came, with the node.
+    /// The first request came, mostly with the node.
     Opened,
     /// The stream ended; its last event.
     Ended {

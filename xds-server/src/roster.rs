@@ -52,6 +52,8 @@ pub(crate) struct Listed {
     is_asked: AtomicBool,
     /// Unknown before the first request.
     about: OnceLock<About>,
+    /// What a later request said, where the first one had no node.
+    said_late: OnceLock<About>,
     desk: Mutex<Desk>,
 }
 
@@ -122,6 +124,7 @@ impl Roster {
             nacked: AtomicU64::default(),
             is_asked: AtomicBool::default(),
             about: OnceLock::new(),
+            said_late: OnceLock::new(),
             desk: Mutex::default(),
         });
         streams.streams.insert(stream.id, Arc::clone(&stream));
@@ -166,10 +169,34 @@ impl Roster {
     }
 }
 
+impl Streams {
+    /// Lists a stream with those of its client, as far as it is known.
+    fn join_client(&mut self, stream: &Arc<Listed>) {
+        let Some(key) = stream.key() else { return };
+        let of_client = self.of_clients.entry(key).or_default();
+        // What was opened first may say so last.
+        let at = of_client.partition_point(|other| other.id < stream.id);
+        of_client.insert(at, Arc::clone(stream));
+    }
+
+    fn leave_client(&mut self, stream: &Listed) {
+        if let Some(key) = stream.key()
+            && let Some(of_client) = self.of_clients.get_mut(&key)
+        {
+            if let Ok(at) = of_client.binary_search_by_key(&stream.id, |other| other.id) {
+                of_client.remove(at);
+            }
+            if of_client.is_empty() {
+                self.of_clients.remove(&key);
+            }
+        }
+    }
+}
+
 impl Listed {
     /// Whose it is; `None` before the first request.
     pub(crate) fn about(&self) -> Option<&About> {
-        self.about.get()
+        self.said_late.get().or_else(|| self.about.get())
     }
 
     fn key(&self) -> Option<Key> {
@@ -216,17 +243,14 @@ impl Listed {
 }
 
 impl Listing {
-    /// Says whose stream it is, once.
+    /// Says whose stream it is: with the first request, and once more where that had no node and a later one has.
     pub(crate) fn name(&self, about: About) {
-        if self.stream.about.set(about).is_ok()
-            && let Some(key) = self.stream.key()
-        {
-            let mut streams = self.roster.streams();
-            let of_client = streams.of_clients.entry(key).or_default();
-            // What was opened first may say so last.
-            let at = of_client.partition_point(|other| other.id < self.stream.id);
-            of_client.insert(at, Arc::clone(&self.stream));
-        }
+        let mut streams = self.roster.streams();
+        streams.leave_client(&self.stream);
+        // G7: what is said after that counts for nothing.
+        _ = self.stream.about.set(about).or_else(|about| self.stream.said_late.set(about));
+        streams.join_client(&self.stream);
+        drop(streams);
         self.roster.changed();
     }
 
@@ -279,16 +303,7 @@ impl Drop for Listing {
     fn drop(&mut self) {
         let mut streams = self.roster.streams();
         streams.streams.remove(&self.stream.id);
-        if let Some(key) = self.stream.key()
-            && let Some(of_client) = streams.of_clients.get_mut(&key)
-        {
-            if let Ok(at) = of_client.binary_search_by_key(&self.stream.id, |other| other.id) {
-                of_client.remove(at);
-            }
-            if of_client.is_empty() {
-                streams.of_clients.remove(&key);
-            }
-        }
+        streams.leave_client(&self.stream);
         drop(streams);
         self.roster.changed();
         // Nobody must wait for an answer that cannot come.

@@ -61,6 +61,24 @@ async fn fetch_until(server: &Running, request: ClientStatusRequest, expected: &
 }
 
 #[tokio::test]
+async fn g6_c20_a_client_without_a_node_is_shown_and_goes_by_its_id_when_that_comes() {
+    let cache = Cache::new();
+    put(&cache, CLUSTER_LOAD_ASSIGNMENT, "a", "1");
+    let server = Running::new(&cache).await;
+    let (requests, mut responses) = server.sotw().await;
+    let nameless = DiscoveryRequest { node: None, ..ask("", CLUSTER_LOAD_ASSIGNMENT, &["a"]) };
+    requests.send(nameless).await.unwrap();
+    next(&mut responses).await.unwrap().unwrap();
+    let shown = fetch_until(&server, ClientStatusRequest::default(), "a=STALE").await;
+    assert_eq!(shown.node, Some(xds_proto::envoy::config::core::v3::Node::default()));
+    requests.send(ask("late", LISTENER, &["x"])).await.unwrap();
+    let shown = fetch_until(&server, only("late"), "a=STALE, x=NOT_SENT").await;
+    assert_eq!(shown.node, Some(node("late")));
+    let all = fetch(&server, ClientStatusRequest::default()).await.unwrap();
+    assert_eq!(all.config.len(), 1, "it is not listed twice");
+}
+
+#[tokio::test]
 async fn c20_a_client_is_shown_with_what_it_was_sent_and_said() {
     let cache = Cache::new();
     put(&cache, CLUSTER_LOAD_ASSIGNMENT, "a", "1");

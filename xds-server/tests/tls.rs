@@ -26,7 +26,7 @@ use xds_proto::envoy::service::discovery::v3::{
 };
 use xds_proto::envoy::service::status::v3::ClientStatusRequest;
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_client::ClientStatusDiscoveryServiceClient;
-use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION};
+use xds_proto::type_url::{CLUSTER, LISTENER, ROUTE_CONFIGURATION};
 use xds_server::skim::Client;
 use xds_server::{
     Authorizer, Denied, Identity as PeerIdentity, Peer, Server, ServerConfig, Tls, TlsError, TlsFiles,
@@ -49,13 +49,18 @@ impl Ca {
     }
 
     fn sign(&self, name: SanType, days: i64) -> Signed {
+        self.sign_for(name, days * DAY)
+    }
+
+    /// A certificate that is valid for so many seconds more.
+    fn sign_for(&self, name: SanType, seconds: i64) -> Signed {
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![name];
         // A time of 1970 and so many days: what matters is whether that is over.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() as i64;
         let date = |seconds: i64| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds as u64);
         params.not_before = date(now - 10 * DAY);
-        params.not_after = date(now + days * DAY);
+        params.not_after = date(now + seconds);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Signed { certificate: certificate.pem(), key: key.serialize_pem() }
@@ -342,6 +347,88 @@ async fn an_identity_reads_what_it_may_as_who_it_is_and_nothing_else() {
 
     authorizer.revoke();
     assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::PermissionDenied, "it is asked again");
+}
+
+/// A server that asks again every 50 ms, its only authority, and what says who may read what.
+struct Guarded {
+    _files: Files,
+    ca: Ca,
+    address: SocketAddr,
+}
+
+impl Guarded {
+    fn new(name: &str, authorizer: Arc<dyn Authorizer>) -> Self {
+        let (files, ca, cache) = (Files::new(name), Ca::new(), Cache::new());
+        let tls = Tls::load(files.write(&ca.server(), &ca)).unwrap();
+        put(&cache, CLUSTER, "team-a/x", "1");
+        let config = ServerConfig {
+            authorizer: Some(authorizer),
+            authorize_every: Duration::from_millis(50),
+            ..ServerConfig::default()
+        };
+        let address = serve(&cache, &tls, config);
+        Self { _files: files, ca, address }
+    }
+
+    async fn channel(&self, client: &Signed) -> Channel {
+        connect(self.address, &self.ca, Some(client)).await.unwrap()
+    }
+}
+
+fn without_node() -> DiscoveryRequest {
+    DiscoveryRequest { node: None, ..ask("", CLUSTER, &["team-a/x"]) }
+}
+
+#[tokio::test]
+async fn g6_a_client_that_sends_no_node_is_asked_about_again_like_all_others() {
+    let authorizer = Arc::new(ByPath::default());
+    let guarded = Guarded::new("nodeless", Arc::clone(&authorizer) as Arc<_>);
+    let client = guarded.ca.client("spiffe://example.org/env/prod");
+    let (sotw_requests, mut responses) = sotw(guarded.channel(&client).await).await.unwrap();
+    sotw_requests.send(without_node()).await.unwrap();
+    assert_eq!(next(&mut responses).await.unwrap().unwrap().resources.len(), 1);
+    let (delta_requests, mut deltas) = delta(guarded.channel(&client).await).await;
+    let request = DeltaDiscoveryRequest { type_url: CLUSTER.into(), ..DeltaDiscoveryRequest::default() };
+    delta_requests.send(request).await.unwrap();
+    assert_eq!(next(&mut deltas).await.unwrap().unwrap().resources.len(), 1);
+    authorizer.revoke();
+    assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(next(&mut deltas).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn g6_an_expired_certificate_ends_the_stream_of_a_client_that_sends_no_node() {
+    let guarded = Guarded::new("nodeless-expired", Arc::new(ByPath::default()));
+    let identity = Ia5String::try_from("spiffe://example.org/env/prod").unwrap();
+    let client = guarded.ca.sign_for(SanType::URI(identity), 3);
+    let (requests, mut responses) = sotw(guarded.channel(&client).await).await.unwrap();
+    requests.send(without_node()).await.unwrap();
+    assert_eq!(next(&mut responses).await.unwrap().unwrap().resources.len(), 1);
+    assert_eq!(next(&mut responses).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+/// Says who may read what by what a client says of itself, as a hook may.
+#[derive(Debug)]
+struct ByNode;
+
+impl Authorizer for ByNode {
+    fn authorize(&self, _: &Peer, client: &Client) -> Result<Arc<Access>, Denied> {
+        match client.id.as_str() {
+            "stranger" => Err(Denied("no strangers".into())),
+            _ => Ok(Arc::new(Access::everything())),
+        }
+    }
+}
+
+#[tokio::test]
+async fn g6_a_node_that_comes_late_is_asked_about_when_it_comes() {
+    let guarded = Guarded::new("late-node", Arc::new(ByNode));
+    let client = guarded.ca.client("spiffe://example.org/env/prod");
+    let (requests, mut responses) = sotw(guarded.channel(&client).await).await.unwrap();
+    requests.send(without_node()).await.unwrap();
+    assert_eq!(next(&mut responses).await.unwrap().unwrap().resources.len(), 1);
+    requests.send(ask("stranger", LISTENER, &[])).await.unwrap();
+    assert_eq!(next(&mut responses).await.unwrap_err().message(), "no strangers");
 }
 
 #[tokio::test]
