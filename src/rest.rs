@@ -174,12 +174,11 @@ impl Entrance {
     }
 
     fn log(&self, refusal: &Refusal) {
-        let r#type = self.type_url.message_name();
+        let (r#type, text) = (self.type_url.message_name(), refusal.text());
         if refusal.status() != StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::debug!(r#type, error = %refusal, "refusing a poll");
+            tracing::debug!(r#type, error = text, "refusing a poll");
             return;
         }
-        let text = refusal.to_string();
         let mut last = self.door.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         if *last != text {
             tracing::error!(r#type, error = text, "cannot answer polls");

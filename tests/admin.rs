@@ -253,6 +253,50 @@ async fn answers_are_bounded_however_much_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn g15_whatever_a_client_calls_itself_and_asks_for_answers_stay_small() {
+    use prost_types::{Struct, Value as ProtoValue, value::Kind};
+
+    let served = Served::start().await;
+    served.put(THING, &[("a", "env=prod"), ("a", "env=test")], "one");
+    let huge = "x".repeat(900_000);
+    let value = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.into())) };
+    let metadata = Struct {
+        fields: [("env".to_owned(), value("prod")), (huge.clone(), value(&huge)), ("z".into(), value(&huge))]
+            .into(),
+    };
+    let node = Node {
+        id: huge.clone(),
+        cluster: huge.clone(),
+        user_agent_name: huge.clone(),
+        metadata: Some(metadata),
+        ..Node::default()
+    };
+    let channel = Channel::from_shared(served.uri.clone()).unwrap().connect().await.unwrap();
+    let (requests, receiver) = mpsc::channel(8);
+    let request = DeltaDiscoveryRequest {
+        node: Some(node),
+        type_url: THING.into(),
+        resource_names_subscribe: vec!["a".into(), huge.clone()],
+        ..DeltaDiscoveryRequest::default()
+    };
+    requests.send(request).await.unwrap();
+    let mut grpc = AggregatedDiscoveryServiceClient::new(channel);
+    let responses = grpc.delta_aggregated_resources(ReceiverStream::new(receiver)).await.unwrap();
+    let mut client = Client { requests, responses: responses.into_inner() };
+    client.answer(Some(&huge)).await;
+    let list = served.until("/api/clients", |list| list["rows"][0]["nacked"] == 1).await;
+    let path = list["rows"][0]["path"].as_str().unwrap().to_owned();
+    let one = served.get(&path).await;
+    assert_eq!(one["resources"]["total"], 2, "what it has is shown as that of all others");
+    for path in
+        ["/api/clients", &*path, "/api/commits", "/api/commits/1", &format!("/api/decide?name={huge:.20000}")]
+    {
+        let len = served.text(path).await.len();
+        assert!(len < 64 << 10, "{path:.80}: {len} bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_tell_of_a_commit_and_of_the_same_state_once() {
     let served = Served::start().await;
     let stream = TcpStream::connect(served.admin).await.unwrap();

@@ -20,6 +20,8 @@ mod config;
 mod deploy;
 #[path = "cli/limits.rs"]
 mod limits;
+#[path = "cli/logs.rs"]
+mod logs;
 #[path = "cli/security.rs"]
 mod security;
 

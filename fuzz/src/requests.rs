@@ -6,11 +6,11 @@ use std::sync::Arc;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::subscription::Asked;
-use xds_core::{Nonce, Parameters, ResourceName};
+use xds_core::{Nonce, Parameters, ResourceName, shortened};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
-use xds_server::skim::Skimmer;
+use xds_server::skim::{DETAIL_LIMIT_BYTES, SAID_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES};
 
 /// Reads a `DiscoveryRequest`, and reads it again after others.
 ///
@@ -24,6 +24,10 @@ pub fn requests_sotw(raw: &[u8]) -> bool {
         return false;
     };
     if !has_plain_maps(raw, &[], &[(2, NODE_MAP), (7, LOCATOR_MAP)]) {
+        return false;
+    }
+    if message.type_url.len() > TYPE_URL_LIMIT_BYTES {
+        assert!(matches!(read, Err(SkimError::TypeUrlTooLong { .. })));
         return false;
     }
     let read = read.expect("what decodes is read");
@@ -63,6 +67,10 @@ pub fn requests_delta(raw: &[u8]) -> bool {
     if !has_plain_maps(raw, &[5], &[(1, NODE_MAP), (8, LOCATOR_MAP), (9, LOCATOR_MAP)]) {
         return false;
     }
+    if message.type_url.len() > TYPE_URL_LIMIT_BYTES {
+        assert!(matches!(read, Err(SkimError::TypeUrlTooLong { .. })));
+        return false;
+    }
     let read = read.expect("what decodes is read");
     assert_eq!(read.type_url, message.type_url);
     assert_eq!(read.response_nonce, Nonce::parse(&message.response_nonce));
@@ -99,7 +107,8 @@ fn status(read: Option<&str>, status: Option<&Status>, raw: &[u8], field: u32) {
     assert_eq!(read.is_some(), status.is_some());
     // A parser merges what is given in pieces, which no client does. Then its last piece is read.
     if count(raw, field) == 1 {
-        assert_eq!(read, status.map(|status| &*status.message));
+        let kept = status.map(|status| shortened(&status.message, DETAIL_LIMIT_BYTES));
+        assert_eq!(read, kept.as_deref());
     }
 }
 
@@ -107,7 +116,8 @@ fn status(read: Option<&str>, status: Option<&Status>, raw: &[u8], field: u32) {
 fn client(skimmer: &Skimmer, node: Option<&Node>, raw: &[u8], field: u32) {
     assert_eq!(skimmer.client().is_some(), node.is_some());
     if let (Some(client), Some(node), 1) = (skimmer.client(), node, count(raw, field)) {
-        assert_eq!((&client.id, &client.cluster), (&node.id, &node.cluster));
+        let kept = |text| shortened(text, SAID_LIMIT_BYTES).into_owned();
+        assert_eq!((&client.id, &client.cluster), (&kept(&node.id), &kept(&node.cluster)));
         let metadata = node.metadata.iter().flat_map(|metadata| &metadata.fields);
         let text = |kind: &prost_types::value::Kind| match kind {
             prost_types::value::Kind::StringValue(text) => Some(text.clone()),

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use xds_core::{Constraints, Parameters};
+use xds_core::{Constraints, Parameters, shortened};
 
 /// What is asked for, or why there is none.
 pub(super) type Answer = Result<Json, Refusal>;
@@ -43,7 +43,9 @@ impl IntoResponse for Json {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(json!({ "error": self.text }))).into_response()
+        // It may quote what was asked.
+        let text = shortened(&self.text, TEXT_LIMIT_BYTES);
+        (self.status, Json(json!({ "error": text }))).into_response()
     }
 }
 
@@ -72,6 +74,9 @@ pub(super) fn parameters(parameters: &Parameters) -> Value {
 pub(super) fn when(constraints: &Constraints) -> Option<String> {
     (!constraints.is_unconstrained()).then(|| constraints.to_string())
 }
+
+/// Of what is wrong with a request.
+const TEXT_LIMIT_BYTES: usize = 1024;
 
 /// Rows of a page. No answer has more of whatever there may be many of.
 pub(super) const PAGE_ROWS: usize = 50;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
-use xds_core::{ClientName, TypeUrl};
+use xds_core::{ClientName, TypeUrl, shortened};
 use xds_server::{ClientStream, ConnectedClient, LastNack};
 
 use super::Shared;
@@ -137,8 +137,9 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
     };
     json!({
         "type": type_url.as_str(),
-        "name": resource.name.as_str(),
-        "when": when(&resource.constraints),
+        // What is not there is asked for by whatever name and parameters a client likes.
+        "name": shortened(resource.name.as_str(), NAME_LIMIT_BYTES),
+        "when": when(&resource.constraints).map(|when| shortened(&when, NAME_LIMIT_BYTES).into_owned()),
         "version": resource.content.as_ref().map(|(_, version)| version.to_string()),
         "status": status,
         "detail": detail,
@@ -200,6 +201,9 @@ fn weight(status: &ReportStatus) -> usize {
         ReportStatus::Synced => 3,
     }
 }
+
+/// Of a name and its condition.
+const NAME_LIMIT_BYTES: usize = 4096;
 
 /// Characters of a NACK in a list.
 const SHORT: usize = 200;

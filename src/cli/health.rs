@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use xds::{TypeUrl, type_name};
+use xds::{TypeUrl, shortened, type_name};
 
 /// What decides: of a type, or of all that there is, `Err` with what is missing.
 pub(super) type Ready = Arc<dyn Fn(Option<&TypeUrl>) -> Result<(), String> + Send + Sync>;
@@ -28,7 +28,9 @@ async fn all(State(ready): State<Ready>) -> impl IntoResponse {
 async fn one(State(ready): State<Ready>, Path(word): Path<String>) -> impl IntoResponse {
     match type_name::parse_any(&word) {
         Ok(type_url) => answer(ready(Some(&type_url))),
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error) => {
+            (StatusCode::BAD_REQUEST, format!("{}\n", shortened(&error.to_string(), TEXT_LIMIT_BYTES)))
+        }
     }
 }
 
@@ -38,3 +40,6 @@ fn answer(ready: Result<(), String>) -> (StatusCode, String) {
         Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, format!("{missing}\n")),
     }
 }
+
+/// Of what is wrong with a request, which it quotes.
+const TEXT_LIMIT_BYTES: usize = 1024;

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use xds_core::server::StreamError;
-use xds_core::{ResourceName, TypeUrl};
+use xds_core::{ResourceName, TypeUrl, shortened};
 use xds_server::ServerConfig;
 use xds_server::skim::SkimError;
 
@@ -52,6 +52,11 @@ impl Refusal {
         }
     }
 
+    /// What is wrong, for the client and the log: as much of it as may quote the client.
+    pub(super) fn text(&self) -> String {
+        shortened(&self.to_string(), TEXT_LIMIT_BYTES).into_owned()
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.codes().0
     }
@@ -84,7 +89,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, code) = self.codes();
-        let body = json!({ "code": code, "message": self.to_string() }).to_string();
+        let body = json!({ "code": code, "message": self.text() }).to_string();
         let mut response = (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
         if status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
@@ -92,6 +97,9 @@ impl IntoResponse for Refusal {
         response
     }
 }
+
+/// Of what is wrong with a request.
+const TEXT_LIMIT_BYTES: usize = 1024;
 
 const RETRY_AFTER_SECONDS: &str = "1";
 

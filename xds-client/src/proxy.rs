@@ -404,16 +404,16 @@ impl Shared {
     fn hear(&self, notice: Notice) {
         match notice {
             Notice::Unshared { type_url, name } => warn!(
-                %type_url, %name,
+                %type_url, ?name,
                 "the upstream does not say whom this is for, or forbids to keep it: each client is asked for alone"
             ),
             Notice::Overlapping { type_url, name } => warn!(
-                %type_url, %name, "the upstream has variants that overlap: this name is not shared any more"
+                %type_url, ?name, "the upstream has variants that overlap: this name is not shared any more"
             ),
             Notice::Refused { variants, client, detail } => {
                 for VariantId { type_url, name, constraints } in variants {
                     warn!(
-                        %type_url, %name, %constraints, node = %client.id, %detail,
+                        %type_url, ?name, %constraints, node = %client.id, %detail,
                         "a client rejected what it was sent first; nobody else is, and the upstream is told"
                     );
                 }

@@ -42,6 +42,7 @@
 //! | `mapping` | parameters of clients that send none, derived from their node |
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | the words: type URL, name, version, nonce |
+//! | `shortened` | text that a peer chooses, for people |
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
@@ -60,6 +61,7 @@ pub use matching::VariantSet;
 pub use name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 pub use parameters::Parameters;
 pub use resource::{PAYLOAD_LIMIT_BYTES, Resource, ResourceError, VariantId};
+pub use shortened::shortened;
 pub use variants::{Variant, Variants};
 pub use xdstp::{XdstpError, XdstpName, XdstpUrl};
 
@@ -79,6 +81,7 @@ mod parameters;
 pub mod proxy;
 mod resource;
 pub mod server;
+mod shortened;
 pub mod subscription;
 mod variants;
 mod xdstp;

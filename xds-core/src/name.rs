@@ -4,6 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::shortened::shortened;
+
 /// The type of a resource as it stands on the wire, such as
 /// `type.googleapis.com/envoy.config.cluster.v3.Cluster`.
 ///
@@ -158,9 +160,10 @@ impl fmt::Display for ResourceName {
     }
 }
 
+/// For logs and messages: a client may ask for a name of megabytes, which nobody has to read.
 impl fmt::Debug for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&shortened(&self.0, NAME_SHOWN_BYTES), f)
     }
 }
 
@@ -205,6 +208,9 @@ impl fmt::Display for Revision {
         fmt::Display::fmt(&self.0, f)
     }
 }
+
+/// How much of a name is shown to people.
+const NAME_SHOWN_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {

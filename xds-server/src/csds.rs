@@ -6,8 +6,8 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Request, Response, Status, Streaming};
-use xds_core::TypeUrl;
 use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
+use xds_core::{TypeUrl, shortened};
 use xds_proto::Any;
 use xds_proto::envoy::admin::v3::UpdateFailureState;
 use xds_proto::envoy::config::core::v3::Node;
@@ -240,8 +240,12 @@ impl Query {
             }
         };
         // C19: an entry per variant, told apart by its constraints.
-        let name =
-            if constraints.is_unconstrained() { name.to_string() } else { format!("{name} [{constraints}]") };
+        let name = match constraints.is_unconstrained() {
+            true => name.to_string(),
+            false => format!("{name} [{constraints}]"),
+        };
+        // A client may ask for what is not there by a name of megabytes, and by such parameters.
+        let name = shortened(&name, NAME_LIMIT_BYTES).into_owned();
         GenericXdsConfig {
             type_url: type_url.to_string(),
             name,
@@ -298,6 +302,9 @@ fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
 fn entry_len(len: usize) -> usize {
     1 + prost::length_delimiter_len(len) + len
 }
+
+/// Of a name with its constraints.
+const NAME_LIMIT_BYTES: usize = 4096;
 
 /// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths around entries.
 const MESSAGE_LIMIT_BYTES: usize = (4 << 20) - 1024;

@@ -13,17 +13,17 @@ use xds_core::server::{
     DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
     Verdict,
 };
-use xds_core::{Access, Cache, Snapshot, TypeUrl, Variant, Watch};
+use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::clients::{Clients, Place};
 use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
-use crate::observe::{Event, shortened};
+use crate::observe::Event;
 use crate::peer::Peer;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
-use crate::skim::{Client, Lists, Skimmer};
+use crate::skim::{Client, Lists, SkimError, Skimmer};
 use crate::storm::{Courtesy, Starting, Storm};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
@@ -385,11 +385,11 @@ impl Driver {
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
         let now = self.now();
         let was_known = self.skimmer.client().is_some();
-        let malformed = |error: crate::skim::SkimError| Status::internal(error.to_string());
         let request = match &self.machine {
-            Machine::Sotw(_) => Request::Sotw(self.skimmer.sotw(frame).map_err(malformed)?),
-            Machine::Delta(_) => Request::Delta(self.skimmer.delta(frame).map_err(malformed)?),
+            Machine::Sotw(_) => self.skimmer.sotw(frame).map(Request::Sotw),
+            Machine::Delta(_) => self.skimmer.delta(frame).map(Request::Delta),
         };
+        let request = request.map_err(|error| self.on_unreadable(&error))?;
         let is_first = !self.has_begun;
         let is_introduced = !was_known && self.skimmer.client().is_some();
         if is_first {
@@ -413,19 +413,16 @@ impl Driver {
             _ => unreachable!("a request is read as the machine has it"),
         };
         if is_first {
-            let Client { id, cluster, parameters, user_agent, .. } = self.client();
-            debug!(node = id, cluster, identity = self.peer.name(), %parameters, user_agent, "stream opened");
             self.tell(Event::Opened);
         }
         // C20: from the first request on the stream is listed, as that of nobody until a request says whose it is.
         if is_first || is_introduced {
-            let client = self.client();
-            let Client { user_agent, parameters, .. } = client;
-            let user_agent = user_agent.clone();
-            let parameters =
-                self.access.as_ref().map_or_else(|| parameters.clone(), |access| access.overlay(parameters));
-            let (client, peer) = (client.name(), self.peer.clone());
-            self.listing.name(About { client, user_agent, parameters, peer });
+            let about = About::of(self.client(), self.access.as_deref(), &self.peer);
+            let ClientName { id, cluster } = &about.client;
+            let (node, cluster, identity) = (&**id, &**cluster, self.peer.name());
+            let About { parameters, user_agent, .. } = &about;
+            debug!(node, cluster, identity, %parameters, user_agent, "stream opened");
+            self.listing.name(about);
         }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
@@ -445,6 +442,16 @@ impl Driver {
             (None, None) => {}
         }
         Ok(())
+    }
+
+    /// G1: what it means cannot be known, so the stream ends.
+    fn on_unreadable(&self, error: &SkimError) -> Status {
+        self.tell(Event::Unreadable(error));
+        let text = error.to_string();
+        match error {
+            SkimError::TypeUrlTooLong { .. } => Status::resource_exhausted(text),
+            SkimError::Malformed(_) | SkimError::NotUtf8 { .. } => Status::internal(text),
+        }
     }
 
     /// Whether others go first, who have nothing yet. Not before a client that has just come itself: it asks for one type
@@ -497,7 +504,6 @@ impl Driver {
             }
             // G15: the words of the client are for people, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
-                let detail = shortened(detail);
                 let r#type = type_url.message_name();
                 warn!(node = id, cluster, r#type, %nonce, detail, "NACK: the client rejected configuration");
             }

@@ -58,7 +58,7 @@ use xds_proto::service::{ADS, SERVICES};
 use crate::driver::Protocol;
 use crate::follow::follow;
 use crate::observe::{ConnectionEnd, Event, Observer};
-use crate::skim::Client;
+use crate::skim::{Client, SkimError};
 
 use cache::CacheCollector;
 use propagation::Propagation;
@@ -172,6 +172,10 @@ impl Metrics {
             StreamError::FellBehind { .. } => ("limit", Some("removals")),
             _ => ("other", None),
         };
+        self.count_refusal(reason, limit);
+    }
+
+    fn count_refusal(&self, reason: &'static str, limit: Option<&'static str>) {
         self.refused.get_or_create_owned(&ReasonLabel { reason }).inc();
         if let Some(limit) = limit {
             self.limit_hit(limit, 1);
@@ -208,6 +212,13 @@ impl Observer for Metrics {
                 self.refused.get_or_create_owned(&ReasonLabel { reason }).inc();
             }
             Event::TooManyStreams => self.limit_hit("streams", 1),
+            Event::Unreadable(error) => {
+                let (reason, limit) = match error {
+                    SkimError::TypeUrlTooLong { .. } => ("limit", Some("type_url")),
+                    SkimError::Malformed(_) | SkimError::NotUtf8 { .. } => ("malformed", None),
+                };
+                self.count_refusal(reason, limit);
+            }
             Event::RequestTooLarge => self.limit_hit("request_bytes", 1),
             Event::RequestTimeout => self.limit_hit("request_time", 1),
             Event::ConnectionEnded(end) => {
@@ -237,5 +248,14 @@ impl StreamLabels {
 }
 
 /// What a client can want too much of; all of them count from zero.
-const LIMITS: [&str; 7] =
-    ["streams", "request_bytes", "request_time", "names", "parameters", "types", "removals"];
+const LIMITS: [&str; 9] = [
+    "streams",
+    "request_bytes",
+    "request_time",
+    "type_url",
+    "names",
+    "parameters",
+    "types",
+    "removals",
+    "invalid_names",
+];

@@ -9,7 +9,7 @@ use xds_core::server::{Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
 use crate::driver::Protocol;
-use crate::skim::Client;
+use crate::skim::{Client, SkimError};
 
 /// Is told what happens on the streams of a server: a hook for metrics.
 ///
@@ -85,6 +85,8 @@ pub enum Event<'a> {
     RequestTimeout,
     /// The server ended a connection, or did not take it.
     ConnectionEnded(ConnectionEnd),
+    /// A request could not be read; the stream ends with this (G1).
+    Unreadable(&'a SkimError),
 }
 
 /// Why a server ended a connection or did not take it, as far as the peer is the cause.
@@ -131,28 +133,5 @@ impl ConnectionEnd {
             Self::TooManyConnections => "connections",
             Self::TooManyOfAddress => "address_connections",
         }
-    }
-}
-
-/// The first part of a client's words (G15), cut between characters.
-pub(crate) fn shortened(text: &str) -> &str {
-    let end = (0..=DETAIL_LIMIT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    &text[..end.unwrap_or_default()]
-}
-
-/// Of what a client says about a rejected response, this much is logged and kept.
-const DETAIL_LIMIT_BYTES: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn g15_the_words_of_a_client_are_cut_between_characters() {
-        assert_eq!(shortened("bad"), "bad");
-        let long = "é".repeat(DETAIL_LIMIT_BYTES);
-        assert_eq!(shortened(&long).len(), DETAIL_LIMIT_BYTES);
-        let odd = format!("x{long}");
-        assert_eq!(shortened(&odd).len(), DETAIL_LIMIT_BYTES - 1);
     }
 }

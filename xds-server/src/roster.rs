@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use xds_core::server::{TypeReport, Verdict};
-use xds_core::{ClientName, Parameters, TypeUrl, Watch};
+use xds_core::{Access, ClientName, Parameters, TypeUrl, Watch, shortened};
 
-use crate::observe::{Event, shortened};
+use crate::observe::Event;
 use crate::peer::Peer;
+use crate::skim::Client;
 
 /// All streams of a server.
 #[derive(Debug, Default)]
@@ -75,8 +76,35 @@ pub(crate) struct About {
     pub(crate) user_agent: String,
     /// What it showed, beside what it says.
     pub(crate) peer: Peer,
-    /// Derived from its node (T46).
+    /// Derived from its node (T46), as far as they are shown.
     pub(crate) parameters: Parameters,
+}
+
+impl About {
+    /// Whose stream it is, as it is shown.
+    pub(crate) fn of(client: &Client, access: Option<&Access>, peer: &Peer) -> Self {
+        let parameters = match access {
+            Some(access) => shown(&access.overlay(&client.parameters)),
+            None => shown(&client.parameters),
+        };
+        Self { client: client.name(), user_agent: client.user_agent.clone(), peer: peer.clone(), parameters }
+    }
+}
+
+/// As many parameters as fit, as they are logged and listed: a node may have megabytes of metadata.
+fn shown(parameters: &Parameters) -> Parameters {
+    let len: usize = parameters.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if len <= PARAMETERS_SHOWN_BYTES {
+        return parameters.clone();
+    }
+    let short = parameters
+        .iter()
+        .map(|(key, value)| [key, value].map(|text| shortened(text, PARAMETER_SHOWN_BYTES).into_owned()));
+    let fits = short.scan(0, |sum, [key, value]| {
+        *sum += key.len() + value.len();
+        (*sum <= PARAMETERS_SHOWN_BYTES).then_some((key, value))
+    });
+    fits.collect()
 }
 
 /// What a stream rejected last.
@@ -272,7 +300,7 @@ impl Listing {
                 }
             }
             Event::Answered(Verdict::Nacked { type_url, detail, .. }) => {
-                let (type_url, detail) = (type_url.clone(), shortened(detail).into());
+                let (type_url, detail) = (type_url.clone(), detail.as_str().into());
                 let nack = LastNack { type_url, detail, at: SystemTime::now(), is_followed_by_ack: false };
                 stream.desk().last_nack = Some(nack);
                 stream.nacked.fetch_add(1, Ordering::Release);
@@ -295,6 +323,11 @@ impl Listing {
         std::mem::take(&mut self.stream.desk().asks)
     }
 }
+
+/// Of the parameters of one client, in all.
+const PARAMETERS_SHOWN_BYTES: usize = 4096;
+/// Of a key or a value, where not all of them fit.
+const PARAMETER_SHOWN_BYTES: usize = 256;
 
 /// Less is not worth a wait.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(100);

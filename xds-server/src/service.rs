@@ -19,7 +19,7 @@ use tonic::transport::server::{Connected, TcpIncoming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use xds_core::server::{Service, StreamConfig};
-use xds_core::{Cache, ParameterMapping, Snapshot};
+use xds_core::{Cache, ParameterMapping, Snapshot, shortened};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
@@ -372,13 +372,18 @@ async fn synced(cache: &Cache) {
 /// How long streams that were told of their end may take to say so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// Of a path at which there is nothing.
+const PATH_SHOWN_BYTES: usize = 256;
+
 /// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is not found.
 async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body::Body> {
     let content_type = request.headers().get(http::header::CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
         return Status::unimplemented("").into_http();
     }
-    let mut response = Response::new(format!("nothing is served at {}\n", request.uri().path()).into());
+    let mut response = Response::new(
+        format!("nothing is served at {}\n", shortened(request.uri().path(), PATH_SHOWN_BYTES)).into(),
+    );
     *response.status_mut() = http::StatusCode::NOT_FOUND;
     response
 }

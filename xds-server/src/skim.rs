@@ -13,7 +13,7 @@ use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
 use xds_core::subscription::{Asked, Locator};
-use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName};
+use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName, shortened};
 
 use lists::List;
 
@@ -21,7 +21,8 @@ pub use lists::Lists;
 
 mod lists;
 
-/// Who is at the other end of a stream, in its own words.
+/// Who is at the other end of a stream, in its own words: 512 bytes of each at most, as
+/// [`shortened`] has it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Client {
     /// `node.id`.
@@ -86,6 +87,14 @@ pub enum SkimError {
     NotUtf8 {
         /// The number of the field in its message.
         field: u32,
+    },
+    /// G9: no message has such a name.
+    #[error("a type URL of {len} bytes exceeds the limit of {limit}")]
+    TypeUrlTooLong {
+        /// How long it is.
+        len: usize,
+        /// What is allowed.
+        limit: usize,
     },
 }
 
@@ -172,7 +181,7 @@ impl Skimmer {
                 1 => request.version_info = text(field, bytes)?.to_owned(),
                 2 => self.read_node(bytes)?,
                 3 => names.add(before.len() - rest.len(), rest),
-                4 => request.type_url = text(field, bytes)?.to_owned(),
+                4 => request.type_url = type_url(field, bytes)?,
                 5 => request.response_nonce = Nonce::parse(text(field, bytes)?),
                 6 => request.error_detail = Some(status_message(bytes)?),
                 7 => locators.add(before.len() - rest.len(), rest),
@@ -214,7 +223,7 @@ impl Skimmer {
             let Some((field, bytes)) = next_field(&mut rest)? else { continue };
             match field {
                 1 => self.read_node(bytes)?,
-                2 => request.type_url = text(field, bytes)?.to_owned(),
+                2 => request.type_url = type_url(field, bytes)?,
                 3 | 8 => subscribe.add(before.len() - rest.len(), rest),
                 4 | 9 => unsubscribe.add(before.len() - rest.len(), rest),
                 5 => {
@@ -246,9 +255,9 @@ impl Skimmer {
         let mut client = Client { parameters: self.mapping.derive(bytes)?, ..Client::default() };
         for field in fields(bytes) {
             match field? {
-                (1, bytes) => text(1, bytes)?.clone_into(&mut client.id),
-                (2, bytes) => text(2, bytes)?.clone_into(&mut client.cluster),
-                (6, bytes) => text(6, bytes)?.clone_into(&mut client.user_agent),
+                (1, bytes) => client.id = said(1, bytes)?,
+                (2, bytes) => client.cluster = said(2, bytes)?,
+                (6, bytes) => client.user_agent = said(6, bytes)?,
                 (10, bytes) => client.supports_ttl |= is_ttl_feature(bytes),
                 _ => {}
             }
@@ -277,6 +286,15 @@ fn is_ttl_feature(feature: &[u8]) -> bool {
 /// The tags of the two lists of a `DiscoveryRequest`, as every encoder writes them.
 const NAMES_TAG: u8 = 3 << 3 | 2;
 const LOCATORS_TAG: u8 = 7 << 3 | 2;
+
+/// Of what a client says about a rejected response, this much is logged and kept (G15).
+pub const DETAIL_LIMIT_BYTES: usize = 4096;
+
+/// Of an id, a cluster and a user agent this much is kept; the longest that are seen are names of pods with those of their namespaces.
+pub const SAID_LIMIT_BYTES: usize = 512;
+
+/// The longest type URL that a request may have (G9); those that exist have some 100 bytes.
+pub const TYPE_URL_LIMIT_BYTES: usize = 1024;
 
 /// How much of a node is compared with the one before.
 const NODE_HASHED_BYTES: usize = 1024;
@@ -318,9 +336,23 @@ fn locator(message: &[u8]) -> Result<Locator, SkimError> {
     Ok(Locator { name: name.into(), parameters: parameters.into_iter().collect() })
 }
 
-/// The message of a `google.rpc.Status`.
+/// The message of a `google.rpc.Status`, as much of it as is logged and kept (G15).
 fn status_message(bytes: &[u8]) -> Result<String, SkimError> {
-    Ok(text_pair(bytes)?.1.to_owned())
+    Ok(shortened(text_pair(bytes)?.1, DETAIL_LIMIT_BYTES).into_owned())
+}
+
+/// What a client says of itself, for logs, lists and whoever is asked what it may read.
+fn said(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
+    Ok(shortened(text(field, bytes)?, SAID_LIMIT_BYTES).into_owned())
+}
+
+/// A stream keeps and names the types that it was asked for, so one that cannot be is not taken up.
+fn type_url(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
+    let (text, limit) = (text(field, bytes)?, TYPE_URL_LIMIT_BYTES);
+    if text.len() > limit {
+        return Err(SkimError::TypeUrlTooLong { len: text.len(), limit });
+    }
+    Ok(text.to_owned())
 }
 
 /// The strings in fields 1 and 2 of a message; the last of each wins.
@@ -574,6 +606,36 @@ mod tests {
             error_detail: None,
         };
         assert_eq!(skimmer().delta(&message.encode_to_vec()), Ok(expected));
+    }
+
+    #[test]
+    fn g15_what_a_client_says_is_kept_in_part_and_long_ids_that_differ_stay_apart() {
+        let long = |end: &str| "x".repeat(1_000_000) + end;
+        let client = |end: &str| {
+            let node =
+                Node { id: long(end), cluster: long(end), user_agent_name: long(end), ..Node::default() };
+            let error_detail = Some(Status { message: long(end), ..Status::default() });
+            let mut skimmer = skimmer();
+            let request = DiscoveryRequest { node: Some(node), error_detail, ..request(&[]) };
+            let read = skimmer.sotw(&request.encode_to_vec()).unwrap();
+            assert!(read.error_detail.unwrap().len() <= DETAIL_LIMIT_BYTES);
+            skimmer.client.unwrap()
+        };
+        let (one, other) = (client("1"), client("2"));
+        for text in [&one.id, &one.cluster, &one.user_agent] {
+            assert!(text.len() <= SAID_LIMIT_BYTES && text.contains("1000001 bytes"), "{text}");
+        }
+        assert_ne!(one.name(), other.name());
+    }
+
+    #[test]
+    fn g9_a_type_url_that_no_message_has_is_refused() {
+        let message = DiscoveryRequest { type_url: "t".repeat(1025), ..request(&[]) };
+        let refused = Err(SkimError::TypeUrlTooLong { len: 1025, limit: 1024 });
+        assert_eq!(skimmer().sotw(&message.encode_to_vec()), refused);
+        let message =
+            DeltaDiscoveryRequest { type_url: message.type_url, ..DeltaDiscoveryRequest::default() };
+        assert!(matches!(skimmer().delta(&message.encode_to_vec()), Err(SkimError::TypeUrlTooLong { .. })));
     }
 
     #[test]

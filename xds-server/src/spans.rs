@@ -8,7 +8,6 @@ use tracing::{Level, Span, debug_span, enabled};
 use xds_core::{Cache, ClientName, Commit, Decided, Outcome, Revision, TypeUrl};
 
 use crate::follow::{Lost, Trail, follow};
-use crate::observe::shortened;
 
 /// Makes a span of each commit that concerns anybody, for those who trace: to be spawned, once. It ends with the cache, which it
 /// does not keep.
@@ -91,7 +90,7 @@ impl Trail for Spans {
             }
             Outcome::Nacked { detail, .. } => {
                 span.record("outcome", "nacked");
-                span.record("detail", shortened(detail));
+                span.record("detail", &**detail);
                 span.record("otel.status_code", "ERROR");
                 of_commit.nacked += 1;
             }

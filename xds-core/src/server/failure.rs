@@ -3,6 +3,7 @@
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
+use crate::shortened::shortened;
 
 /// One entry of `resource_errors`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +17,9 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(name: ResourceName, code: Code, message: impl Into<String>) -> Self {
-        Self { name, constraints: Constraints::NONE, code, message: message.into() }
+        // It may quote what the client said.
+        let message = shortened(&message.into(), MESSAGE_LIMIT_BYTES).into_owned();
+        Self { name, constraints: Constraints::NONE, code, message }
     }
 
     /// W2, G8: no resource can have the name.
@@ -29,13 +32,14 @@ impl Failure {
         Self::invalid(type_url, name, "has a parameter whose key has control characters")
     }
 
-    /// The name stands in the error anyway, so a long one is cut in the text.
     fn invalid(type_url: &TypeUrl, name: ResourceName, why: &str) -> Self {
-        let end = name.as_str().floor_char_boundary(SHOWN_BYTES);
-        let message = format!("{} {:?} {why}", type_url.message_name(), &name.as_str()[..end]);
+        let shown = shortened(name.as_str(), NAME_LIMIT_BYTES);
+        let message = format!("{} {shown:?} {why}", type_url.message_name());
         Self::new(name, Code::INVALID_ARGUMENT, message)
     }
 }
 
-/// How much of a name is shown.
-const SHOWN_BYTES: usize = 256;
+/// How much of a name is shown; the error holds all of it anyway.
+const NAME_LIMIT_BYTES: usize = 256;
+/// What a client is told of one name.
+const MESSAGE_LIMIT_BYTES: usize = 1024;

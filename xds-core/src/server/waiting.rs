@@ -100,7 +100,7 @@ impl<O: Owed> Types<O> {
                 _ if waiting.is_told || is_state || has_to_wait => {}
                 Gate::Open => {
                     waiting.is_told = true;
-                    let text = format!("{} is not known yet: its source did not answer", locator.name);
+                    let text = format!("{:?} is not known yet: its source did not answer", locator.name);
                     owed.refuse(progress.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
                 until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),

@@ -1,0 +1,71 @@
+//! What clients can do to the log of `xds serve`.
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+use xds_proto::envoy::config::core::v3::Node;
+use xds_proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use xds_proto::google::rpc;
+use xds_proto::type_url::CLUSTER;
+
+use super::{LONG, Scratch, Serving};
+
+/// A SotW client of all clusters that rejects what it is sent.
+struct Rejecting {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+}
+
+impl Rejecting {
+    async fn new(serving: &Serving, node: Node) -> Self {
+        let uri = format!("http://{}", serving.address());
+        let channel = Channel::from_shared(uri).unwrap().connect().await.unwrap();
+        let (requests, receiver) = mpsc::channel(8);
+        let request =
+            DiscoveryRequest { node: Some(node), type_url: CLUSTER.into(), ..DiscoveryRequest::default() };
+        requests.send(request).await.unwrap();
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let responses = client.stream_aggregated_resources(ReceiverStream::new(receiver)).await.unwrap();
+        Self { requests, responses: responses.into_inner() }
+    }
+
+    async fn reject(&mut self, message: &str) {
+        let response = tokio::time::timeout(LONG, self.responses.message()).await.expect("a response");
+        let error_detail = Some(rpc::Status { code: 3, message: message.into(), details: Vec::new() });
+        let request = DiscoveryRequest {
+            type_url: CLUSTER.into(),
+            response_nonce: response.unwrap().unwrap().nonce,
+            error_detail,
+            ..DiscoveryRequest::default()
+        };
+        self.requests.send(request).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
+    let scratch = Scratch::with_cluster("long-lines");
+    let serving = Serving::start(
+        scratch.xds("serve").args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", "xds=debug,xds_server=debug"),
+    );
+    let huge = "x".repeat(900_000);
+    let node = Node {
+        id: format!("edge-{huge}"),
+        cluster: huge.clone(),
+        user_agent_name: huge.clone(),
+        ..Node::default()
+    };
+    let mut client = Rejecting::new(&serving, node).await;
+    client.reject(&huge).await;
+    let mut lines = serving.until("NACK: the client rejected");
+    assert!(lines.last().unwrap().contains("node=\"edge-xxx"));
+    // A request that is malformed, and a type that cannot be.
+    let request = DiscoveryRequest { type_url: format!("a/{huge}"), ..DiscoveryRequest::default() };
+    client.requests.send(request).await.unwrap();
+    lines.extend(serving.until("stream ended"));
+    for line in lines {
+        assert!(line.len() < 8 << 10, "{} bytes: {line:.200}", line.len());
+    }
+}
