@@ -11,10 +11,11 @@
 //! | 304 | the `version_info` of the request is that of what it selects |
 //! | 400 | no `DiscoveryRequest` of the type, or a name that no resource can have |
 //! | 403 | the client may not read this, or is a web page: of another site, perhaps, whose name points here (DNS rebinding) |
+//! | 408 | the body did not come within 30 s |
 //! | 404, 405 | another path, another method than POST |
 //! | 413 | more bytes, names or parameters than allowed |
 //! | 500 | a resource that JSON cannot carry. Left out it would count as deleted, so the client keeps what it has |
-//! | 503 | no source has said yet what exists (G13); `Retry-After` says when to ask again |
+//! | 503 | no source has said yet what exists (G13), or unread answers fill the budget; `Retry-After` says when to ask again |
 //!
 //! From 400 on, the body of an answer about a request is `{"code": .., "message": ".."}` with a code of gRPC. There is no
 //! delta and no ADS, and no order between types: each of them is polled for itself.
@@ -42,25 +43,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Extension, State};
+use axum::body::Body;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{Router, post};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
+use tokio_stream::StreamExt as _;
 use xds_core::server::{Next, Service, SotwStream};
-use xds_core::{Cache, Snapshot, TypeUrl, Watch};
+use xds_core::{Access, Cache, Snapshot, TypeUrl, Version, Watch};
 use xds_proto::service::SERVICES;
-use xds_server::skim::Skimmer;
+use xds_server::skim::{Client as StreamClient, Skimmer};
 use xds_server::{Peer, ServerConfig, Stopping};
 
 use crate::folder::Descriptors;
 use answer::Answer;
+use answers::{Made, Room};
 use refusal::Refusal;
 
+pub use answers::Answers;
+
 mod answer;
+mod answers;
 mod json;
 mod refusal;
 
@@ -77,8 +82,13 @@ pub struct RestConfig {
     /// default `request_timeout`.
     pub sync_wait: Duration,
     /// The largest answer. Default 64 MiB, twice what Envoy takes. As many answers as there are processors are made at a
-    /// time, and each is whole in memory until its client has read it.
+    /// time, and each is whole in memory until its clients have read it.
     pub answer_limit_bytes: usize,
+    /// How long a client may take to read its answer; then the answer is given up. Default 60 s: a client waits for the whole
+    /// of it no longer than its own request timeout.
+    pub answer_timeout: Duration,
+    /// What requests and answers take in all. Default 256 MiB. Polls of the same content share an answer.
+    pub answers: Arc<Answers>,
 }
 
 impl Default for RestConfig {
@@ -88,13 +98,14 @@ impl Default for RestConfig {
             hold: Duration::ZERO,
             sync_wait: Duration::from_millis(500),
             answer_limit_bytes: 64 << 20,
+            answer_timeout: Duration::from_secs(60),
+            answers: Answers::new(256 << 20),
         }
     }
 }
 
 /// The paths, for [`Server::with_routes`](crate::Server::with_routes). Resources become JSON by these descriptors.
 pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConfig) -> Router {
-    let body_limit = DefaultBodyLimit::max(config.server.request_limit_bytes);
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let (conversions, last_failure) = (Arc::new(Semaphore::new(processors)), Mutex::default());
     let door = Arc::new(Door { cache, descriptors, config, conversions, last_failure });
@@ -103,7 +114,7 @@ pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConf
         let entrance = Entrance { door: Arc::clone(&door), type_url: type_url.into() };
         router.route(path, post(poll).with_state(entrance))
     };
-    paths.fold(Router::new(), add).layer(body_limit)
+    paths.fold(Router::new(), add)
 }
 
 /// What all paths share.
@@ -129,19 +140,18 @@ async fn poll(
     stopping: Option<Extension<Stopping>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Response {
-    let answered = match body {
-        // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing: Envoy sends that of a cluster.
-        _ if headers.contains_key(header::ORIGIN) => Err(Refusal::WebPage),
-        Ok(body) => {
-            let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-            entrance.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await
-        }
-        Err(rejection) => Err(Refusal::of_body(&rejection, &entrance.door.config.server)),
+    // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing: Envoy sends that of a cluster.
+    let answered = if headers.contains_key(header::ORIGIN) {
+        Err(Refusal::WebPage)
+    } else {
+        let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
+        entrance.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await
     };
+    let RestConfig { answers, answer_timeout, .. } = &entrance.door.config;
     match answered {
-        Ok(Some(json)) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Ok(Some(made)) => made.respond(Arc::clone(answers), *answer_timeout),
         Ok(None) => StatusCode::NOT_MODIFIED.into_response(),
         Err(refusal) => {
             entrance.log(&refusal);
@@ -154,23 +164,53 @@ impl Entrance {
     /// The body of a response; `None` when the client has what there is.
     async fn answer(
         &self,
-        body: Bytes,
+        body: Body,
         peer: &Peer,
         stopping: Option<Stopping>,
-    ) -> Result<Option<Vec<u8>>, Refusal> {
-        let mut poll = Poll::new(&self.door, &self.type_url, peer, &body)?;
-        // An Envoy lists all its extensions in it; a held poll need not keep them.
-        drop(body);
+    ) -> Result<Option<Arc<Made>>, Refusal> {
+        let mut poll = {
+            // An Envoy lists all its extensions in it; a held poll need not keep them.
+            let (body, _room) = self.read(body).await?;
+            Poll::new(&self.door, &self.type_url, peer, &body)?
+        };
         let Some(snapshot) = poll.wait(&self.door.config, stopping).await? else { return Ok(None) };
+        poll.authorize_again(&self.door.config.server, peer)?;
         let answer = poll.answer(&snapshot)?;
         let permit = Arc::clone(&self.door.conversions).acquire_owned().await;
         let door = Arc::clone(&self.door);
         // Some hundred milliseconds for 10,000 clusters.
         let converted = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            answer.to_json(&door.descriptors, &snapshot, door.config.answer_limit_bytes)
+            let Answer { version, type_url, .. } = &answer;
+            let wire = answer.wire();
+            let key = (type_url.clone(), version.clone(), Version::of_payload(&wire));
+            let RestConfig { answers, answer_limit_bytes, .. } = &door.config;
+            let make =
+                |room: &mut _| answer.to_json(wire, &door.descriptors, &snapshot, *answer_limit_bytes, room);
+            answers.shared(key, make)
         });
         Ok(Some(converted.await??))
+    }
+
+    /// The body of a request, and the room that it takes.
+    async fn read(&self, body: Body) -> Result<(Vec<u8>, Room), Refusal> {
+        let RestConfig { server, answers, .. } = &self.door.config;
+        let (limit, mut room) = (server.request_limit_bytes, answers.room());
+        let mut chunks = body.into_data_stream();
+        let read = async {
+            let mut body = Vec::new();
+            while let Some(chunk) = chunks.next().await {
+                let chunk = chunk.map_err(|error| Refusal::Body(error.to_string()))?;
+                if body.len() + chunk.len() > limit {
+                    return Err(Refusal::BodyTooLarge { limit });
+                }
+                body.extend_from_slice(&chunk);
+                room.grow_to(body.len())?;
+            }
+            Ok(body)
+        };
+        let read = tokio::time::timeout(BODY_WAIT, read).await;
+        Ok((read.map_err(|_| Refusal::BodyTooLate { limit: BODY_WAIT })??, room))
     }
 
     fn log(&self, refusal: &Refusal) {
@@ -196,6 +236,8 @@ struct Poll {
     type_url: TypeUrl,
     /// The version that the client has.
     version: String,
+    client: StreamClient,
+    access: Option<Arc<Access>>,
 }
 
 impl Poll {
@@ -211,18 +253,23 @@ impl Poll {
         let service = Service::Single(type_url.clone());
         let mut machine = SotwStream::new(Arc::clone(&watch), service, stream.clone());
         let client = skimmer.client().cloned().unwrap_or_default();
-        let access = door.config.server.access(peer, &client);
-        if let Some(access) = access.map_err(|status| Refusal::Denied(status.message().to_owned()))? {
-            machine.on_access(access);
+        let access = authorize(&door.config.server, peer, &client)?;
+        if let Some(access) = &access {
+            machine.on_access(Arc::clone(access));
         }
         // T46.
-        machine.on_node(client.parameters);
+        machine.on_node(client.parameters.clone());
         let names_something = request.asked.as_ref().is_some_and(|asked| !asked.is_empty());
         machine.on_request(Duration::ZERO, request)?;
         if names_something && !machine.is_subscribed(type_url) {
             return Err(Refusal::NothingLeft);
         }
-        Ok(Self { machine, watch, type_url: type_url.clone(), version })
+        Ok(Self { machine, watch, type_url: type_url.clone(), version, client, access })
+    }
+
+    /// A poll may be held for longer than a policy, or the certificate of its client, lasts.
+    fn authorize_again(&self, config: &ServerConfig, peer: &Peer) -> Result<(), Refusal> {
+        if authorize(config, peer, &self.client)? == self.access { Ok(()) } else { Err(Refusal::OtherAccess) }
     }
 
     /// Waits for content that the client lacks. `None` when there is none.
@@ -270,6 +317,18 @@ impl Poll {
         Ok(Answer { version: version.to_string(), type_url: self.type_url, bodies })
     }
 }
+
+fn authorize(
+    config: &ServerConfig,
+    peer: &Peer,
+    client: &StreamClient,
+) -> Result<Option<Arc<Access>>, Refusal> {
+    let access = config.access(peer, client);
+    access.map_err(|status| Refusal::Denied(status.message().to_owned()))
+}
+
+/// How long the body of a request may take to come.
+const BODY_WAIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

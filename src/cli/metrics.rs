@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use xds::client::prometheus::{self as client, Target, register_proxy};
 use xds::client::proxy::Proxy;
 use xds::metrics::{Metrics, Registry};
+use xds::rest::Answers;
 use xds::{Cache, Reloads, ServerConfig, Tls};
 
 use super::listen::Files;
@@ -42,6 +43,29 @@ pub(super) fn watch_sources(registry: &mut Registry, folder: Option<Arc<Reloads>
     let sources = Sources { folder, tls, policy };
     if !sources.all().is_empty() {
         registry.register_collector(Box::new(sources));
+    }
+}
+
+/// What clients that poll cost.
+pub(super) fn watch_polls(registry: &mut Registry, answers: Arc<Answers>) {
+    registry.register_collector(Box::new(Polls(answers)));
+}
+
+#[derive(Debug)]
+struct Polls(Arc<Answers>);
+
+impl Collector for Polls {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) = ("xds_rest_bytes", "Bytes of requests and of answers that wait for their clients");
+        let gauge = ConstGauge::new(i64::try_from(self.0.bytes()).unwrap_or(i64::MAX));
+        gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        let (name, help) =
+            ("xds_rest_polls_refused", "Polls that were answered 503, as the limit of bytes was reached");
+        let counter = ConstCounter::new(self.0.refused());
+        counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        let (name, help) = ("xds_rest_answers_given_up", "Answers that their clients did not take in time");
+        let counter = ConstCounter::new(self.0.given_up());
+        counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 }
 

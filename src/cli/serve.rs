@@ -7,7 +7,7 @@ use clap::Args;
 use xds::admin::Admin as Page;
 use xds::folder::{Folder, domains};
 use xds::metrics::Registry;
-use xds::rest::{self, RestConfig};
+use xds::rest::{self, Answers, RestConfig};
 use xds::{Cache, Server, ServerConfig, Snapshot};
 
 use super::admin::Admin;
@@ -48,6 +48,11 @@ pub(super) struct Serve {
     /// Keep it below the request timeout of all clients: that of Envoy is 1 second, unless request_timeout says more.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     rest_hold: u32,
+    /// Bytes of requests and answers over REST that are kept at a time; a poll that needs more is answered 503
+    ///
+    /// Polls of the same content share one answer. A client that has not read its answer after 60 s is given up.
+    #[arg(long, value_name = "BYTES", default_value = "268435456", value_parser = count)]
+    rest_limit: usize,
     /// How to write log lines; RUST_LOG says which (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -101,7 +106,8 @@ impl Serve {
         port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
         let health = health::routes(ready(&cache));
-        let routes = self.rest(&folder, &cache, config.clone()).merge(health.clone());
+        let answers = Answers::new(self.rest_limit);
+        let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
         let reloads = Arc::clone(folder.reloads());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
         self.log_format.announce(&format!("listening on {bound_to}"));
@@ -110,6 +116,7 @@ impl Serve {
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, Some(reloads), port.files());
+            metrics::watch_polls(&mut registry, answers);
         }
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));
@@ -124,9 +131,15 @@ impl Serve {
         Page::new(cache).with_domains(move || domains(&folder))
     }
 
-    fn rest(&self, folder: &Folder, cache: &Arc<Cache>, server: ServerConfig) -> axum::Router {
-        let hold = Duration::from_secs(self.rest_hold.into());
-        let config = RestConfig { server, hold, ..RestConfig::default() };
+    fn rest(
+        &self,
+        folder: &Folder,
+        cache: &Arc<Cache>,
+        server: ServerConfig,
+        answers: &Arc<Answers>,
+    ) -> axum::Router {
+        let (hold, answers) = (Duration::from_secs(self.rest_hold.into()), Arc::clone(answers));
+        let config = RestConfig { server, hold, answers, ..RestConfig::default() };
         rest::routes(Arc::clone(cache), Arc::clone(folder.descriptors()), config)
     }
 }

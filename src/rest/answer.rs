@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use prost_reflect::prost::Message;
-use prost_reflect::prost::bytes::BytesMut;
+use prost_reflect::prost::bytes::{Bytes, BytesMut};
 use serde_json::json;
 use xds_core::server::Body;
 use xds_core::{ResourceName, Snapshot, TypeUrl};
@@ -11,6 +11,7 @@ use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource};
 use xds_proto::type_url;
 
+use super::answers::Room;
 use super::json;
 use super::refusal::Refusal;
 use crate::folder::Descriptors;
@@ -27,18 +28,21 @@ impl Answer {
     /// S41: the `DiscoveryResponse` in proto3 JSON, made from the bytes that a stream would send.
     ///
     /// # Errors
-    /// The first resource that JSON cannot carry, or that there are too many.
+    /// The first resource that JSON cannot carry, or that there are too many, by themselves or beside other answers.
     pub(super) fn to_json(
         &self,
+        wire: Bytes,
         descriptors: &Descriptors,
         snapshot: &Snapshot,
         limit: usize,
+        room: &mut Room,
     ) -> Result<Vec<u8>, Refusal> {
         let head = json!({ "versionInfo": self.version, "typeUrl": self.type_url.as_str() });
         let mut text = head.to_string().into_bytes();
         text.pop();
         text.extend_from_slice(b",\"resources\":[");
-        for (at, any) in self.resources().into_iter().enumerate() {
+        let response = DiscoveryResponse::decode(wire).expect("a machine sends fields of a response");
+        for (at, any) in response.resources.into_iter().enumerate() {
             if at > 0 {
                 text.push(b',');
             }
@@ -50,18 +54,19 @@ impl Answer {
             if text.len() > limit {
                 return Err(Refusal::AnswerTooLarge { type_url: self.type_url.clone(), limit });
             }
+            room.grow_to(text.len())?;
         }
         text.extend_from_slice(b"]}");
         Ok(text)
     }
 
-    fn resources(&self) -> Vec<Any> {
+    /// The bytes that a stream would send.
+    pub(super) fn wire(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.bodies.iter().map(|body| body.len()).sum());
         for chunk in self.bodies.iter().flat_map(|body| body.chunks()) {
             bytes.extend_from_slice(chunk);
         }
-        let response = DiscoveryResponse::decode(bytes.freeze());
-        response.expect("a machine sends fields of a response").resources
+        bytes.freeze()
     }
 
     /// The name of a resource, for people. Its payload may be what cannot be read, so it is looked up.

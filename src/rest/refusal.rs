@@ -1,12 +1,12 @@
 //! Why a poll is not answered, as HTTP says it.
 
-use axum::extract::rejection::BytesRejection;
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use xds_core::server::StreamError;
 use xds_core::{ResourceName, TypeUrl, shortened};
-use xds_server::ServerConfig;
 use xds_server::skim::SkimError;
 
 use super::json::JsonError;
@@ -23,11 +23,19 @@ pub(super) enum Refusal {
     /// G9.
     #[error("the body exceeds the limit of {limit} bytes")]
     BodyTooLarge { limit: usize },
+    /// G9.
+    #[error("the body did not come within {limit:?}")]
+    BodyTooLate { limit: Duration },
+    /// Clients do not take their answers.
+    #[error("answers that wait for their clients exceed the limit of {limit} bytes: ask again")]
+    Busy { limit: usize },
     /// What would end a stream.
     #[error(transparent)]
     Request(#[from] StreamError),
     #[error("{0}")]
     Denied(String),
+    #[error("what this client may read has changed: ask again")]
+    OtherAccess,
     #[error("web pages are not answered: the request has an Origin")]
     WebPage,
     /// G8, G12: an answer without resources would say that the client is to delete what it has.
@@ -45,13 +53,6 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) fn of_body(rejection: &BytesRejection, config: &ServerConfig) -> Self {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLarge { limit: config.request_limit_bytes },
-            _ => Self::Body(rejection.body_text()),
-        }
-    }
-
     /// What is wrong, for the client and the log: as much of it as may quote the client.
     pub(super) fn text(&self) -> String {
         shortened(&self.to_string(), TEXT_LIMIT_BYTES).into_owned()
@@ -74,9 +75,11 @@ impl Refusal {
                 | StreamError::TooManyParameters { .. }
                 | StreamError::TooManyTypes { .. },
             ) => (StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
-            Self::NotSynced | Self::Request(StreamError::FellBehind { .. }) => {
-                (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE)
-            }
+            Self::BodyTooLate { .. } => (StatusCode::REQUEST_TIMEOUT, DEADLINE_EXCEEDED),
+            Self::NotSynced
+            | Self::Busy { .. }
+            | Self::OtherAccess
+            | Self::Request(StreamError::FellBehind { .. }) => (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Denied(_) | Self::WebPage => (StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::Request(_) => (StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::Resource { .. } | Self::AnswerTooLarge { .. } | Self::GivenUp(_) => {
@@ -105,6 +108,7 @@ const RETRY_AFTER_SECONDS: &str = "1";
 
 /// Codes of `google.rpc.Code`.
 const INVALID_ARGUMENT: i32 = 3;
+const DEADLINE_EXCEEDED: i32 = 4;
 const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const INTERNAL: i32 = 13;

@@ -34,7 +34,7 @@ fn entrance(cache: &Arc<Cache>, type_url: &str, config: RestConfig) -> Entrance 
 
 /// Answers as the path of a type does; no body is `null`.
 async fn answer(entrance: &Entrance, request: Value) -> (u16, HeaderMap, Value) {
-    let (state, body) = (State(entrance.clone()), Ok(request.to_string().into()));
+    let (state, body) = (State(entrance.clone()), request.to_string().into());
     let response = poll(state, None, None, HeaderMap::new(), body).await;
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
