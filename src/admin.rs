@@ -177,7 +177,8 @@ impl<S: Into<String>> FromIterator<S> for HostNames {
 
 /// Serves these routes over HTTP/1.1 until it is dropped, with all its connections.
 ///
-/// At the same time there are 512 connections at most; further ones wait. A client has 10 s to say what it wants.
+/// At the same time there are 512 connections at most; for a further one the oldest ends. A client has 10 s to say what it wants,
+/// and 10 s to read some of the answer.
 ///
 /// With a door, only who it lets in.
 pub async fn serve(

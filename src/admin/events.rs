@@ -26,7 +26,7 @@ pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut told, mut ticks_since) = (None, 0);
-    let events = IntervalStream::new(ticks).filter_map(move |_| {
+    let events = IntervalStream::new(ticks).take(TICKS).filter_map(move |_| {
         let _permit = &permit;
         let now = Marks::of(&shared);
         if told.as_ref() == Some(&now) {
@@ -68,6 +68,10 @@ impl Marks {
 
 /// Pages that listen at the same time.
 pub(super) const STREAMS_LIMIT: usize = 64;
+
+/// After so many ticks, 5 minutes, the page has to come back, which it does by itself: a place does not stay with one that nobody
+/// looks at, and whether it may look is asked again.
+const TICKS: usize = 600;
 
 /// How often there may be something new.
 const TICK: Duration = Duration::from_millis(500);

@@ -1,8 +1,9 @@
 //! Connections of the port.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,23 +15,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
-use xds_server::Peer;
+use xds_server::{Peer, TimedWrites};
 
 use super::Door;
 
 /// Takes connections for ever.
 pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Door>) -> Infallible {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_LIMIT));
-    let mut connections = JoinSet::new();
+    let mut connections = Connections::default();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.expect("the semaphore is never closed");
-        // Their results are of no use, but each takes room until it is taken.
-        while connections.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the admin port failed");
                 // Without file handles the next would fail as well.
@@ -41,8 +37,7 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
         // Events are small, and somebody waits for them.
         _ = stream.set_nodelay(true);
         let (routes, door) = (routes.clone(), door.clone());
-        connections.spawn(async move {
-            let _place = place;
+        connections.spawn(address, async move {
             let Some(door) = door else { return converse(stream, TowerToHyperService::new(routes)).await };
             match timeout(HEAD_WAIT, door.tls.accept_http1(stream)).await {
                 Ok(Ok((stream, peer))) if door.authorizer.may_inspect(&peer) => {
@@ -56,6 +51,43 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
                 Ok(Err(_)) | Err(_) => tracing::debug!("a handshake at the admin port failed"),
             }
         });
+    }
+}
+
+/// The connections that there are, the oldest first; all of them end when this is dropped.
+///
+/// Nobody waits for a place: whether a server is alive and ready has to be known while many connections do nothing, or take no
+/// answer. So the oldest one makes room, and a browser or a scraper that was the oldest connects again.
+#[derive(Debug, Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    in_order: VecDeque<(SocketAddr, AbortHandle)>,
+    warned_at: Option<Instant>,
+    ended: u64,
+}
+
+impl Connections {
+    fn spawn(&mut self, address: SocketAddr, connection: impl Future<Output = ()> + Send + 'static) {
+        // Their results are of no use, but each takes room until it is taken.
+        while self.tasks.try_join_next().is_some() {}
+        self.in_order.retain(|(_, task)| !task.is_finished());
+        if self.in_order.len() >= CONNECTIONS_LIMIT
+            && let Some((oldest, task)) = self.in_order.pop_front()
+        {
+            task.abort();
+            self.on_ended(oldest);
+        }
+        self.in_order.push_back((address, self.tasks.spawn(connection)));
+    }
+
+    /// Whoever does this does it often: one line a minute says so.
+    fn on_ended(&mut self, oldest: SocketAddr) {
+        self.ended += 1;
+        if self.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            self.warned_at = Some(Instant::now());
+            let (limit, ended) = (CONNECTIONS_LIMIT, self.ended);
+            tracing::warn!(%oldest, limit, ended, "the admin port has too many connections: the oldest ones are ended");
+        }
     }
 }
 
@@ -76,17 +108,21 @@ async fn converse(
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_WAIT)
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(TimedWrites::new(stream, HEAD_WAIT)), service)
         .await;
     if let Err(error) = served {
         tracing::trace!(%error, "a connection to the admin port ended");
     }
 }
 
+/// How often the log says that connections are ended for others.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
 /// Connections at the same time; a browser opens up to six for a page.
 const CONNECTIONS_LIMIT: usize = 512;
 
-/// How long a client may take to say what it wants, also on a connection that was used before.
+/// How long a client may take to say what it wants, also on a connection that was used before, and how long it may read nothing of
+/// its answer.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 
 /// How long nothing is accepted after the system refused a connection.

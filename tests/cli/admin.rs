@@ -83,3 +83,35 @@ fn an_admin_port_that_is_taken_or_open_to_others_is_refused_with_what_to_do() {
     assert_eq!(code, Some(2));
     assert!(text.contains("expected IP:PORT or none"), "{text}");
 }
+
+#[test]
+fn health_and_metrics_are_answered_while_the_port_is_full_of_connections_that_hang() {
+    let scratch = Scratch::with_cluster("admin-hangs");
+    let serving = scratch.serve(&[]);
+    let admin = serving.admin();
+    let hanging: Vec<_> = (0..600)
+        .map(|number| {
+            let mut stream = TcpStream::connect(admin).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            // Some say nothing, some not all, some ask for events, and some for much more than they read.
+            let asks = match number % 4 {
+                0 => String::new(),
+                1 => "GET / HTTP/1.1\r\nhost: loc".to_owned(),
+                2 => "GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
+                _ => "GET / HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(200),
+            };
+            _ = stream.write_all(asks.as_bytes());
+            stream
+        })
+        .collect();
+    for path in ["/healthz", "/readyz", "/readyz/CDS", "/metrics", "/healthz"] {
+        let mut stream = TcpStream::connect(admin).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.200}");
+    }
+    serving.until("the oldest ones are ended");
+    drop(hanging);
+}

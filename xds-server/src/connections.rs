@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 use crate::observe::ConnectionEnd;
 use crate::peer::{Identity, Peer};
 use crate::service::ServerConfig;
+use crate::timed_writes::TimedWrites;
 
 use activity::{Answer, Noticing, Phase, Times};
 use guests::{Guest, Guests};
@@ -218,7 +219,7 @@ impl<G> Connection<G> {
                 }
             })
         };
-        let io = Noticing::new(io, Arc::clone(&activity));
+        let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
         let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
@@ -338,3 +339,5 @@ const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
 const RETRY: Duration = Duration::from_millis(100);
 /// How long an idle connection has to leave by itself.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a peer may read nothing while something waits for it. Over HTTP/2 a probe without an answer ends it before.
+const UNREAD: Duration = Duration::from_secs(60);

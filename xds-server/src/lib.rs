@@ -66,6 +66,7 @@ mod service;
 pub mod skim;
 mod spans;
 mod storm;
+mod timed_writes;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -81,6 +82,7 @@ pub use reloads::Reloads;
 pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
+pub use timed_writes::TimedWrites;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;
