@@ -46,9 +46,16 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
     if is_foreign && header("sec-fetch-mode") != Some(b"navigate") {
         return Some((StatusCode::FORBIDDEN, "only pages of this port may ask\n").into_response());
     }
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = hosts.next();
+    // What stands between might go by one of them, and this by the other.
+    if hosts.next().is_some() {
+        return Some((StatusCode::BAD_REQUEST, "a request has one Host\n").into_response());
+    }
     // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks for health.
-    let host = request.headers().get(header::HOST)?;
-    let is_known = host.to_str().is_ok_and(|host| names.allow(host));
+    let is_known = host.is_none_or(|host| host.to_str().is_ok_and(|host| names.allow(host)));
+    // Of a request as a proxy gets it, the URI is what counts (RFC 9112, 3.2.2).
+    let is_known = is_known && request.uri().authority().is_none_or(|of| names.allow(of.as_str()));
     let text = "this host name is not one of those that were told (DNS rebinding): ask by IP address or localhost, or \
                 name it by --admin-host\n";
     (!is_known).then(|| (StatusCode::FORBIDDEN, text).into_response())

@@ -42,6 +42,12 @@ fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() 
     assert!(from("cross-site", "no-cors").contains("403") && from("same-site", "cors").contains("403"));
     assert!(from("cross-site", "navigate").contains("404") && from("same-origin", "cors").contains("404"));
     assert!(from("none", "navigate").contains("404"));
+    let two = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nhost: evil.example";
+    assert!(status(address, two).contains("400"));
+    let absolute =
+        |site: &str| status(address, &format!("GET http://{site}/nowhere HTTP/1.1\r\nhost: localhost"));
+    assert!(absolute("evil.example").contains("403") && absolute("127.0.0.1:1").contains("404"));
+    assert!(status(address, "GET http://evil.example/nowhere HTTP/1.0").contains("403"));
     // Of a load balancer that asks for health.
     assert!(status(address, "GET /nowhere HTTP/1.0").contains("404"));
 }
