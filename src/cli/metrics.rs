@@ -39,8 +39,7 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
 }
 
 /// What is read again while a server runs: whether the newest of it is in use.
-pub(super) fn watch_sources(registry: &mut Registry, folder: Option<Arc<Reloads>>, (tls, policy): Files) {
-    let sources = Sources { folder, tls, policy };
+pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
     if !sources.all().is_empty() {
         registry.register_collector(Box::new(sources));
     }
@@ -69,8 +68,9 @@ impl Collector for Polls {
     }
 }
 
-#[derive(Debug)]
-struct Sources {
+/// What is read again while a server runs.
+#[derive(Debug, Clone)]
+pub(super) struct Sources {
     folder: Option<Arc<Reloads>>,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
@@ -88,20 +88,26 @@ struct SourceOutcome {
 }
 
 impl Sources {
-    fn all(&self) -> Vec<(Source, &Reloads)> {
+    pub(super) fn new(folder: Option<Arc<Reloads>>, (tls, policy): Files) -> Self {
+        Self { folder, tls, policy }
+    }
+
+    /// With their names.
+    pub(super) fn all(&self) -> Vec<(&'static str, &Reloads)> {
         let Self { folder, tls, policy } = self;
         let all = [
             ("folder", folder.as_deref()),
             ("certificates", tls.as_deref().map(Tls::reloads)),
             ("policy", policy.as_deref().map(|policy| &policy.reloads)),
         ];
-        all.into_iter().filter_map(|(source, reloads)| Some((Source { source }, reloads?))).collect()
+        all.into_iter().filter_map(|(source, reloads)| Some((source, reloads?))).collect()
     }
 }
 
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let all = self.all();
+        let all: Vec<_> =
+            self.all().into_iter().map(|(source, reloads)| (Source { source }, reloads)).collect();
         let (name, help) = (
             "xds_source_last_reload_successful",
             "Whether the newest content of what is read again is in use",

@@ -112,7 +112,7 @@ impl PolicyFile {
     /// Reads the file again and again, for ever. A mistake leaves what was in use before.
     pub(super) async fn follow(self: Arc<Self>, every: Duration) {
         loop {
-            tokio::time::sleep(every).await;
+            self.reloads.due(every).await;
             match self.reload() {
                 Ok(true) => {
                     self.reloads.on_new();

@@ -20,8 +20,8 @@ use super::config::ConfigFile;
 use super::health;
 use super::listen::Listen;
 use super::mapping::Mapping;
-use super::metrics;
-use super::running::{LogFormat, shutdown};
+use super::metrics::{self, Sources};
+use super::running::{Hangups, LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
 use super::traces::{self, Traces};
@@ -33,6 +33,8 @@ mod status;
 /// A client that asks for what is at hand and for it by its constraints is answered at once. All else is asked for
 /// upstream, once for all that wait for it. When the upstream is away, clients keep what they have, and new ones get
 /// what is at hand.
+///
+/// SIGHUP has certificates and the policy read again at once.
 ///
 /// GET /proxy on the same port tells how upstreams and types stand, /readyz/CDS whether a type can be had.
 #[derive(Debug, Args)]
@@ -173,12 +175,21 @@ impl ProxyCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let _traces = self.traces.start(self.log_format, runtime.handle())?;
+        let hangups = {
+            let _runtime = runtime.enter();
+            Hangups::listen().map_err(Failure::System)?
+        };
         let bootstrap = self.bootstrap().map_err(|error| Failure::Proxy(ProxyError::Bootstrap(error)))?;
         let config = self.server_config()?;
-        runtime.block_on(self.serve(bootstrap, config))
+        runtime.block_on(self.serve(bootstrap, config, hangups))
     }
 
-    async fn serve(&self, bootstrap: Bootstrap, mut config: ServerConfig) -> Result<(), Failure> {
+    async fn serve(
+        &self,
+        bootstrap: Bootstrap,
+        mut config: ServerConfig,
+        hangups: Hangups,
+    ) -> Result<(), Failure> {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
         let mut registry = Registry::default();
         let recorder = metrics::upstream_recorder(&mut registry);
@@ -190,13 +201,15 @@ impl ProxyCommand {
         let admin = self.admin.open(&port).await?;
         port.apply(&mut config);
         let shutdown = shutdown().map_err(Failure::System)?;
+        let sources = Sources::new(None, port.files());
+        let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("in front of {}", servers.join(", then ")));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(proxy.cache());
         if admin.is_some() {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
-            metrics::watch_sources(&mut registry, None, port.files());
+            metrics::watch_sources(&mut registry, sources);
         }
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         config.add_observer(Arc::clone(&rejections));
@@ -214,7 +227,9 @@ impl ProxyCommand {
         let admin_routes = page.with_upstreams(upstreams).routes(server.clients()).merge(health);
         let admin_routes = admin_routes.merge(xds::metrics::routes(registry));
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
-        port.serve(server, shutdown).await
+        let served = port.serve(server, shutdown).await;
+        hangups.abort();
+        served
     }
 
     fn start(

@@ -7,6 +7,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
+use super::metrics::Sources;
+
 /// One of those who see spans and events.
 pub(super) type Beside = Box<dyn Layer<Registry> + Send + Sync>;
 
@@ -42,6 +44,41 @@ impl LogFormat {
             Self::Json => tracing::info!("{}", line.trim_start()),
         }
     }
+}
+
+/// Has everything read again at each SIGHUP, which no longer ends the process once this was made. To be made within a runtime.
+#[derive(Debug)]
+pub(super) struct Hangups {
+    #[cfg(unix)]
+    signals: tokio::signal::unix::Signal,
+}
+
+impl Hangups {
+    #[cfg(unix)]
+    pub(super) fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        Ok(Self { signals: signal(SignalKind::hangup())? })
+    }
+
+    /// There is no such signal.
+    #[cfg(not(unix))]
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// To be spawned. Those that came before count.
+    #[cfg(unix)]
+    pub(super) async fn follow(mut self, sources: Sources) {
+        while self.signals.recv().await.is_some() {
+            let names: Vec<_> = sources.all().iter().map(|(name, _)| *name).collect();
+            tracing::info!(sources = names.join(" "), "SIGHUP: files are read again");
+            sources.all().iter().for_each(|(_, reloads)| reloads.request());
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub(super) async fn follow(self, _: Sources) {}
 }
 
 /// Ends with the first signal to stop; the second one ends the process.

@@ -15,8 +15,8 @@ use super::config::ConfigFile;
 use super::health::{self, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
-use super::metrics;
-use super::running::{LogFormat, shutdown};
+use super::metrics::{self, Sources};
+use super::running::{Hangups, LogFormat, shutdown};
 use super::traces::{self, Traces};
 use super::{Failure, Source, load};
 pub(super) use limits::{Limits, count, wait};
@@ -28,7 +28,7 @@ mod types;
 /// Serve a folder to Envoy and gRPC, and follow its changes
 ///
 /// Loads the folder, prints what it loaded, then listens. A mistake in a file that changes later goes to the log and
-/// the last good state stays. SIGTERM and SIGINT end all streams in an orderly way; a second one ends at once.
+/// the last good state stays. SIGHUP has the folder, certificates and policy read again at once. SIGTERM and SIGINT end all streams in an orderly way; a second one ends at once.
 ///
 /// The port speaks gRPC, over ADS and a service per type, and HTTP for clients that poll (api_type: REST in Envoy):
 /// POST /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
@@ -70,6 +70,10 @@ impl Serve {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let _traces = self.traces.start(self.log_format, runtime.handle())?;
+        let hangups = {
+            let _runtime = runtime.enter();
+            Hangups::listen().map_err(Failure::System)?
+        };
         let cache = Cache::new();
         // Before the first commit, which it tells of too.
         let page = self.page(&cache);
@@ -80,7 +84,7 @@ impl Serve {
         for line in load::summary(&self.source, &loaded, &cache) {
             self.log_format.announce(&line);
         }
-        runtime.block_on(self.serve(folder, cache, config, page))
+        runtime.block_on(self.serve(folder, cache, config, page, hangups))
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -98,6 +102,7 @@ impl Serve {
         cache: Arc<Cache>,
         config: ServerConfig,
         page: Page,
+        hangups: Hangups,
     ) -> Result<(), Failure> {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
@@ -108,14 +113,15 @@ impl Serve {
         let health = health::routes(ready(&cache));
         let answers = Answers::new(self.rest_limit);
         let routes = self.rest(&folder, &cache, config.clone(), &answers).merge(health.clone());
-        let reloads = Arc::clone(folder.reloads());
+        let sources = Sources::new(Some(Arc::clone(folder.reloads())), port.files());
         let watch = tokio::spawn(folder.watch(Arc::clone(&cache)));
+        let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
         let mut registry = Registry::default();
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
-            metrics::watch_sources(&mut registry, Some(reloads), port.files());
+            metrics::watch_sources(&mut registry, sources.clone());
             metrics::watch_polls(&mut registry, answers);
         }
         let server = Server::new(cache).with_config(config).with_routes(routes);
@@ -123,6 +129,7 @@ impl Serve {
         let _admin = admin.map(|admin| admin.serve(admin_routes, self.log_format));
         let served = port.serve(server, shutdown).await;
         watch.abort();
+        hangups.abort();
         served
     }
 

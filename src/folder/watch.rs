@@ -20,7 +20,8 @@ impl Folder {
     ///
     /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and the replacement of
     /// the folder itself. Changes that come within 20 ms of each other are one commit, and none waits longer than
-    /// 250 ms. All stamps are compared every 30 s besides, as network file systems report nothing.
+    /// 250 ms. All stamps are compared every 30 s besides, as network file systems report nothing, and when
+    /// [`Reloads::request`](xds_server::Reloads::request) says so.
     ///
     /// A mistake in a file goes to the log, and the last good state stays until it is mended.
     pub async fn watch(mut self, cache: Arc<Cache>) -> Infallible {
@@ -29,6 +30,7 @@ impl Folder {
         let mut watcher = None;
         let mut watched = None;
         let mut compared_at = Instant::now();
+        let reloads = Arc::clone(self.reloads());
         loop {
             let root = self.root().to_owned();
             let identity = blocking(move || Identity::of(&root)).await;
@@ -45,6 +47,10 @@ impl Folder {
             }
             tokio::select! {
                 () = changes.ready() => {}
+                () = reloads.requested() => {
+                    changes.note_everything();
+                    continue;
+                }
                 () = tokio::time::sleep(LOOK_AT_ROOT_EVERY) => continue,
             }
             let extent = changes.take();

@@ -144,6 +144,39 @@ fn a_policy_says_who_reads_what_and_as_whom() {
 }
 
 #[test]
+fn a_hangup_has_everything_read_again_and_ends_nothing() {
+    let (folder, secrets) = scratches("hangup");
+    let ca = Ca::new(&secrets);
+    ca.sign("server", SanType::DnsName("localhost".try_into().unwrap()));
+    secrets.write("policy.yaml", POLICY);
+    let mut serving = secrets.secured(&folder);
+    serving.until("listening on ");
+    ca.sign("server", SanType::DnsName("localhost".try_into().unwrap()));
+    secrets.write("policy.yaml", format!("{POLICY}- client: anonymous\n"));
+    serving.signal("-HUP");
+    // The three lines come in whatever order.
+    let (mut lines, mut missing) = (Vec::new(), vec!["SIGHUP", "certificates are new", "policy is new"]);
+    while !missing.is_empty() {
+        lines.push(
+            serving.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no {missing:?} in {lines:#?}")),
+        );
+        missing.retain(|text| !lines.last().unwrap().contains(text));
+    }
+    assert!(lines.iter().any(|line| line.contains("folder certificates policy")), "{lines:#?}");
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+
+    let mut proxy = Command::new(env!("CARGO_BIN_EXE_xds"));
+    proxy.args(["proxy", "--upstream", "127.0.0.1:1", "--listen", "127.0.0.1:0"]).env_remove("RUST_LOG");
+    let mut proxy = Serving::start(&mut proxy);
+    proxy.until("listening on ");
+    proxy.signal("-HUP");
+    proxy.until("SIGHUP");
+    proxy.signal("-TERM");
+    assert_eq!(proxy.exit_code(), Some(0));
+}
+
+#[test]
 fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() {
     let (folder, secrets) = scratches("inspect");
     let ca = Ca::new(&secrets);

@@ -1,13 +1,19 @@
 //! Whether what is in use is what is there.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// How a source fares that is read again and again, of which the last good state stays in use: a folder, certificates, a policy.
 ///
 /// Whoever reads the source says what came of it, and whoever watches the server asks.
 #[derive(Debug, Default)]
-pub struct Reloads(Mutex<State>);
+pub struct Reloads {
+    state: Mutex<State>,
+    requested: Notify,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -40,6 +46,22 @@ impl Reloads {
         is_new
     }
 
+    /// Has the source read again now: somebody knows that it changed.
+    pub fn request(&self) {
+        self.requested.notify_one();
+    }
+
+    /// Waits until somebody has the source read again. For the one who reads it.
+    pub async fn requested(&self) {
+        self.requested.notified().await;
+    }
+
+    /// Waits until the source is to be read again: after this time, or when somebody says so.
+    pub async fn due(&self, every: Duration) {
+        // Both ends are reasons to read.
+        _ = timeout(every, self.requested()).await;
+    }
+
     /// Whether the newest content is in use, rather than what was there before.
     #[must_use]
     pub fn is_current(&self) -> bool {
@@ -67,13 +89,25 @@ impl Reloads {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // What is in there is whole whoever panicked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_is_due_after_its_time_and_at_once_when_somebody_says_so() {
+        let (reloads, every, start) = (Reloads::default(), Duration::from_secs(2), Instant::now());
+        reloads.due(every).await;
+        assert_eq!(start.elapsed(), every);
+        reloads.request();
+        reloads.due(every).await;
+        assert_eq!(start.elapsed(), every, "also when it was said before");
+    }
 
     #[test]
     fn a_mistake_that_stays_is_counted_once_and_what_was_good_stays_good() {

@@ -10,7 +10,6 @@ use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::{Acceptor, VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
@@ -169,7 +168,7 @@ impl Tls {
     /// file system: the three files of a mounted secret change one after the other, or by a link above them.
     pub async fn follow(self: Arc<Self>, every: Duration) {
         loop {
-            sleep(every).await;
+            self.reloads.due(every).await;
             let (tls, refusals) = (Arc::clone(&self), self.reloads.refusals());
             // Files may be on a disk that is slow.
             let Ok(reloaded) = spawn_blocking(move || tls.reload()).await else { return };
