@@ -8,6 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::encode_varint;
 
+use crate::access::NamePatterns;
 use crate::name::{ResourceName, TypeUrl, Version, digest};
 
 /// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
@@ -22,6 +23,8 @@ pub(crate) struct Extras {
     pub(crate) is_redirect: bool,
     /// All but the TTL, as it goes on the wire.
     fields: Bytes,
+    /// How many bytes of that are aliases, which come first.
+    aliases_len: usize,
     ttl_field: Bytes,
     /// Of what was received and has a TTL.
     pub(crate) lease: Option<Lease>,
@@ -71,9 +74,8 @@ impl Extras {
     /// To be called after each change.
     pub(crate) fn encode(&mut self) {
         let mut fields = BytesMut::new();
-        for alias in &self.aliases {
-            put_field(&mut fields, ALIASES, alias.as_str().as_bytes());
-        }
+        put_aliases(&mut fields, self.aliases.iter());
+        self.aliases_len = fields.len();
         if self.do_not_cache {
             put_field(&mut fields, CACHE_CONTROL, &DO_NOT_CACHE);
         }
@@ -84,14 +86,23 @@ impl Extras {
         self.ttl_field = self.ttl.map(ttl_field).unwrap_or_default();
     }
 
-    /// The fields on the wire.
-    pub(crate) fn wire(&self, ttl: Ttl) -> impl Iterator<Item = Bytes> {
+    /// The fields on the wire, with the aliases that a client may read; the version is of all of them.
+    pub(crate) fn wire(&self, ttl: Ttl, scope: Option<&NamePatterns>) -> impl Iterator<Item = Bytes> {
+        let is_hidden = |alias| scope.is_some_and(|scope| !scope.matches(alias));
+        let fields = if self.aliases.iter().any(is_hidden) {
+            let mut fields = BytesMut::new();
+            put_aliases(&mut fields, self.aliases.iter().filter(|alias| !is_hidden(alias)));
+            fields.put_slice(&self.fields[self.aliases_len..]);
+            fields.freeze()
+        } else {
+            self.fields.clone()
+        };
         let ttl = match ttl {
             Ttl::Untold => None,
             Ttl::Whole => Some(self.ttl_field.clone()),
             Ttl::Left(now) => self.left(now).map(ttl_field),
         };
-        [Some(self.fields.clone()), ttl].into_iter().flatten()
+        [Some(fields), ttl].into_iter().flatten()
     }
 
     /// What is left of its TTL: the whole of it, unless its server is who extends it. What ended is told as good as ended: no
@@ -112,7 +123,7 @@ impl Extras {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&of_payload.0.to_be_bytes());
         let redirect = self.is_redirect.then_some(RESOURCE_LOCATOR.as_bytes());
-        for part in self.wire(Ttl::Whole).chain(redirect.map(Bytes::from_static)) {
+        for part in self.wire(Ttl::Whole, None).chain(redirect.map(Bytes::from_static)) {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(&part);
         }
         Version(digest(&hasher))
@@ -139,6 +150,12 @@ impl PartialEq for Lease {
 }
 
 impl Eq for Lease {}
+
+fn put_aliases<'a>(fields: &mut BytesMut, aliases: impl Iterator<Item = &'a ResourceName>) {
+    for alias in aliases {
+        put_field(fields, ALIASES, alias.as_str().as_bytes());
+    }
+}
 
 fn ttl_field(ttl: Duration) -> Bytes {
     let seconds = ttl.as_secs().try_into().unwrap_or(i64::MAX);

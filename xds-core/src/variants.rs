@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::access::NamePatterns;
 use crate::cache::refs::References;
 use crate::constraint::{Constraints, Formula};
 use crate::extras::{Extras, Ttl};
@@ -175,8 +176,8 @@ impl Variant {
     }
 
     /// What goes on the wire beside name, version and payload.
-    pub(crate) fn extra_fields(&self, ttl: Ttl) -> impl Iterator<Item = Bytes> {
-        self.extras.iter().flat_map(move |extras| extras.wire(ttl))
+    pub(crate) fn extra_fields(&self, ttl: Ttl, scope: Option<&NamePatterns>) -> impl Iterator<Item = Bytes> {
+        self.extras.iter().flat_map(move |extras| extras.wire(ttl, scope))
     }
 
     /// What is left of its TTL.

@@ -49,6 +49,24 @@ fn a_denied_name_is_told_by_an_error_and_all_others_are_sent() {
 }
 
 #[test]
+fn d24_aliases_that_may_not_be_read_are_left_out() {
+    let cache = cache("CDS a{alias=b|alias=c}=1");
+    let all = Arc::new(Access::everything());
+    let mut clients = [may("CDS", &["a"]), may("CDS", &["a"]), may("CDS", &["a", "c"]), all]
+        .map(|access| delta(&cache, &access));
+    for client in &mut clients {
+        client.ask("CDS", "*");
+    }
+    let sent = clients.each_mut().map(Delta::sent);
+    let (none, one, both) = ("n1 CDS a=1", "n1 CDS a{alias=c}=1", "n1 CDS a{alias=b|alias=c}=1");
+    assert_eq!(sent, [none, none, one, both]);
+    // By an alias that it may read a client gets what it may not read by its name neither.
+    let mut client = delta(&cache, &may("CDS", &["b"]));
+    client.ask("CDS", "b");
+    assert_eq!(client.sent(), "n1 CDS -b");
+}
+
+#[test]
 fn a_wildcard_is_of_what_may_be_read() {
     let access = may("CDS", &["team/*"]);
     let cache = cache("CDS team/a=1 other=1");

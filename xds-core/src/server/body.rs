@@ -10,6 +10,7 @@ use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::failure::Failure;
 use super::handle::Handle;
+use crate::access::NamePatterns;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -42,6 +43,8 @@ pub(super) struct Shape<'a> {
     pub(super) form: Form,
     /// S38: the client honours a TTL.
     pub(super) ttl: bool,
+    /// The names that the client may read; `None` for all of them. One for all streams of a class.
+    pub(super) scope: Option<&'a NamePatterns>,
     /// Names that the client spells otherwise (X5).
     pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
 }
@@ -273,7 +276,7 @@ impl Builder {
     /// constraints go with it.
     fn resource(&mut self, shape: Shape<'_>, variant: &Variant, content: Content) {
         put_field(&mut self.buffer, RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
-        for fields in variant.extra_fields(shape.told_ttl(content)) {
+        for fields in variant.extra_fields(shape.told_ttl(content), shape.scope) {
             self.buffer.put_slice(&fields);
         }
         match shape.form_of(variant) {
@@ -391,7 +394,8 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
         Content::Payload => field_len(any_len(shape.type_url, variant)),
         Content::Heartbeat(_) => 0,
     };
-    let extras: usize = variant.extra_fields(shape.told_ttl(content)).map(|fields| fields.len()).sum();
+    let extras: usize =
+        variant.extra_fields(shape.told_ttl(content), shape.scope).map(|fields| fields.len()).sum();
     let name = match shape.form_of(variant) {
         Form::Name => shape.spell(variant.name()).as_str().len(),
         Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),

@@ -437,7 +437,8 @@ impl Progress {
 
     /// How the client is told resources.
     pub(super) fn shape(&self) -> Shape<'_> {
-        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl, spelled: &self.spelled }
+        let scope = self.scope.as_ref();
+        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl, scope, spelled: &self.spelled }
     }
 
     /// How the client is sent resources.
