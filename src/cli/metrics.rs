@@ -9,6 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use tracing_appender::non_blocking::ErrorCounter;
 use xds::client::prometheus::{self as client, Target, register_proxy};
 use xds::client::proxy::Proxy;
 use xds::metrics::{Metrics, Registry};
@@ -42,6 +43,23 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
 pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
     if !sources.all().is_empty() {
         registry.register_collector(Box::new(sources));
+    }
+}
+
+/// Lines of the log that nobody took in time.
+pub(super) fn watch_log(registry: &mut Registry, dropped: ErrorCounter) {
+    registry.register_collector(Box::new(DroppedLines(dropped)));
+}
+
+#[derive(Debug)]
+struct DroppedLines(ErrorCounter);
+
+impl Collector for DroppedLines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) =
+            ("xds_log_lines_dropped", "Lines of the log that were dropped, as nobody took them in time");
+        let counter = ConstCounter::new(self.0.dropped_lines() as u64);
+        counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 }
 

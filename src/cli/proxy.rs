@@ -24,7 +24,7 @@ use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
-use super::traces::{self, Traces};
+use super::traces::{self, Started, Traces};
 
 mod status;
 
@@ -174,23 +174,24 @@ impl ProxyError {
 impl ProxyCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-        let _traces = self.traces.start(self.log_format, runtime.handle())?;
+        let traces = self.traces.start(self.log_format, runtime.handle())?;
         let hangups = {
             let _runtime = runtime.enter();
             Hangups::listen().map_err(Failure::System)?
         };
         let bootstrap = self.bootstrap().map_err(|error| Failure::Proxy(ProxyError::Bootstrap(error)))?;
         let config = self.server_config()?;
-        runtime.block_on(self.serve(bootstrap, config, hangups))
+        runtime.block_on(self.serve(bootstrap, config, (hangups, &traces)))
     }
 
     async fn serve(
         &self,
         bootstrap: Bootstrap,
         mut config: ServerConfig,
-        hangups: Hangups,
+        (hangups, log): (Hangups, &Started),
     ) -> Result<(), Failure> {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
+        let dropped = log.dropped_lines();
         let mut registry = Registry::default();
         let recorder = metrics::upstream_recorder(&mut registry);
         let started = self.start(bootstrap, &config, Arc::clone(&recorder) as Arc<dyn Recorder>);
@@ -210,6 +211,7 @@ impl ProxyCommand {
             metrics::watch_server(&mut registry, proxy.cache(), &mut config);
             metrics::watch_proxy(&mut registry, &proxy, &recorder);
             metrics::watch_sources(&mut registry, sources);
+            metrics::watch_log(&mut registry, dropped);
         }
         let rejections = Rejections::new(Arc::clone(proxy.cache()));
         config.add_observer(Arc::clone(&rejections));

@@ -1,11 +1,14 @@
 //! What commands that run until they are stopped share: the log, and how they end.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 use clap::ValueEnum;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines};
 
 use super::metrics::Sources;
 
@@ -20,20 +23,68 @@ pub(super) enum LogFormat {
     Json,
 }
 
+/// The log; what waits is written when this is dropped, for a second at most.
+pub(super) struct Log {
+    dropped: ErrorCounter,
+    _guard: WorkerGuard,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("dropped", &self.dropped.dropped_lines()).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Counts the lines that were dropped.
+    pub(super) fn dropped(&self) -> ErrorCounter {
+        self.dropped.clone()
+    }
+}
+
+/// Says in the log that lines of it were dropped, for ever.
+pub(super) async fn report_dropped(dropped: ErrorCounter) {
+    let mut told = 0;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let lines = dropped.dropped_lines();
+        if lines > told {
+            // It may be dropped as well, and then the next one says so.
+            tracing::warn!(
+                lines,
+                "lines of the log were dropped, as they were not taken as fast as they came"
+            );
+            told = lines;
+        }
+    }
+}
+
+/// Lines that wait to be written. The longest have some KB, so that this is not much even where all are.
+const LINES_LIMIT: usize = 4096;
+/// How often it is seen whether lines were dropped.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
 impl LogFormat {
     /// Starts the log, and beside it what else wants to see spans and events.
-    pub(super) fn start(self, beside: Option<Beside>) {
+    ///
+    /// Lines are written by a thread of their own: standard error may be a pipe that nobody reads, and then a thread that serves
+    /// clients would wait in a write. Lines that do not fit into the queue are dropped and counted.
+    pub(super) fn start(self, beside: Option<Beside>) -> Log {
+        let writer = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_LIMIT);
+        let (writer, guard) = writer.thread_name("log").finish(io::stderr());
+        let log = Log { dropped: writer.error_counter(), _guard: guard };
         // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
         // HTTP/2 warns of each connection that breaks its rules, which may be thousands a second; the server counts them.
         let default = || EnvFilter::new("info,notify=warn,h2=error");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
-        let log = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-        let log: Beside = match self {
-            Self::Text => Box::new(log.with_target(false).with_filter(filter)),
-            Self::Json => Box::new(log.json().flatten_event(true).with_filter(filter)),
+        let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
+        let layer: Beside = match self {
+            Self::Text => Box::new(layer.with_target(false).with_filter(filter)),
+            Self::Json => Box::new(layer.json().flatten_event(true).with_filter(filter)),
         };
-        let layers: Vec<_> = beside.into_iter().chain([log]).collect();
+        let layers: Vec<_> = beside.into_iter().chain([layer]).collect();
         tracing_subscriber::registry().with(layers).init();
+        log
     }
 
     /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.

@@ -17,7 +17,7 @@ use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, shutdown};
-use super::traces::{self, Traces};
+use super::traces::{self, Started, Traces};
 use super::{Failure, Source, load};
 pub(super) use limits::{Limits, count, wait};
 pub(super) use types::{OptionError, Types};
@@ -69,7 +69,7 @@ pub(super) struct Serve {
 impl Serve {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-        let _traces = self.traces.start(self.log_format, runtime.handle())?;
+        let traces = self.traces.start(self.log_format, runtime.handle())?;
         let hangups = {
             let _runtime = runtime.enter();
             Hangups::listen().map_err(Failure::System)?
@@ -84,7 +84,7 @@ impl Serve {
         for line in load::summary(&self.source, &loaded, &cache) {
             self.log_format.announce(&line);
         }
-        runtime.block_on(self.serve(folder, cache, config, page, hangups))
+        runtime.block_on(self.serve(folder, cache, config, page, (hangups, &traces)))
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {
@@ -102,7 +102,7 @@ impl Serve {
         cache: Arc<Cache>,
         config: ServerConfig,
         page: Page,
-        hangups: Hangups,
+        (hangups, log): (Hangups, &Started),
     ) -> Result<(), Failure> {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
@@ -118,11 +118,13 @@ impl Serve {
         let hangups = tokio::spawn(hangups.follow(sources.clone()));
         self.log_format.announce(&format!("listening on {bound_to}"));
         traces::trace(&cache);
+        let dropped = log.dropped_lines();
         let mut registry = Registry::default();
         if admin.is_some() {
             metrics::watch_server(&mut registry, &cache, &mut config);
             metrics::watch_sources(&mut registry, sources.clone());
             metrics::watch_polls(&mut registry, answers);
+            metrics::watch_log(&mut registry, dropped);
         }
         let server = Server::new(cache).with_config(config).with_routes(routes);
         let admin_routes = page.routes(server.clients()).merge(health).merge(xds::metrics::routes(registry));

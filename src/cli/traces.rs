@@ -2,10 +2,11 @@
 
 use clap::Args;
 use tokio::runtime::Handle;
+use tracing_appender::non_blocking::ErrorCounter;
 use xds::Cache;
 
 use super::Failure;
-use super::running::LogFormat;
+use super::running::{Log, LogFormat, report_dropped};
 
 #[derive(Debug, Args)]
 pub(super) struct Traces {
@@ -20,6 +21,7 @@ pub(super) struct Traces {
 /// What logs and traces; dropping it sends what is left, and takes 2 s at most.
 #[derive(Debug)]
 pub(super) struct Started {
+    log: Log,
     #[cfg(feature = "otel")]
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
@@ -28,8 +30,7 @@ impl Traces {
     /// Starts the log and the traces; the collector is connected to by the runtime.
     #[cfg(not(feature = "otel"))]
     pub(super) fn start(&self, log_format: LogFormat, _: &Handle) -> Result<Started, Failure> {
-        log_format.start(None);
-        Ok(Started {})
+        Ok(Started { log: log_format.start(None) })
     }
 
     /// Starts the log and the traces; the collector is connected to by the runtime.
@@ -44,8 +45,7 @@ impl Traces {
         use tracing_subscriber::filter::Targets;
 
         let Some(endpoint) = &self.otlp_endpoint else {
-            log_format.start(None);
-            return Ok(Started { provider: None });
+            return Ok(Started { log: log_format.start(None), provider: None });
         };
         let _runtime = runtime.enter();
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
@@ -59,8 +59,16 @@ impl Traces {
         // Nothing else: what the exporter itself logs must not be sent by it.
         let commits = Targets::new().with_target(xds::TRACE_TARGET, Level::DEBUG);
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("xds")).with_filter(commits);
-        log_format.start(Some(Box::new(layer)));
-        Ok(Started { provider: Some(provider) })
+        let log = log_format.start(Some(Box::new(layer)));
+        Ok(Started { log, provider: Some(provider) })
+    }
+}
+
+impl Started {
+    /// Counts lines of the log that were dropped; from now on the log says so.
+    pub(super) fn dropped_lines(&self) -> ErrorCounter {
+        tokio::spawn(report_dropped(self.log.dropped()));
+        self.log.dropped()
     }
 }
 

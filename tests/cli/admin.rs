@@ -4,7 +4,7 @@ use super::*;
 
 impl Serving {
     /// Where its admin page is.
-    fn admin(&self) -> SocketAddr {
+    pub(super) fn admin(&self) -> SocketAddr {
         let lines = self.until("admin page on http://");
         let (_, rest) = lines.last().unwrap().split_once("http://").unwrap();
         rest.split('/').next().unwrap().parse().unwrap()

@@ -10,7 +10,7 @@ use xds_proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryRespon
 use xds_proto::google::rpc;
 use xds_proto::type_url::CLUSTER;
 
-use super::{LONG, Scratch, Serving};
+use super::*;
 
 /// A SotW client of all clusters that rejects what it is sent.
 struct Rejecting {
@@ -68,4 +68,48 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
     for line in lines {
         assert!(line.len() < 8 << 10, "{} bytes: {line:.200}", line.len());
     }
+}
+
+/// One request on a connection of its own.
+fn ask(address: SocketAddr, request: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(LONG))?;
+    write!(stream, "{request}")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up_and_says_later_what_is_missing() {
+    let scratch = Scratch::with_cluster("unread-log");
+    let mut command = scratch.xds("serve");
+    command.args(["--listen", "127.0.0.1:0"]).env("RUST_LOG", "xds=debug,warn");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (sender, lines) = std::sync::mpsc::channel();
+    let mut serving = Serving { child, lines };
+    let (stdout, stderr) = (serving.child.stdout.take().unwrap(), serving.child.stderr.take().unwrap());
+    let read = |output: Box<dyn Read + Send>, sender: std::sync::mpsc::Sender<String>| {
+        thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).for_each(|line| _ = sender.send(line));
+        })
+    };
+    read(Box::new(stdout), sender.clone());
+    let address = serving.address();
+    let admin = serving.admin();
+    // Each is a line of 100 bytes and more, and what nobody reads of a pipe is 64 KiB at most.
+    let bad = "POST /v3/discovery:clusters HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n{";
+    let last =
+        "POST /v3/discovery:clusters HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    for _ in 0..60 {
+        let answer = ask(address, &(bad.repeat(100) + last)).expect("it is served");
+        assert!(answer.contains("HTTP/1.1 200"), "{answer:.200}");
+    }
+    let metrics = ask(admin, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let dropped = metrics.lines().find_map(|line| line.strip_prefix("xds_log_lines_dropped_total "));
+    assert!(dropped.unwrap().parse::<u64>().unwrap() > 0, "{dropped:?}");
+    read(Box::new(stderr), sender);
+    serving.until("lines of the log were dropped");
+    serving.signal("-TERM");
+    assert_eq!(serving.exit_code(), Some(0));
 }
