@@ -70,6 +70,22 @@ async fn g15_no_line_of_the_log_is_long_whatever_a_client_says() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn g15_a_client_that_rejects_again_and_again_is_told_once_and_later_how_often() {
+    let scratch = Scratch::with_cluster("rejects-again");
+    let serving = scratch.serve(&[]);
+    let mut client = Rejecting::new(&serving, Node { id: "edge".into(), ..Node::default() }).await;
+    client.reject("no 0").await;
+    let mut lines = serving.until("NACK: the client rejected");
+    for number in 1..6 {
+        scratch.write("a.yaml", cluster("a") + &format!("connect_timeout: {number}s\n"));
+        client.reject(&format!("no {number}")).await;
+    }
+    lines.extend(serving.until("repeated=5"));
+    let told: Vec<_> = lines.iter().filter(|line| line.contains("NACK")).collect();
+    assert!(told.len() == 2 && told[1].contains("no 5"), "{told:#?}");
+}
+
 /// One request on a connection of its own.
 fn ask(address: SocketAddr, request: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;

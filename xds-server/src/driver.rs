@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 use xds_core::server::{
     DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
     Verdict,
@@ -20,6 +20,7 @@ use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
 use crate::peer::Peer;
+use crate::repeats::What;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::service::ServerConfig;
@@ -376,9 +377,7 @@ impl Driver {
     }
 
     fn on_denied(&self, status: &Status) {
-        let Client { id, cluster, .. } = self.client();
-        let identity = self.peer.name();
-        info!(node = id, cluster, identity, code = ?status.code(), reason = status.message(), "a stream is denied");
+        self.log_once(What::Denied, status.message());
         self.tell(Event::Denied { code: status.code() });
     }
 
@@ -448,6 +447,7 @@ impl Driver {
     fn on_unreadable(&self, error: &SkimError) -> Status {
         self.tell(Event::Unreadable(error));
         let text = error.to_string();
+        self.log_once(What::Refused, &text);
         match error {
             SkimError::TypeUrlTooLong { .. } => Status::resource_exhausted(text),
             SkimError::Malformed(_) | SkimError::NotUtf8 { .. } => Status::internal(text),
@@ -497,17 +497,23 @@ impl Driver {
     }
 
     fn log(&self, verdict: &Verdict) {
-        let Client { id, cluster, .. } = self.client();
+        let id = &self.client().id;
         match verdict {
             Verdict::Acked { type_url, nonce } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, "ACK");
             }
             // G15: the words of the client are for people, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
-                let r#type = type_url.message_name();
-                warn!(node = id, cluster, r#type, %nonce, detail, "NACK: the client rejected configuration");
+                debug!(node = id, r#type = type_url.message_name(), %nonce, detail, "NACK");
+                self.log_once(What::Nack(type_url.clone()), detail);
             }
         }
+    }
+
+    /// A client may do it as often as it likes.
+    fn log_once(&self, what: What, detail: &str) {
+        let key = (self.client().name(), self.peer.name().to_owned(), what);
+        self.listing.repeats().on(key, detail);
     }
 
     fn tell_rejected(&self, verdict: &Verdict) {
@@ -540,6 +546,7 @@ impl Driver {
 
     fn close(&self, error: &StreamError) -> Status {
         self.tell(Event::Refused(error));
+        self.log_once(What::Refused, &error.to_string());
         close_status(error)
     }
 
@@ -591,15 +598,13 @@ fn label(service: &Service, protocol: Protocol) -> String {
 /// The one place where a machine's error becomes a gRPC status.
 fn close_status(error: &StreamError) -> Status {
     let text = error.to_string();
-    let status = match error {
+    match error {
         StreamError::TooManyNames { .. }
         | StreamError::TooManyParameters { .. }
         | StreamError::TooManyTypes { .. } => Status::resource_exhausted(text),
         StreamError::FellBehind { .. } => Status::unavailable(text),
         _ => Status::invalid_argument(text),
-    };
-    info!(%error, "closing a stream");
-    status
+    }
 }
 
 /// What clients accept in one message unless they are told otherwise.

@@ -60,6 +60,7 @@ mod observe;
 mod peer;
 mod rejections;
 mod reloads;
+mod repeats;
 mod requests;
 mod roster;
 mod service;

@@ -12,6 +12,7 @@ use xds_core::{Access, ClientName, Parameters, TypeUrl, Watch, shortened};
 
 use crate::observe::Event;
 use crate::peer::Peer;
+use crate::repeats::Repeats;
 use crate::skim::Client;
 
 /// All streams of a server.
@@ -20,6 +21,8 @@ pub(crate) struct Roster {
     streams: Mutex<Streams>,
     /// Once it is known over how long the streams are to end.
     stopping: OnceLock<Duration>,
+    /// What their clients do that the log tells.
+    repeats: Arc<Repeats>,
     /// How often something changed that a list of clients shows, but for counts.
     changes: AtomicU64,
 }
@@ -308,6 +311,11 @@ impl Listing {
             }
             _ => {}
         }
+    }
+
+    /// What clients do that the log tells.
+    pub(crate) fn repeats(&self) -> &Arc<Repeats> {
+        &self.roster.repeats
     }
 
     /// Within which time the stream has to end because the server does.
