@@ -279,7 +279,9 @@ impl Listing {
         let mut streams = self.roster.streams();
         streams.leave_client(&self.stream);
         // G7: what is said after that counts for nothing.
-        _ = self.stream.about.set(about).or_else(|about| self.stream.said_late.set(about));
+        let of_request =
+            if self.stream.about.get().is_none() { &self.stream.about } else { &self.stream.said_late };
+        _ = of_request.set(about);
         streams.join_client(&self.stream);
         drop(streams);
         self.roster.changed();
