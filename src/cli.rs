@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
 use xds::type_name;
+use xds_core::PAYLOAD_LIMIT_BYTES;
 
 use config::{Asked, Refusal};
 
@@ -107,13 +108,27 @@ struct Source {
     /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
+    /// The largest resource, in bytes of its encoded message
+    ///
+    /// A resource is one message on the wire. Clients of gRPC refuse messages of more than 4 MiB unless they are
+    /// configured otherwise (in Go: MaxCallRecvMsgSize), which is where the default comes from. Envoy takes larger ones:
+    /// 200,000 endpoints are 5.7 MB. Raise it where all clients of the folder do.
+    #[arg(long, value_name = "BYTES", default_value_t = PAYLOAD_LIMIT_BYTES, value_parser = resource_limit)]
+    resource_limit: usize,
 }
 
 impl Source {
     fn open(&self) -> Result<Folder, Failure> {
-        let folder = Folder::new(&self.folder).with_descriptors(descriptors(&self.descriptors)?);
+        let folder = Folder::new(&self.folder)
+            .with_descriptors(descriptors(&self.descriptors)?)
+            .with_resource_limit(self.resource_limit);
         Ok(if self.allow_empty { folder.allow_empty() } else { folder })
     }
+}
+
+fn resource_limit(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|bytes| (1..=RESOURCE_LIMIT_BYTES).contains(bytes));
+    bytes.ok_or_else(|| format!("write a whole number from 1 to {RESOURCE_LIMIT_BYTES}, such as 16000000"))
 }
 
 /// All types of Envoy and those of the files.
@@ -199,6 +214,9 @@ fn say(text: impl fmt::Display) {
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
+
+/// `xds proxy`, `xds get` and `xds watch` take messages of up to 1 GiB; a little is left for what stands around a resource.
+const RESOURCE_LIMIT_BYTES: usize = 1_000_000_000;
 
 /// The exit code where what was asked for does not exist.
 const NOTHING: u8 = 3;

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::{fmt, fs, io, thread};
 
-use xds_core::{Cache, Commit};
+use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
 use xds_server::Reloads;
 
 use document::{Format, Placed};
@@ -73,6 +73,7 @@ pub struct Folder {
     root: PathBuf,
     descriptors: Arc<Descriptors>,
     allow_empty: bool,
+    resource_limit: usize,
     index: Index,
     /// Files that differ from the last good state since a load that failed.
     pending: BTreeSet<Box<str>>,
@@ -90,6 +91,7 @@ impl Folder {
             root: root.into(),
             descriptors: Arc::new(Descriptors::envoy()),
             allow_empty: false,
+            resource_limit: PAYLOAD_LIMIT_BYTES,
             index: Index::default(),
             pending: BTreeSet::new(),
             symlinks: false,
@@ -121,6 +123,14 @@ impl Folder {
     #[must_use]
     pub fn allow_empty(mut self) -> Self {
         self.allow_empty = true;
+        self
+    }
+
+    /// Takes resources whose encoded message has up to this many bytes (G10). Default [`PAYLOAD_LIMIT_BYTES`], as clients of
+    /// gRPC commonly refuse larger messages; see [`Resource::new_within`](xds_core::Resource::new_within).
+    #[must_use]
+    pub fn with_resource_limit(mut self, bytes: usize) -> Self {
+        self.resource_limit = bytes;
         self
     }
 
@@ -280,7 +290,8 @@ impl Folder {
             return domains::read(file, &content).map(|_| Found::Resources(stamp, Vec::new()));
         }
         let Some(format) = Format::of(file) else { return Ok(Found::Nothing) };
-        let mut placed: Vec<Placed> = document::read(file, format, &content, &self.descriptors)?;
+        let mut placed: Vec<Placed> =
+            document::read(file, format, &content, &self.descriptors, self.resource_limit)?;
         placed.shrink_to_fit();
         Ok(Found::Resources(stamp, placed))
     }

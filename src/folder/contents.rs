@@ -164,7 +164,14 @@ impl Contents {
             if domains::is_domains(file) {
                 domains = domains::read(file, text.as_bytes()).unwrap();
             } else {
-                let placed = document::read(file, Format::Yaml, text.as_bytes(), &descriptors).unwrap();
+                let placed = document::read(
+                    file,
+                    Format::Yaml,
+                    text.as_bytes(),
+                    &descriptors,
+                    xds_core::PAYLOAD_LIMIT_BYTES,
+                );
+                let placed = placed.unwrap();
                 files.push(((*file).into(), Found::Resources(Stamp::default(), placed)));
             }
         }

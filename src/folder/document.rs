@@ -56,8 +56,10 @@ pub(super) fn read(
     format: Format,
     content: &[u8],
     descriptors: &Descriptors,
+    resource_limit: usize,
 ) -> Result<Vec<Placed>, Vec<FolderError>> {
-    let mut reader = Reader { file, descriptors, lines: Vec::new(), placed: Vec::new(), errors: Vec::new() };
+    let (lines, placed, errors) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reader = Reader { file, descriptors, resource_limit, lines, placed, errors };
     match format {
         Format::Protobuf => reader.protobuf(content),
         Format::Yaml | Format::Json => match str::from_utf8(content) {
@@ -75,6 +77,8 @@ pub(super) fn read(
 struct Reader<'a> {
     file: &'a str,
     descriptors: &'a Descriptors,
+    /// The largest payload, in bytes.
+    resource_limit: usize,
     /// Those of a YAML file.
     lines: Vec<&'a str>,
     placed: Vec<Placed>,
@@ -354,8 +358,10 @@ impl<'a> Reader<'a> {
     }
 
     fn make(&self, type_url: &str, name: Option<&str>, payload: Bytes) -> Result<Resource, Problem> {
+        let limit = self.resource_limit;
         let Some(name) = name else {
-            return Ok(Resource::from_payload(self.descriptors.type_url(type_url), payload)?);
+            let type_url = self.descriptors.type_url(type_url);
+            return Ok(Resource::from_payload_within(limit, type_url, payload)?);
         };
         // X14: a locator in place of a resource. A name that cannot be read is told as that of any other.
         if message_name(type_url) == LOCATOR
@@ -368,7 +374,8 @@ impl<'a> Reader<'a> {
             }
             return Ok(Resource::redirect(self.descriptors.type_url(&type_url), name.into(), payload)?);
         }
-        Ok(Resource::new(self.descriptors.type_url(type_url), ResourceName::from(name), payload)?)
+        let type_url = self.descriptors.type_url(type_url);
+        Ok(Resource::new_within(limit, type_url, ResourceName::from(name), payload)?)
     }
 
     fn place(&mut self, made: Result<Resource, Problem>, at: Option<Position>, line: u32) {
@@ -472,14 +479,16 @@ const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
 mod tests {
     use xds_core::VariantId;
 
+    use xds_core::PAYLOAD_LIMIT_BYTES;
+
     use super::*;
 
     fn yaml(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
-        read("f.yaml", Format::Yaml, text.as_bytes(), &Descriptors::envoy())
+        read("f.yaml", Format::Yaml, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
     }
 
     fn json(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
-        read("f.json", Format::Json, text.as_bytes(), &Descriptors::envoy())
+        read("f.json", Format::Json, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
     }
 
     /// Names and lines of what was read.
@@ -638,7 +647,9 @@ name: [
 
     #[test]
     fn bytes_that_are_not_text_and_files_that_are_empty_are_refused() {
-        let read = |content: &[u8]| errors(read("f.yaml", Format::Yaml, content, &Descriptors::envoy()));
+        let read = |content: &[u8]| {
+            errors(read("f.yaml", Format::Yaml, content, &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES))
+        };
         assert_eq!(read(b"a: 1\nb: \xff"), ["f.yaml:2:4: the file is not UTF-8"]);
         assert_eq!(
             read(b" \n"),
@@ -797,7 +808,13 @@ name: [
                 value: wrapper.encode_to_vec().into(),
             };
             let response = DiscoveryResponse { resources: vec![wrapper], ..DiscoveryResponse::default() };
-            read("f.pb", Format::Protobuf, &response.encode_to_vec(), &Descriptors::envoy())
+            read(
+                "f.pb",
+                Format::Protobuf,
+                &response.encode_to_vec(),
+                &Descriptors::envoy(),
+                PAYLOAD_LIMIT_BYTES,
+            )
         };
         let value = constraints::single_constraint::ConstraintType::Value("prod".into());
         let constraint = constraints::SingleConstraint { key: "env".into(), constraint_type: Some(value) };
@@ -830,7 +847,13 @@ name: [
         let mut response =
             DiscoveryResponse { resources: vec![cluster("a"), wrapper], ..DiscoveryResponse::default() };
         let read = |response: &DiscoveryResponse| {
-            read("f.pb", Format::Protobuf, &response.encode_to_vec(), &Descriptors::envoy())
+            read(
+                "f.pb",
+                Format::Protobuf,
+                &response.encode_to_vec(),
+                &Descriptors::envoy(),
+                PAYLOAD_LIMIT_BYTES,
+            )
         };
         assert_eq!(found(read(&response)), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
         assert_eq!(read(&response).unwrap()[0].resource.payload(), &cluster("a").value);

@@ -293,7 +293,11 @@ impl FolderError {
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
         }
-        fmt::Display::fmt(&self.problem, f)
+        fmt::Display::fmt(&self.problem, f)?;
+        match self.problem {
+            Problem::Resource(ResourceError::TooLarge { .. }) => f.write_str(" (--resource-limit raises it)"),
+            _ => Ok(()),
+        }
     }
 }
 

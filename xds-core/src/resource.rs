@@ -57,7 +57,23 @@ impl Resource {
     /// # Errors
     /// See [`ResourceError`].
     pub fn new(type_url: TypeUrl, name: ResourceName, payload: Bytes) -> Result<Self, ResourceError> {
-        let (name, new_style) = checked_name(&type_url, name, &payload)?;
+        Self::new_within(PAYLOAD_LIMIT_BYTES, type_url, name, payload)
+    }
+
+    /// The same with another limit of the payload than [`PAYLOAD_LIMIT_BYTES`], in bytes (G10).
+    ///
+    /// Clients of gRPC refuse a message of more than 4 MiB unless they are configured otherwise, and a resource is never
+    /// split over messages. Envoy has no such limit, and neither has the client of this project below 1 GiB.
+    ///
+    /// # Errors
+    /// See [`ResourceError`].
+    pub fn new_within(
+        limit_bytes: usize,
+        type_url: TypeUrl,
+        name: ResourceName,
+        payload: Bytes,
+    ) -> Result<Self, ResourceError> {
+        let (name, new_style) = checked_name(&type_url, name, &payload, limit_bytes)?;
         if KnownType::of(type_url.as_str()).payload_is_named {
             let inner = refs::payload_name(&payload)
                 .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
@@ -90,7 +106,7 @@ impl Resource {
     /// # Errors
     /// See [`ResourceError`].
     pub fn redirect(type_url: TypeUrl, name: ResourceName, locator: Bytes) -> Result<Self, ResourceError> {
-        let (name, new_style) = checked_name(&type_url, name, &locator)?;
+        let (name, new_style) = checked_name(&type_url, name, &locator, PAYLOAD_LIMIT_BYTES)?;
         if new_style.is_none() {
             return Err(ResourceError::OldStyleRedirect { type_url, name });
         }
@@ -121,6 +137,18 @@ impl Resource {
     /// # Errors
     /// [`ResourceError::MissingName`] also where the type is not known to hold its name.
     pub fn from_payload(type_url: TypeUrl, payload: Bytes) -> Result<Self, ResourceError> {
+        Self::from_payload_within(PAYLOAD_LIMIT_BYTES, type_url, payload)
+    }
+
+    /// The same with another limit of the payload, as in [`new_within`](Self::new_within).
+    ///
+    /// # Errors
+    /// As [`from_payload`](Self::from_payload).
+    pub fn from_payload_within(
+        limit_bytes: usize,
+        type_url: TypeUrl,
+        payload: Bytes,
+    ) -> Result<Self, ResourceError> {
         let name = if KnownType::of(type_url.as_str()).payload_is_named {
             refs::payload_name(&payload).map(ResourceName::new).map_err(|()| ResourceError::Malformed {
                 type_url: type_url.clone(),
@@ -129,7 +157,7 @@ impl Resource {
         } else {
             ResourceName::new("")
         };
-        Self::new(type_url, name, payload)
+        Self::new_within(limit_bytes, type_url, name, payload)
     }
 
     /// The same for those whose parameters the constraints match: one of several variants of its name.
@@ -228,6 +256,7 @@ fn checked_name(
     type_url: &TypeUrl,
     name: ResourceName,
     payload: &Bytes,
+    limit_bytes: usize,
 ) -> Result<(ResourceName, Option<XdstpName>), ResourceError> {
     if type_url.message_name().is_empty() {
         return Err(ResourceError::EmptyType { name });
@@ -240,9 +269,9 @@ fn checked_name(
         return Err(ResourceError::ControlCharacter { type_url: type_url.clone(), name, at });
     }
     // G10: peers commonly refuse larger messages, and one resource cannot be split.
-    if payload.len() > PAYLOAD_LIMIT_BYTES {
+    if payload.len() > limit_bytes {
         let (type_url, size_bytes) = (type_url.clone(), payload.len());
-        return Err(ResourceError::TooLarge { type_url, name, size_bytes, limit_bytes: PAYLOAD_LIMIT_BYTES });
+        return Err(ResourceError::TooLarge { type_url, name, size_bytes, limit_bytes });
     }
     // X2, X6: nobody could ask for a name that cannot be read, or by the stream of another type.
     let new_style = XdstpName::of(name.as_str())
@@ -398,7 +427,7 @@ pub enum ResourceError {
     },
 }
 
-/// The largest payload: what the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
+/// The largest payload unless whoever makes a resource [says otherwise](Resource::new_within): what the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
 pub const PAYLOAD_LIMIT_BYTES: usize = (4 << 20) - (64 << 10);
 
 #[cfg(test)]
@@ -444,6 +473,16 @@ mod tests {
         let error = new(thing, "a", vec![0; PAYLOAD_LIMIT_BYTES + 1].into()).unwrap_err();
         assert!(matches!(error, ResourceError::TooLarge { .. }), "{error}");
         assert!(new(thing, "a", vec![0; PAYLOAD_LIMIT_BYTES].into()).is_ok());
+    }
+
+    #[test]
+    fn g10_the_limit_of_a_payload_can_be_raised_and_lowered() {
+        let within = |limit, len| {
+            Resource::new_within(limit, "acme.com/a.Thing".into(), "a".into(), vec![0; len].into())
+        };
+        assert!(within(PAYLOAD_LIMIT_BYTES + 1, PAYLOAD_LIMIT_BYTES + 1).is_ok());
+        let error = within(10, 11).unwrap_err();
+        assert_eq!(error.to_string(), r#"a.Thing "a" has 11 bytes, more than the limit of 10"#);
     }
 
     #[test]
