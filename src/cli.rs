@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use xds::folder::{Descriptors, DescriptorsError, Folder, FolderError, FolderErrors};
+use xds::folder::{Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors};
 use xds::type_name;
 use xds_core::PAYLOAD_LIMIT_BYTES;
 
@@ -108,6 +108,11 @@ struct Source {
     /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
+    /// The largest file, in bytes; a larger one is an error of that file
+    ///
+    /// What is no regular file, such as a FIFO or a device, is never read, also not by way of a link.
+    #[arg(long, value_name = "BYTES", default_value_t = FILE_LIMIT_BYTES, value_parser = serve::count)]
+    file_limit: usize,
     /// The largest resource, in bytes of its encoded message
     ///
     /// A resource is one message on the wire. Clients of gRPC refuse messages of more than 4 MiB unless they are
@@ -121,6 +126,7 @@ impl Source {
     fn open(&self) -> Result<Folder, Failure> {
         let folder = Folder::new(&self.folder)
             .with_descriptors(descriptors(&self.descriptors)?)
+            .with_file_limit(self.file_limit)
             .with_resource_limit(self.resource_limit);
         Ok(if self.allow_empty { folder.allow_empty() } else { folder })
     }

@@ -34,9 +34,10 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::{fmt, fs, io, thread};
+use std::{fmt, io, thread};
 
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
+use xds_file::Refused;
 use xds_server::Reloads;
 
 use document::{Format, Placed};
@@ -48,6 +49,7 @@ pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
 pub use error::{FolderError, Position, Problem};
+pub use xds_file::{FileKind, Refused as FileRefused};
 
 mod constraint_form;
 mod contents;
@@ -73,6 +75,7 @@ pub struct Folder {
     root: PathBuf,
     descriptors: Arc<Descriptors>,
     allow_empty: bool,
+    file_limit: usize,
     resource_limit: usize,
     index: Index,
     /// Files that differ from the last good state since a load that failed.
@@ -91,6 +94,7 @@ impl Folder {
             root: root.into(),
             descriptors: Arc::new(Descriptors::envoy()),
             allow_empty: false,
+            file_limit: FILE_LIMIT_BYTES,
             resource_limit: PAYLOAD_LIMIT_BYTES,
             index: Index::default(),
             pending: BTreeSet::new(),
@@ -126,6 +130,13 @@ impl Folder {
         self
     }
 
+    /// Takes files of up to this many bytes. Default [`FILE_LIMIT_BYTES`].
+    #[must_use]
+    pub fn with_file_limit(mut self, bytes: usize) -> Self {
+        self.file_limit = bytes;
+        self
+    }
+
     /// Takes resources whose encoded message has up to this many bytes (G10). Default [`PAYLOAD_LIMIT_BYTES`], as clients of
     /// gRPC commonly refuse larger messages; see [`Resource::new_within`](xds_core::Resource::new_within).
     #[must_use]
@@ -141,7 +152,7 @@ impl Folder {
     /// # Errors
     /// Everything that is wrong. The cache stays as it was, and what changed is read again the next time.
     pub fn load(&mut self, cache: &Cache, progress: impl FnMut(Progress)) -> Result<Loaded, FolderErrors> {
-        let found = scan::scan(&self.root);
+        let found = scan::scan(&self.root, &self.reloads);
         self.symlinks = found.symlinks;
         self.is_scanned = found.errors.is_empty();
         let changed = self.index.differing(found.files);
@@ -156,7 +167,10 @@ impl Folder {
         }
         let mut changed = Vec::with_capacity(files.len());
         let mut errors = Vec::new();
+        let reloads = Arc::clone(&self.reloads);
+        let reading = reloads.reading("");
         for file in &files | &self.pending {
+            reading.next(&file);
             // Of these only one may be there, which takes a look at all files.
             if domains::is_domains(&file) {
                 return self.load(cache, |_| {});
@@ -178,7 +192,11 @@ impl Folder {
                 Ok(Entry::Directory) => return self.load(cache, |_| {}),
                 Ok(Entry::Nothing) if self.index.has_files_below(&file) => return self.load(cache, |_| {}),
                 Ok(Entry::Nothing) if self.index.contains(&file) => changed.push((file, None)),
-                Ok(Entry::File(_) | Entry::Nothing) => {}
+                Ok(Entry::Other(kind)) if Format::of(&file).is_some() => {
+                    errors.push(FolderError::new(&file, Problem::Refused(Refused::NotRegular { kind })));
+                    self.pending.insert(file);
+                }
+                Ok(Entry::File(_) | Entry::Nothing | Entry::Other(_)) => {}
                 Err(error) if Format::of(&file).is_some() => {
                     errors.push(unreadable(&file, &error));
                     self.pending.insert(file);
@@ -186,6 +204,7 @@ impl Folder {
                 Err(_) => {}
             }
         }
+        drop(reading);
         self.commit(cache, changed, errors, |_| {})
     }
 
@@ -279,7 +298,7 @@ impl Folder {
     }
 
     fn read_file(&self, file: &str, stamp: Stamp) -> Result<Found, Vec<FolderError>> {
-        let content = match fs::read(self.root.join(file)) {
+        let content = match self.content(file) {
             Ok(content) => content,
             // Deleted since the look at it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
@@ -294,6 +313,11 @@ impl Folder {
             document::read(file, format, &content, &self.descriptors, self.resource_limit)?;
         placed.shrink_to_fit();
         Ok(Found::Resources(stamp, placed))
+    }
+
+    fn content(&self, file: &str) -> io::Result<Vec<u8>> {
+        let _reading = self.reloads.reading(file);
+        xds_file::read(&self.root.join(file), self.file_limit)
     }
 
     fn root(&self) -> &Path {
@@ -376,8 +400,13 @@ impl fmt::Display for FolderErrors {
 impl std::error::Error for FolderErrors {}
 
 fn unreadable(file: &str, error: &io::Error) -> FolderError {
-    FolderError::new(file, Problem::Unreadable { kind: error.kind() })
+    let unreadable = || Problem::Unreadable { kind: error.kind() };
+    FolderError::new(file, xds_file::refused(error).map_or_else(unreadable, Problem::Refused))
 }
+
+/// The largest file that is read unless [`Folder::with_file_limit`] says otherwise. What a file says takes several times as much
+/// memory while it is read.
+pub const FILE_LIMIT_BYTES: usize = 64 << 20;
 
 /// Fewer files than this are not worth another thread.
 const FILES_PER_THREAD: usize = 16;

@@ -153,6 +153,15 @@ impl Collector for Sources {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        let (name, help) = (
+            "xds_source_read_seconds",
+            "For how long the read of a file goes on that has not ended; 0 without one",
+        );
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (source, reloads) in &all {
+            let seconds = reloads.longest_read().map_or(0.0, |(_, age)| age.as_secs_f64());
+            ConstGauge::new(seconds).encode(family.encode_family(source)?)?;
+        }
         let Some(tls) = &self.tls else { return Ok(()) };
         let (name, help) =
             ("xds_server_certificate_expiration_timestamp_seconds", "When the certificate in use expires");

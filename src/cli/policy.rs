@@ -102,9 +102,10 @@ struct Allowed {
 
 impl PolicyFile {
     pub(super) fn open(path: &Path) -> Result<Arc<Self>, PolicyError> {
-        let text = read(path)?;
+        let reloads = Reloads::default();
+        let text = read(path, &reloads)?;
         let policy = Policy::parse(&text, path)?;
-        let (current, reloads) = (ArcSwap::from_pointee((text, policy)), Reloads::default());
+        let current = ArcSwap::from_pointee((text, policy));
         reloads.on_new();
         Ok(Arc::new(Self { path: path.to_owned(), current, reloads }))
     }
@@ -113,7 +114,10 @@ impl PolicyFile {
     pub(super) async fn follow(self: Arc<Self>, every: Duration) {
         loop {
             self.reloads.due(every).await;
-            match self.reload() {
+            let policy = Arc::clone(&self);
+            let reloaded = self.reloads.blocking("policy", move || policy.reload()).await;
+            let Ok(reloaded) = reloaded else { return };
+            match reloaded {
                 Ok(true) => {
                     self.reloads.on_new();
                     info!(policy = %self.path.display(), "the policy is new");
@@ -129,7 +133,7 @@ impl PolicyFile {
     }
 
     fn reload(&self) -> Result<bool, PolicyError> {
-        let text = read(&self.path)?;
+        let text = read(&self.path, &self.reloads)?;
         if text == self.current.load().0 {
             return Ok(false);
         }
@@ -252,11 +256,16 @@ fn filled(value: &str, found: &BTreeMap<&str, String>) -> String {
     text + rest
 }
 
+/// The largest file that is read.
+const FILE_LIMIT_BYTES: usize = 16 << 20;
+
 /// So many that no stream has are not worth a look at all of them.
 const FEW: usize = 100;
 
-fn read(path: &Path) -> Result<String, PolicyError> {
-    std::fs::read_to_string(path).map_err(|error| PolicyError::Unreadable { path: path.to_owned(), error })
+fn read(path: &Path, reloads: &Reloads) -> Result<String, PolicyError> {
+    let _reading = reloads.reading(&path.display().to_string());
+    xds_file::read_to_string(path, FILE_LIMIT_BYTES)
+        .map_err(|error| PolicyError::Unreadable { path: path.to_owned(), error })
 }
 
 impl fmt::Display for Policy {

@@ -21,7 +21,7 @@ use super::health;
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
-use super::running::{Hangups, LogFormat, shutdown};
+use super::running::{Hangups, LogFormat, end, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
 use super::traces::{self, Started, Traces};
@@ -181,7 +181,9 @@ impl ProxyCommand {
         };
         let bootstrap = self.bootstrap().map_err(|error| Failure::Proxy(ProxyError::Bootstrap(error)))?;
         let config = self.server_config()?;
-        runtime.block_on(self.serve(bootstrap, config, (hangups, &traces)))
+        let served = runtime.block_on(self.serve(bootstrap, config, (hangups, &traces)));
+        end(runtime, traces);
+        served
     }
 
     async fn serve(

@@ -133,7 +133,10 @@ impl Query {
         let show = Show { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let asking = self.ask(mode, asked, bootstrap, show);
-        match runtime.block_on(asking) {
+        let done = runtime.block_on(asking);
+        // A file of credentials that hangs is not waited for.
+        runtime.shutdown_background();
+        match done {
             // A reader that has gone, such as `head`, has seen enough.
             Err(QueryError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)

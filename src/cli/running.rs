@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -132,6 +133,13 @@ impl Hangups {
     pub(super) async fn follow(self, _: Sources) {}
 }
 
+/// Sends the spans that are left, and ends what still runs, without waiting for it: a read of a file system that hangs never
+/// ends. Until then a second signal ends the process.
+pub(super) fn end(runtime: Runtime, traces: impl Sized) {
+    drop(traces);
+    runtime.shutdown_background();
+}
+
 /// Ends with the first signal to stop; the second one ends the process.
 #[cfg(unix)]
 pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
@@ -165,4 +173,25 @@ pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static
             std::process::exit(1);
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_reads_a_file_system_that_hangs_does_not_keep_the_process() {
+        let runtime = Runtime::new().unwrap();
+        let (begin, begun) = mpsc::channel();
+        let (_hold, held) = mpsc::channel::<()>();
+        runtime.spawn_blocking(move || {
+            begin.send(()).unwrap();
+            held.recv()
+        });
+        begun.recv().unwrap();
+        // To drop the runtime would wait for ever.
+        end(runtime, ());
+    }
 }

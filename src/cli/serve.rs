@@ -16,7 +16,7 @@ use super::health::{self, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
-use super::running::{Hangups, LogFormat, shutdown};
+use super::running::{Hangups, LogFormat, end, shutdown};
 use super::traces::{self, Started, Traces};
 use super::{Failure, Source, load};
 pub(super) use limits::{Limits, count, wait};
@@ -84,7 +84,9 @@ impl Serve {
         for line in load::summary(&self.source, &loaded, &cache) {
             self.log_format.announce(&line);
         }
-        runtime.block_on(self.serve(folder, cache, config, page, (hangups, &traces)))
+        let served = runtime.block_on(self.serve(folder, cache, config, page, (hangups, &traces)));
+        end(runtime, traces);
+        served
     }
 
     fn config(&self, cache: &Cache) -> Result<ServerConfig, Failure> {

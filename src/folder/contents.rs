@@ -1,8 +1,8 @@
 //! What a folder says, for tools that judge or explain it rather than serve it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
-use std::{fmt, fs};
 
 use prost_reflect::{DynamicMessage, SerializeOptions};
 use xds_core::matching::coverage::Domains;
@@ -59,7 +59,7 @@ pub struct Place {
 impl Folder {
     /// Reads the whole folder, whatever was loaded before, and judges it as a load does, but every name by itself.
     pub fn contents(&self, progress: impl FnMut(Progress)) -> Contents {
-        let scan::Scan { mut files, mut errors, .. } = scan::scan(&self.root);
+        let scan::Found { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
         let count = files.len();
         let mut domains = Domains::new();
         files.retain(|(file, _)| {
@@ -82,7 +82,7 @@ impl Folder {
     }
 
     fn domains(&self, file: &str) -> Result<Domains, Vec<FolderError>> {
-        let content = fs::read(self.root.join(file)).map_err(|error| vec![unreadable(file, &error)])?;
+        let content = self.content(file).map_err(|error| vec![unreadable(file, &error)])?;
         domains::read(file, &content)
     }
 }

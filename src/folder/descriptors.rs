@@ -11,6 +11,9 @@ use prost_reflect::prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 use xds_core::TypeUrl;
+use xds_file::Refused;
+
+use super::FILE_LIMIT_BYTES;
 
 /// The types that files may name: all of Envoy, and those that a user adds.
 pub struct Descriptors {
@@ -31,9 +34,11 @@ impl Descriptors {
     /// # Errors
     /// The descriptors stay as they were.
     pub fn add_file(&mut self, path: &Path) -> Result<(), DescriptorsError> {
-        let unreadable =
-            |error: io::Error| DescriptorsError::Unreadable { path: path.into(), kind: error.kind() };
-        let bytes = std::fs::read(path).map_err(unreadable)?;
+        let unreadable = |error: io::Error| match xds_file::refused(&error) {
+            Some(refused) => DescriptorsError::Refused { path: path.into(), refused },
+            None => DescriptorsError::Unreadable { path: path.into(), kind: error.kind() },
+        };
+        let bytes = xds_file::read_once(path, FILE_LIMIT_BYTES).map_err(unreadable)?;
         let invalid = |message: String| DescriptorsError::Invalid { path: path.into(), message };
         let set = FileDescriptorSet::decode(bytes.as_slice()).map_err(|error| invalid(error.to_string()))?;
         let mut unknown = set.file;
@@ -89,6 +94,14 @@ pub enum DescriptorsError {
         path: PathBuf,
         /// What the system said.
         kind: io::ErrorKind,
+    },
+    /// The file is not read, as it is too large.
+    #[error("{}: {refused}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        refused: Refused,
     },
     /// The file is no descriptor set, or contradicts the types that are known already.
     #[error("{}: not a usable FileDescriptorSet: {message}", path.display())]

@@ -11,13 +11,13 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use xds_core::matching::coverage::Domains;
 use xds_core::matching::value_set::ValueSet;
 
+use super::FILE_LIMIT_BYTES;
 use super::document::{self, Format};
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
@@ -25,7 +25,7 @@ use super::tree::{self, Entry, Node, Tree};
 /// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it cannot be read.
 #[must_use]
 pub fn domains(root: &Path) -> Domains {
-    let read_file = |file: &&str| read(file, &fs::read(root.join(file)).ok()?).ok();
+    let read_file = |file: &&str| read(file, &xds_file::read(&root.join(file), FILE_LIMIT_BYTES).ok()?).ok();
     FILES.iter().find_map(read_file).unwrap_or_default()
 }
 

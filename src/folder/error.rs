@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use xds_core::when::WhenError;
 use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
+use xds_file::Refused;
 
 /// One thing that is wrong with a folder, and where.
 ///
@@ -63,6 +64,9 @@ pub enum Problem {
         /// What the system said.
         kind: io::ErrorKind,
     },
+    /// The path leads to what is no regular file, or to one that is too large.
+    #[error("{0}")]
+    Refused(Refused),
     /// A folder must hold a resource: an unmounted volume would otherwise empty a fleet.
     #[error(
         "no resource in any *.yaml, *.yml, *.json or *.pb file of this folder (--allow-empty permits that)"
@@ -295,6 +299,7 @@ impl FolderError {
         }
         fmt::Display::fmt(&self.problem, f)?;
         match self.problem {
+            Problem::Refused(Refused::TooLarge { .. }) => f.write_str(" (--file-limit raises it)"),
             Problem::Resource(ResourceError::TooLarge { .. }) => f.write_str(" (--resource-limit raises it)"),
             _ => Ok(()),
         }

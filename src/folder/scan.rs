@@ -5,6 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use xds_file::{FileKind, Refused};
+use xds_server::{Reading, Reloads};
+
 use super::document::Format;
 use super::domains;
 use super::error::{FolderError, Problem};
@@ -19,7 +22,7 @@ pub(super) struct Stamp {
 
 /// The files of a folder that may hold resources.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct Found {
     /// By path below the folder, in order.
     pub(super) files: Vec<(Box<str>, Stamp)>,
     /// Whether there is a symbolic link among them, so that a file may change under another path.
@@ -30,9 +33,10 @@ pub(super) struct Scan {
 /// Looks through a folder and all below it, except for what has a hidden name.
 ///
 /// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is not.
-pub(super) fn scan(root: &Path) -> Scan {
-    let mut scan = Scan::default();
+pub(super) fn scan(root: &Path, reloads: &Reloads) -> Found {
+    let mut scan = Scan { found: Found::default(), reading: reloads.reading("") };
     scan.directory(root, "", &mut Vec::new());
+    let mut scan = scan.found;
     scan.files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     let mut domains = scan.files.iter().map(|(file, _)| file).filter(|file| domains::is_domains(file));
     if let (Some(first), Some(second)) = (domains.next(), domains.next()) {
@@ -46,6 +50,8 @@ pub(super) fn scan(root: &Path) -> Scan {
 pub(super) enum Entry {
     File(Stamp),
     Directory,
+    /// What is no regular file: reading it may have no end.
+    Other(FileKind),
     Nothing,
 }
 
@@ -57,7 +63,8 @@ pub(super) enum Entry {
 pub(super) fn look(path: &Path) -> io::Result<Entry> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(Entry::Directory),
-        Ok(metadata) => Ok(Entry::File(Stamp::of(&metadata))),
+        Ok(metadata) if metadata.is_file() => Ok(Entry::File(Stamp::of(&metadata))),
+        Ok(metadata) => Ok(Entry::Other(FileKind::of(metadata.file_type()))),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             if path.is_symlink() {
                 Err(error)
@@ -69,8 +76,16 @@ pub(super) fn look(path: &Path) -> io::Result<Entry> {
     }
 }
 
-impl Scan {
+/// A look at a folder that goes on.
+struct Scan<'a> {
+    found: Found,
+    /// A file system may hang with each of them.
+    reading: Reading<'a>,
+}
+
+impl Scan<'_> {
     fn directory(&mut self, path: &Path, name: &str, above: &mut Vec<PathBuf>) {
+        self.reading.next(name);
         let entries = match fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
             Ok(entries) => entries,
             Err(error) => return self.unreadable(name, &error),
@@ -82,20 +97,25 @@ impl Scan {
             }
             let Some(file_name) = file_name.to_str() else {
                 let shown = join(name, &file_name.to_string_lossy());
-                self.errors.push(FolderError::new(&shown, Problem::FileName));
+                self.found.errors.push(FolderError::new(&shown, Problem::FileName));
                 continue;
             };
             let name = join(name, file_name);
             let path = entry.path();
             let is_link = entry.file_type().is_ok_and(|file_type| file_type.is_symlink());
-            self.symlinks |= is_link;
+            self.found.symlinks |= is_link;
+            self.reading.next(&name);
             match look(&path) {
                 Ok(Entry::File(stamp)) if Format::of(&name).is_some() => {
-                    self.files.push((name.into(), stamp));
+                    self.found.files.push((name.into(), stamp));
                 }
                 Ok(Entry::Directory) if is_link => self.linked_directory(&path, &name, above),
                 Ok(Entry::Directory) => self.directory(&path, &name, above),
-                Ok(Entry::File(_) | Entry::Nothing) => {}
+                Ok(Entry::Other(kind)) if Format::of(&name).is_some() => {
+                    let problem = Problem::Refused(Refused::NotRegular { kind });
+                    self.found.errors.push(FolderError::new(&name, problem));
+                }
+                Ok(Entry::File(_) | Entry::Nothing | Entry::Other(_)) => {}
                 Err(error) if Format::of(&name).is_some() => self.unreadable(&name, &error),
                 Err(_) => {}
             }
@@ -118,7 +138,7 @@ impl Scan {
     }
 
     fn unreadable(&mut self, name: &str, error: &io::Error) {
-        self.errors.push(FolderError::new(name, Problem::Unreadable { kind: error.kind() }));
+        self.found.errors.push(FolderError::new(name, Problem::Unreadable { kind: error.kind() }));
     }
 }
 

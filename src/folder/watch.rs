@@ -10,8 +10,8 @@ use std::{fs, mem, panic};
 use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RemoveKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
 use xds_core::Cache;
+use xds_server::Reloads;
 
 use super::{Folder, FolderErrors, Loaded, scan};
 
@@ -32,14 +32,23 @@ impl Folder {
         let mut compared_at = Instant::now();
         let reloads = Arc::clone(self.reloads());
         loop {
-            let root = self.root().to_owned();
-            let identity = blocking(move || Identity::of(&root)).await;
+            let (root, of_look) = (self.root().to_owned(), Arc::clone(&reloads));
+            let identity = blocking(&reloads, move || {
+                let _reading = of_look.reading("");
+                Identity::of(&root)
+            })
+            .await;
             let pause = if watcher.is_some() { COMPARE_EVERY } else { COMPARE_UNWATCHED_EVERY };
             let is_due = compared_at.elapsed() >= pause;
             if watched != Some(identity) || (is_due && watcher.is_none()) {
                 // Watched first and compared then, so that no change falls between the two.
                 let (root, changes_below) = (self.root().to_owned(), Arc::clone(&changes));
-                watcher = reporter.watcher(blocking(move || watch_root(&root, changes_below)).await);
+                let of_watcher = Arc::clone(&reloads);
+                let made = blocking(&reloads, move || {
+                    let _reading = of_watcher.reading("");
+                    watch_root(&root, changes_below)
+                });
+                watcher = reporter.watcher(made.await);
                 watched = Some(identity);
                 changes.note_everything();
             } else if is_due {
@@ -59,7 +68,7 @@ impl Folder {
             }
             let cache = Arc::clone(&cache);
             let result;
-            (self, result) = blocking(move || {
+            (self, result) = blocking(&reloads, move || {
                 let result = self.reload(&cache, extent);
                 (self, result)
             })
@@ -291,8 +300,8 @@ fn watch_root(root: &Path, changes: Arc<Changes>) -> notify::Result<RecommendedW
 }
 
 /// Runs what reads files away from the threads that serve.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(work).await {
+async fn blocking<T: Send + 'static>(reloads: &Reloads, work: impl FnOnce() -> T + Send + 'static) -> T {
+    match reloads.blocking("folder", work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),

@@ -46,7 +46,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -120,8 +119,13 @@ impl Bootstrap {
     /// When the file cannot be read, or its text is wrong, with the name of the file.
     pub fn from_file(file: impl AsRef<Path>) -> Result<Self, BootstrapError> {
         let file = file.as_ref();
-        let text = fs::read_to_string(file)
-            .map_err(|error| BootstrapError::Unreadable { file: file.into(), kind: error.kind() })?;
+        let text =
+            xds_file::read_once_to_string(file, FILE_LIMIT_BYTES).map_err(
+                |error| match xds_file::refused(&error) {
+                    Some(refused) => BootstrapError::Refused { file: file.into(), refused },
+                    None => BootstrapError::Unreadable { file: file.into(), kind: error.kind() },
+                },
+            )?;
         Self::from_json(&text)
             .map_err(|error| BootstrapError::InFile { file: file.into(), error: Box::new(error) })
     }
@@ -194,6 +198,9 @@ impl FromStr for Bootstrap {
         Self::from_json(text)
     }
 }
+
+/// The largest file that is read.
+const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 const FILE_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP";
 const TEXT_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP_CONFIG";

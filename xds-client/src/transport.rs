@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::fs;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::spawn_blocking;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 use tonic::{Request, Status};
@@ -163,8 +163,14 @@ async fn tls(files: &TlsFiles) -> Result<ClientTlsConfig, TransportError> {
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, TransportError> {
-    fs::read(path).await.map_err(|source| TransportError::File { path: path.to_owned(), source })
+    let of_read = path.to_owned();
+    let read = spawn_blocking(move || xds_file::read(&of_read, FILE_LIMIT_BYTES)).await;
+    read.unwrap_or_else(|error| Err(io::Error::other(error)))
+        .map_err(|source| TransportError::File { path: path.to_owned(), source })
 }
+
+/// The largest certificate, key or token that is read.
+const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -79,7 +79,7 @@ pub use listen::listen;
 pub use observe::{ConnectionEnd, Event, Observer};
 pub use peer::{Identity, Peer};
 pub use rejections::{RejectedVariant, Rejections};
-pub use reloads::Reloads;
+pub use reloads::{Reading, Reloads};
 pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, ServerConfig, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};

@@ -9,7 +9,6 @@ use arc_swap::ArcSwap;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
-use tokio::task::spawn_blocking;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::{Acceptor, VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
@@ -122,8 +121,8 @@ impl Tls {
     /// # Errors
     /// See [`TlsError`].
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
-        let loaded = Loaded::read(&files)?;
         let reloads = Reloads::default();
+        let loaded = Loaded::of(Contents::read(&files, &reloads)?, &files)?;
         reloads.on_new();
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded), reloads }))
     }
@@ -156,7 +155,7 @@ impl Tls {
     }
 
     fn read_again(&self) -> Result<bool, TlsError> {
-        let contents = Contents::read(&self.files)?;
+        let contents = Contents::read(&self.files, &self.reloads)?;
         if contents == self.current.load().contents {
             return Ok(false);
         }
@@ -171,7 +170,8 @@ impl Tls {
             self.reloads.due(every).await;
             let (tls, refusals) = (Arc::clone(&self), self.reloads.refusals());
             // Files may be on a disk that is slow.
-            let Ok(reloaded) = spawn_blocking(move || tls.reload()).await else { return };
+            let reloaded = self.reloads.blocking("certificates", move || tls.reload()).await;
+            let Ok(reloaded) = reloaded else { return };
             match reloaded {
                 Ok(true) => {
                     info!(certificate = %self.files.certificate.display(), "the certificates are new");
@@ -187,10 +187,6 @@ impl Tls {
 }
 
 impl Loaded {
-    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        Self::of(Contents::read(files)?, files)
-    }
-
     fn of(contents: Contents, files: &TlsFiles) -> Result<Self, TlsError> {
         let chain = certificates(&contents.certificate, &files.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| TlsError::Malformed {
@@ -230,9 +226,11 @@ impl Loaded {
 }
 
 impl Contents {
-    fn read(files: &TlsFiles) -> Result<Self, TlsError> {
+    fn read(files: &TlsFiles, reloads: &Reloads) -> Result<Self, TlsError> {
         let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| TlsError::Unreadable { path: path.to_owned(), error })
+            let _reading = reloads.reading(&path.display().to_string());
+            xds_file::read(path, FILE_LIMIT_BYTES)
+                .map_err(|error| TlsError::Unreadable { path: path.to_owned(), error })
         };
         let client_authorities = files.client_authorities.as_deref().map(read).transpose()?;
         Ok(Self { certificate: read(&files.certificate)?, key: read(&files.key)?, client_authorities })
@@ -320,3 +318,6 @@ fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let seconds = certificate.validity().not_after.timestamp().try_into().unwrap_or_default();
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
+
+/// More than any certificate, key or bundle of authorities has.
+const FILE_LIMIT_BYTES: usize = 16 << 20;

@@ -69,7 +69,7 @@ impl File {
     /// If it cannot be read, or is no map in YAML, whose keys are all different.
     pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |error| ConfigError::Unreadable { file: path.into(), error };
-        Self::parse(path, &std::fs::read_to_string(path).map_err(unreadable)?)
+        Self::parse(path, &xds_file::read_once_to_string(path, FILE_LIMIT_BYTES).map_err(unreadable)?)
     }
 
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
@@ -100,6 +100,9 @@ impl File {
         Place { file: self.path.clone(), line: at.line(), column: at.column() }
     }
 }
+
+/// The largest file that is read.
+const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 /// All keys, in the order of the file. One that is there twice is an error of the parser.
 #[derive(Debug, Default)]

@@ -30,6 +30,14 @@ pub enum BootstrapError {
         /// What the system said.
         kind: io::ErrorKind,
     },
+    /// The file is not read, as it is too large.
+    #[error("{} {refused}", .file.display())]
+    Refused {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        refused: xds_file::Refused,
+    },
     /// The text of a file is wrong.
     #[error("{}: {error}", .file.display())]
     InFile {

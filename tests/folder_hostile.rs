@@ -1,0 +1,124 @@
+//! Files that block whoever opens them, have no end, or are too large: each is an error of that file, with its name, and neither
+//! reloads nor the end of the process wait for it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![cfg(all(feature = "cli", unix))]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use running::{Running, Scratch, xds};
+
+#[path = "binary/running.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod running;
+
+const GOOD: &str = "xds_source_last_reload_successful{source=\"folder\"}";
+
+fn cluster(name: &str) -> String {
+    format!("\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: {name}\n")
+}
+
+fn mkfifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A FIFO, or a link to a device, stopped every later reload without a word, and SIGTERM did not end the process: a thread of
+/// the runtime hung in its `open` or filled the memory.
+#[test]
+fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloads_nor_the_end() {
+    for (file, kind) in [("fifo.yaml", "a FIFO"), ("zero.yaml", "a device"), ("domains.yaml", "a FIFO")] {
+        let scratch = Scratch::new(&format!("hostile-{}", file.trim_end_matches(".yaml")));
+        scratch.write("a.yaml", cluster("a"));
+        let mut server = Running::start(&["serve", scratch.text()]);
+        server.until_metric(GOOD, 1.0);
+        match kind {
+            "a device" => symlink("/dev/zero", scratch.path(file)).unwrap(),
+            _ => mkfifo(&scratch.path(file)),
+        }
+        server.logs(&format!("{file}: is {kind}, and only regular files are read"));
+        server.until_metric(GOOD, 0.0);
+        assert_eq!(server.metric("xds_source_read_seconds{source=\"folder\"}"), Some(0.0));
+        let check = xds().arg("check").arg(&scratch.0).output().unwrap();
+        assert_eq!(check.status.code(), Some(2), "{}", text(&check));
+        assert_eq!(text(&check).matches(file).count(), 1, "{}", text(&check));
+        fs::remove_file(scratch.path(file)).unwrap();
+        server.logs("the folder is good again");
+        scratch.write("b.yaml", cluster("b"));
+        server.logs("folder reloaded");
+        mkfifo(&scratch.path("again.yaml"));
+        server.logs("again.yaml: is a FIFO");
+        server.terminate();
+        let ended = server.ends_within(Duration::from_secs(20));
+        assert_eq!(ended.and_then(|status| status.code()), Some(0), "SIGTERM ends it");
+    }
+}
+
+#[test]
+fn a_file_over_the_limit_is_an_error_with_its_name_its_size_and_the_limit() {
+    let scratch = Scratch::new("hostile-large");
+    scratch.write("a.yaml", cluster("a"));
+    // 1 GiB without a block of the disk.
+    let sparse = fs::File::create(scratch.path("sparse.yaml")).unwrap();
+    sparse.set_len(1 << 30).unwrap();
+    let check = |options: &[&str]| xds().arg("check").arg(&scratch.0).args(options).output().unwrap();
+    let expected =
+        "sparse.yaml: has 1073741824 bytes, more than the limit of 67108864 (--file-limit raises it)";
+    let refused = check(&[]);
+    assert!(text(&refused).contains(expected), "{}", text(&refused));
+    assert_eq!(refused.status.code(), Some(2));
+    sparse.set_len(0).unwrap();
+    fs::write(scratch.path("sparse.yaml"), cluster("b")).unwrap();
+    assert_eq!(check(&[]).status.code(), Some(0));
+    assert!(text(&check(&["--file-limit", "20"])).contains("more than the limit of 20 "));
+}
+
+/// Certificates are read again while clients are served.
+#[test]
+fn a_certificate_that_becomes_a_fifo_leaves_the_former_in_use_and_stops_nothing() {
+    let scratch = Scratch::new("hostile-tls");
+    fs::create_dir(scratch.path("config")).unwrap();
+    scratch.write("config/a.yaml", cluster("a"));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    scratch.write("cert.pem", made.cert.pem());
+    scratch.write("key.pem", made.signing_key.serialize_pem());
+    let path = |file: &str| scratch.path(file).to_str().unwrap().to_owned();
+    let (config, cert, key) = (path("config"), path("cert.pem"), path("key.pem"));
+    let mut server = Running::start(&["serve", &config, "--listen-cert", &cert, "--listen-key", &key]);
+    let good = "xds_source_last_reload_successful{source=\"certificates\"}";
+    server.until_metric(good, 1.0);
+    fs::remove_file(&cert).unwrap();
+    mkfifo(Path::new(&cert));
+    let line = server.logs("is a FIFO, and only regular files are read");
+    assert!(line.contains("cert.pem"), "{line}");
+    server.until_metric(good, 0.0);
+    scratch.write("cert.pem", made.cert.pem());
+    server.until_metric(good, 1.0);
+    server.terminate();
+    assert!(server.ends_within(Duration::from_secs(20)).is_some(), "SIGTERM ends it");
+}
+
+#[test]
+fn files_that_options_name_have_a_limit_each() {
+    let scratch = Scratch::new("hostile-options");
+    scratch.write("a.yaml", cluster("a"));
+    let run = |arguments: &[&str]| {
+        let output = xds().args(arguments).arg("/dev/zero").output().unwrap();
+        (output.status.code().unwrap(), text(&output))
+    };
+    let (code, told) = run(&["check", scratch.text(), "--descriptors"]);
+    assert!(
+        code == 2 && told.contains("/dev/zero: has 67108865 bytes, more than the limit of 67108864"),
+        "{told}"
+    );
+    let (_, told) = run(&["serve", scratch.text(), "--config"]);
+    assert!(told.contains("/dev/zero") && told.contains("more than the limit of 16777216"), "{told}");
+    let (_, told) = run(&["get", "CDS", "*", "--bootstrap"]);
+    assert!(told.contains("/dev/zero") && told.contains("more than the limit of 16777216"), "{told}");
+}
