@@ -16,7 +16,7 @@
 //! ([`Contents::warnings`]).
 //!
 //! The folder is one transaction: all files parse and validate, or the last good state stays. All mistakes of all
-//! files are reported at once ([`FolderErrors`]).
+//! files are reported at once ([`FolderErrors`]). With [`Isolation::File`] each file is one, as far as files do not collide.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -25,11 +25,12 @@
 //! | `descriptors` | what messages look like |
 //! | `decode` | messages as JSON for people |
 //! | `index` | which file provides which resources; from changed files to a transaction; no I/O |
+//! | `isolate` | which files are left out so that the others go on; no I/O |
 //! | `watch` | when to look again |
 //! | `domains` | what values clients have, which only a check asks for |
 //! | `contents`, [`lint`] | the folder as data, and what in it is allowed but unlikely to be meant |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +42,7 @@ use xds_file::Refused;
 use xds_server::Reloads;
 
 use document::{Format, Placed};
-use index::{Found, Index, Plan};
+use index::{Changes, Found, Index, Plan};
 use scan::{Entry, Stamp};
 
 pub use contents::{Contents, Located, Place};
@@ -61,6 +62,7 @@ mod domains;
 mod encode;
 mod error;
 mod index;
+mod isolate;
 pub mod lint;
 mod scan;
 mod tree;
@@ -75,9 +77,14 @@ pub struct Folder {
     root: PathBuf,
     descriptors: Arc<Descriptors>,
     allow_empty: bool,
+    isolation: Isolation,
     file_limit: usize,
     resource_limit: usize,
     index: Index,
+    /// Whether there is a last good state.
+    is_loaded: bool,
+    /// Files that cannot be used while others can, as they were seen last.
+    isolated: BTreeMap<Box<str>, Option<Stamp>>,
     /// Files that differ from the last good state since a load that failed.
     pending: BTreeSet<Box<str>>,
     /// Whether the last look found a symbolic link.
@@ -94,9 +101,12 @@ impl Folder {
             root: root.into(),
             descriptors: Arc::new(Descriptors::envoy()),
             allow_empty: false,
+            isolation: Isolation::Folder,
             file_limit: FILE_LIMIT_BYTES,
             resource_limit: PAYLOAD_LIMIT_BYTES,
             index: Index::default(),
+            is_loaded: false,
+            isolated: BTreeMap::new(),
             pending: BTreeSet::new(),
             symlinks: false,
             is_scanned: false,
@@ -130,6 +140,13 @@ impl Folder {
         self
     }
 
+    /// What keeps its last good state when a file has a mistake. Default: all of the folder.
+    #[must_use]
+    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
     /// Takes files of up to this many bytes. Default [`FILE_LIMIT_BYTES`].
     #[must_use]
     pub fn with_file_limit(mut self, bytes: usize) -> Self {
@@ -155,7 +172,14 @@ impl Folder {
         let found = scan::scan(&self.root, &self.reloads);
         self.symlinks = found.symlinks;
         self.is_scanned = found.errors.is_empty();
-        let changed = self.index.differing(found.files);
+        let mut changed = self.index.differing(found.files);
+        // What could not be looked at is not gone.
+        let is_unseen = |file: &str| {
+            found.errors.iter().any(|error| {
+                file.strip_prefix(&*error.file).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        changed.retain(|(file, stamp)| stamp.is_some() || !is_unseen(file));
         self.commit(cache, changed, found.errors, progress)
     }
 
@@ -219,6 +243,9 @@ impl Folder {
     ) -> Result<Loaded, FolderErrors> {
         let loaded = self.try_commit(cache, changed, errors, progress);
         match &loaded {
+            Ok(Loaded { isolated: Some(errors), commit, .. }) => {
+                self.reloads.on_isolated(self.isolated.len(), errors.to_string(), commit.changed > 0);
+            }
             Ok(loaded) if loaded.commit.changed > 0 => self.reloads.on_new(),
             Ok(_) => self.reloads.on_same(),
             Err(errors) => _ = self.reloads.on_refused(errors.to_string()),
@@ -234,10 +261,16 @@ impl Folder {
         progress: impl FnMut(Progress),
     ) -> Result<Loaded, FolderErrors> {
         let files_read = changed.len();
+        if self.isolation == Isolation::File && self.is_loaded {
+            return self.try_commit_usable(cache, changed, errors, progress);
+        }
         let changes = self.read(changed, &mut errors, progress);
         errors.extend(self.index.duplicates(&changes));
         if errors.is_empty() && !self.allow_empty && self.index.is_emptied_by(&changes) {
             errors.push(FolderError::new("", Problem::NoResources));
+        }
+        if !errors.is_empty() && self.isolation == Isolation::File {
+            errors.push(FolderError::new("", Problem::UnknownAtStart));
         }
         if !errors.is_empty() {
             self.pending.extend(changes.into_iter().map(|(file, _)| file));
@@ -249,12 +282,70 @@ impl Folder {
             Err(error) => {
                 // The files are looked through again the next time.
                 self.is_scanned = false;
-                return Err(FolderErrors(vec![self.index.refused(&files, error)]));
+                return Err(FolderErrors(vec![self.index.refused(&files, error, None)]));
             }
         };
         self.index.settle(files);
         self.pending.clear();
-        Ok(Loaded { files: self.index.files(), resources: self.index.resources(), files_read, commit })
+        self.is_loaded = true;
+        Ok(self.loaded(files_read, commit, None))
+    }
+
+    /// The same with each file for itself: one with errors keeps its last good state.
+    fn try_commit_usable(
+        &mut self,
+        cache: &Cache,
+        changed: Vec<(Box<str>, Option<Stamp>)>,
+        mut errors: Vec<FolderError>,
+        progress: impl FnMut(Progress),
+    ) -> Result<Loaded, FolderErrors> {
+        let files_read = changed.len();
+        let stamps: BTreeMap<Box<str>, Option<Stamp>> = changed.iter().cloned().collect();
+        let mut changes = self.read(changed, &mut errors, progress);
+        self.follow_renames(&stamps, &mut changes);
+        let all: Vec<_> = changes.iter().map(|(file, _)| file.clone()).collect();
+        let refused = |folder: &mut Self, errors| {
+            folder.pending.extend(all);
+            Err(FolderErrors::sorted(errors))
+        };
+        // The folder as a whole cannot be read.
+        if errors.iter().any(|error| error.file.is_empty()) {
+            return refused(self, errors);
+        }
+        let commit = |transaction| cache.commit(transaction);
+        let done = self.index.commit_usable(&mut changes, &mut errors, self.allow_empty, commit);
+        let Some((commit, files)) = done else {
+            self.is_scanned = false;
+            return refused(self, errors);
+        };
+        self.index.settle(files);
+        self.isolated = errors
+            .iter()
+            .map(|error| (error.file.clone(), stamps.get(&error.file).copied().flatten()))
+            .collect();
+        self.pending = self.isolated.keys().cloned().collect();
+        let isolated = (!errors.is_empty()).then(|| FolderErrors::sorted(errors));
+        Ok(self.loaded(files_read, commit, isolated))
+    }
+
+    /// A file that was isolated and has another path now is not gone: its last good state goes on under the new path.
+    fn follow_renames(&mut self, stamps: &BTreeMap<Box<str>, Option<Stamp>>, changes: &mut Changes) {
+        for (from, stamp) in std::mem::take(&mut self.isolated) {
+            let is_gone =
+                changes.iter().any(|(file, found)| *file == from && matches!(found, Found::Nothing));
+            if stamp.is_none() || !is_gone || !self.index.contains(&from) {
+                continue;
+            }
+            let mut others = stamps.iter().filter(|(to, other)| **other == stamp && !self.index.contains(to));
+            if let Some((to, _)) = others.next() {
+                self.index.rename(&from, to.clone());
+                changes.retain(|(file, _)| *file != from);
+            }
+        }
+    }
+
+    fn loaded(&self, files_read: usize, commit: Commit, isolated: Option<FolderErrors>) -> Loaded {
+        Loaded { files: self.index.files(), resources: self.index.resources(), files_read, commit, isolated }
     }
 
     /// Reads files on all cores. One with errors counts as gone.
@@ -325,6 +416,17 @@ impl Folder {
     }
 }
 
+/// What keeps its last good state when a file has a mistake.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// All of the folder: it is one transaction.
+    #[default]
+    Folder,
+    /// That file, and the others go on. A file that collides with what is in service is the one with the mistake, and of two
+    /// new ones the one with the later path. The first load takes all files or none (G13): what a broken one holds is unknown.
+    File,
+}
+
 /// How far a load has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
@@ -345,6 +447,8 @@ pub struct Loaded {
     pub files_read: usize,
     /// What it meant for the cache.
     pub commit: Commit,
+    /// What is wrong with files that keep their last good state while the others go on, under [`Isolation::File`].
+    pub isolated: Option<FolderErrors>,
 }
 
 /// Everything that is wrong with a folder, in the order of files and lines. At least one error.

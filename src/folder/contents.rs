@@ -18,7 +18,7 @@ use super::error::{FolderError, Position, Problem};
 use super::index::{Changes, Found, Index};
 #[cfg(test)]
 use super::scan::Stamp;
-use super::{Folder, FolderErrors, Progress, domains, lint, scan, unreadable};
+use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unreadable};
 
 /// All that a folder says, with the places where it is said.
 ///
@@ -33,6 +33,7 @@ pub struct Contents {
     is_complete: bool,
     files: usize,
     resources: usize,
+    isolated: usize,
 }
 
 /// The names of one type. A name whose variants do not go together has none of them here.
@@ -72,13 +73,23 @@ impl Folder {
             !domains::is_domains(file)
         });
         let files = files.into_iter().map(|(file, stamp)| (file, Some(stamp))).collect();
-        let changes = self.read(files, &mut errors, progress);
+        let mut changes = self.read(files, &mut errors, progress);
         let before = Index::default();
+        let mut isolated = 0;
+        let is_seen = errors.iter().all(|error| !error.file.is_empty());
+        if self.isolation == Isolation::File && is_seen {
+            let (cache, may_be_empty) = (Cache::new(), self.allow_empty || !errors.is_empty());
+            let commit = |transaction| cache.commit(transaction);
+            if before.commit_usable(&mut changes, &mut errors, may_be_empty, commit).is_some() {
+                isolated = errors.iter().map(|error| &error.file).collect::<BTreeSet<_>>().len();
+            }
+        }
         errors.extend(before.duplicates(&changes));
         if errors.is_empty() && !self.allow_empty && before.is_emptied_by(&changes) {
             errors.push(FolderError::new("", Problem::NoResources));
         }
-        Contents::new(changes, domains, errors, Arc::clone(&self.descriptors), count)
+        let contents = Contents::new(changes, domains, errors, Arc::clone(&self.descriptors), count);
+        Contents { isolated, ..contents }
     }
 
     fn domains(&self, file: &str) -> Result<Domains, Vec<FolderError>> {
@@ -151,7 +162,7 @@ impl Contents {
         }
         let resources = variants.len();
         let names = judge(variants, &mut errors);
-        Self { names, domains, descriptors, errors, is_complete, files: file_count, resources }
+        Self { names, domains, descriptors, errors, is_complete, files: file_count, resources, isolated: 0 }
     }
 
     /// Of texts with their file names.
@@ -198,6 +209,12 @@ impl Contents {
     #[must_use]
     pub fn files(&self) -> usize {
         self.files
+    }
+
+    /// How many files have errors and are left out while the others are in it, under [`Isolation::File`].
+    #[must_use]
+    pub fn isolated(&self) -> usize {
+        self.isolated
     }
 
     /// How many resources are in them.

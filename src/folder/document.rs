@@ -40,7 +40,7 @@ impl Format {
 }
 
 /// A resource and where it was found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Placed {
     pub(super) resource: Resource,
     /// The line of a text file; the number of the resource, from 1, in a .pb file.

@@ -72,6 +72,11 @@ pub enum Problem {
         "no resource in any *.yaml, *.yml, *.json or *.pb file of this folder (--allow-empty permits that)"
     )]
     NoResources,
+    /// G13: with files that are isolated, too, a folder is not served before each file was good once.
+    #[error(
+        "nothing is served before every file was good once, as clients would be told that what the others hold does not exist"
+    )]
+    UnknownAtStart,
     /// The name of a file or directory is not UTF-8.
     #[error("the file name is not UTF-8")]
     FileName,

@@ -33,7 +33,7 @@ struct Key {
 }
 
 /// What was found in a file that may have changed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Found {
     /// The file is not there.
     Nothing,
@@ -102,14 +102,22 @@ impl Index {
         provided(changes).next().is_none() && self.provided_before(changes).count() == self.resources
     }
 
-    /// Keys that two files provide after the changes.
+    /// Keys that two files provide after the changes, as errors of the file for which the key is new, or else of the later path.
     pub(super) fn duplicates(&self, changes: &Changes) -> Vec<FolderError> {
         let mut errors = Vec::new();
         let mut places = HashMap::new();
         for (key, place) in provided(changes) {
             match places.entry(key) {
                 hash_map::Entry::Vacant(entry) => _ = entry.insert(place),
-                hash_map::Entry::Occupied(first) => errors.push(duplicate(key, place, *first.get())),
+                hash_map::Entry::Occupied(mut entry) => {
+                    let first = *entry.get();
+                    if self.provides(place.0, key) && !self.provides(first.0, key) {
+                        entry.insert(place);
+                        errors.push(duplicate(key, first, place));
+                    } else {
+                        errors.push(duplicate(key, place, first));
+                    }
+                }
             }
         }
         // What the changed files provided before is provided by no other file; only new keys need a look.
@@ -129,8 +137,13 @@ impl Index {
         errors
     }
 
-    /// What a refused transaction means for the files it was made of.
-    pub(super) fn refused(&self, settled: &Settled, error: CommitError) -> FolderError {
+    /// Whether a file has a key in the last good state.
+    pub(super) fn provides(&self, file: &str, id: &VariantId) -> bool {
+        self.files.get(file).is_some_and(|state| state.keys.iter().any(|key| key.id == *id))
+    }
+
+    /// What a refused transaction means for the files it was made of. It is the error of the one to blame, if that is known.
+    pub(super) fn refused(&self, settled: &Settled, error: CommitError, blamed: Option<&str>) -> FolderError {
         let place = |id: &VariantId| {
             let unchanged = self.files.iter().filter(|(file, _)| !settled.contains(file));
             let before = || unchanged.into_iter().find_map(|(file, state)| place(file, state, id));
@@ -149,8 +162,12 @@ impl Index {
             | CommitError::Contradiction { id } => (place(id), None),
             _ => (None, None),
         };
+        let is_blamed =
+            |place: &Option<(Box<str>, u32)>| place.as_ref().is_some_and(|(file, _)| Some(&**file) == blamed);
+        let (here, other) =
+            if is_blamed(&other) && !is_blamed(&here) { (other, here) } else { (here, other) };
         let (file, line) = here.unzip();
-        let file = file.unwrap_or_default();
+        let file = file.or_else(|| blamed.map(Box::from)).unwrap_or_default();
         let is_text = Format::of(&file) != Some(Format::Protobuf);
         let at = line.filter(|_| is_text).map(|line| Position { line, column: 1 });
         FolderError { at, ..FolderError::new(&file, Problem::Commit { error: Box::new(error), other }) }
@@ -196,6 +213,13 @@ impl Index {
 
     pub(super) fn contains(&self, file: &str) -> bool {
         self.files.contains_key(file)
+    }
+
+    /// Gives a file another path, with all that it provides. It counts as changed.
+    pub(super) fn rename(&mut self, from: &str, to: Box<str>) {
+        if let Some(state) = self.files.remove(from) {
+            self.files.insert(to, FileState { stamp: Stamp::default(), ..state });
+        }
     }
 
     /// Whether a path was a directory with files.

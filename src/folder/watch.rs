@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use xds_core::Cache;
 use xds_server::Reloads;
 
-use super::{Folder, FolderErrors, Loaded, scan};
+use super::{Folder, FolderError, FolderErrors, Loaded, scan};
 
 impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder first.
@@ -246,6 +246,21 @@ struct Reporter {
 impl Reporter {
     fn reloaded(&mut self, result: Result<Loaded, FolderErrors>) {
         match result {
+            Ok(Loaded { isolated: Some(errors), .. }) if self.errors.as_ref() == Some(&errors) => {}
+            Ok(Loaded { isolated: Some(errors), commit, .. }) => {
+                let is_known = |error: &FolderError| self.errors.iter().flatten().any(|known| known == error);
+                let new: Vec<_> = errors.iter().filter(|error| !is_known(error)).collect();
+                new.iter().take(ERRORS_LOGGED).for_each(|error| tracing::error!("{error}"));
+                let isolated: BTreeSet<_> = errors.iter().map(|error| &error.file).collect();
+                tracing::warn!(
+                    isolated = isolated.len(),
+                    errors = errors.len(),
+                    not_shown = new.len().saturating_sub(ERRORS_LOGGED),
+                    changed = commit.changed,
+                    "files with errors keep their last good content; the others are served"
+                );
+                self.errors = Some(errors);
+            }
             Ok(loaded) => {
                 let was_bad = self.errors.take().is_some();
                 if was_bad || loaded.commit.changed > 0 {

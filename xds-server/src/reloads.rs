@@ -40,6 +40,8 @@ struct State {
     mistake: Option<String>,
     changes: u64,
     refusals: u64,
+    /// Parts of the newest content that are not in use, while others are.
+    isolated: usize,
 }
 
 impl Reloads {
@@ -52,7 +54,21 @@ impl Reloads {
     /// What was read is what is in use.
     pub fn on_same(&self) {
         let mut state = self.state();
-        (state.good_at, state.mistake) = (Some(SystemTime::now()), None);
+        (state.good_at, state.mistake, state.isolated) = (Some(SystemTime::now()), None, 0);
+    }
+
+    /// What was read is in use but for these many parts, such as files, which keep what was good last; and whether other content
+    /// came into use by it.
+    pub fn on_isolated(&self, parts: usize, mistake: String, has_changed: bool) {
+        self.on_refused(mistake);
+        let mut state = self.state();
+        (state.isolated, state.changes) = (parts, state.changes + u64::from(has_changed));
+    }
+
+    /// How many parts of the newest content are not in use while others are.
+    #[must_use]
+    pub fn isolated(&self) -> usize {
+        self.state().isolated
     }
 
     /// What was read cannot be used. Whether that is news: a mistake that stays is one.
@@ -249,6 +265,12 @@ mod tests {
         assert!(reloads.is_current() && reloads.good_at() >= good_at);
         assert!(reloads.on_refused("line 2".into()), "it was good between");
         assert_eq!((reloads.changes(), reloads.refusals()), (1, 3));
+        reloads.on_isolated(2, "file".into(), true);
+        reloads.on_isolated(2, "file".into(), false);
+        assert_eq!((reloads.changes(), reloads.refusals(), reloads.isolated()), (2, 4, 2));
+        assert!(!reloads.is_current());
+        reloads.on_same();
+        assert!(reloads.is_current() && reloads.isolated() == 0);
     }
 
     #[test]

@@ -1,0 +1,172 @@
+//! Files that cannot be used are set aside, and all others go on: each file is a transaction of its own, as far as that can be.
+//!
+//! What a file set aside had in its last good state stays in service. So new content that collides with content in service is
+//! the one in conflict; of two files whose content is new, the one with the later path is.
+
+use std::collections::BTreeSet;
+
+use xds_core::{Commit, CommitError, Transaction, TypeUrl, VariantId};
+
+use super::error::{FolderError, Problem};
+use super::index::{Changes, Found, Index, Plan, Settled};
+
+impl Index {
+    /// Takes out of the changes what cannot be used, with an error for each such file, and commits the rest. `None` when no
+    /// file of the changes is to blame for what the cache refuses, or when no resource is left and one has to be, which is then
+    /// the last error.
+    pub(super) fn commit_usable(
+        &self,
+        changes: &mut Changes,
+        errors: &mut Vec<FolderError>,
+        may_be_empty: bool,
+        mut commit: impl FnMut(Transaction) -> Result<Commit, CommitError>,
+    ) -> Option<(Commit, Settled)> {
+        let broken: BTreeSet<_> = errors.iter().map(|error| error.file.clone()).collect();
+        changes.retain(|(file, _)| !broken.contains(file));
+        loop {
+            self.set_aside_duplicates(changes, errors);
+            if !may_be_empty && self.is_emptied_by(changes) {
+                errors.push(FolderError::new("", Problem::NoResources));
+                return None;
+            }
+            let Plan { transaction, files } = self.plan(changes.clone());
+            let error = match commit(transaction) {
+                Ok(commit) => return Some((commit, files)),
+                Err(error) => error,
+            };
+            let blamed = self.blamed(changes, &error);
+            errors.push(self.refused(&files, error, blamed.as_deref()));
+            let blamed = blamed?;
+            changes.retain(|(file, _)| *file != blamed);
+        }
+    }
+
+    /// What a file set aside had before is in service again, so the others are looked at again.
+    fn set_aside_duplicates(&self, changes: &mut Changes, errors: &mut Vec<FolderError>) {
+        loop {
+            let found = self.duplicates(changes);
+            let blamed: BTreeSet<_> = found.iter().map(|error| error.file.clone()).collect();
+            // What collides only with a file that is set aside itself may turn out not to.
+            let is_sure = |error: &FolderError| match &error.problem {
+                Problem::Duplicate { file, .. } => !blamed.contains(file),
+                _ => true,
+            };
+            let (mut sure, unsure): (Vec<_>, Vec<_>) = found.into_iter().partition(is_sure);
+            if sure.is_empty() {
+                sure = unsure;
+            }
+            if sure.is_empty() {
+                return;
+            }
+            changes.retain(|(file, _)| sure.iter().all(|error| error.file != *file));
+            errors.append(&mut sure);
+        }
+    }
+
+    /// The file whose new content is the reason why a transaction was refused.
+    fn blamed(&self, changes: &Changes, error: &CommitError) -> Option<Box<str>> {
+        let is_meant = |id: &VariantId| match error {
+            CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
+                id == first || id == second
+            }
+            CommitError::Unsatisfiable { id: meant }
+            | CommitError::TooComplex { id: meant }
+            | CommitError::Contradiction { id: meant } => id == meant,
+            CommitError::AliasTaken { type_url, first, second, .. } => {
+                id.type_url == TypeUrl::clone(type_url) && (id.name == *first || id.name == *second)
+            }
+            _ => false,
+        };
+        let mut involved = None;
+        for (file, found) in changes {
+            let Found::Resources(_, placed) = found else { continue };
+            for id in placed.iter().map(|placed| placed.resource.id()).filter(|id| is_meant(id)) {
+                // In the order of paths, so the last one counts.
+                involved = involved.max(Some((!self.provides(file, id), file)));
+            }
+        }
+        involved.map(|(_, file)| file.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use xds_core::{Cache, Resource};
+
+    use super::super::document::Placed;
+    use super::super::scan::Stamp;
+    use super::*;
+
+    /// A file with resources `name` or `name when`, from line 1 on.
+    fn file(resources: &[&str]) -> Found {
+        let placed = (1..).zip(resources).map(|(line, text)| {
+            let (name, condition) = text.split_once(' ').unwrap_or((text, ""));
+            let made = Resource::new("example.com/acme.Thing".into(), name.into(), "x".into()).unwrap();
+            let made = match condition {
+                "" => made,
+                condition => made.with_constraints(condition.parse().unwrap()),
+            };
+            Placed { resource: made, line }
+        });
+        Found::Resources(Stamp::default(), placed.collect())
+    }
+
+    /// Brings the changes in; the files set aside, with the others of their collisions.
+    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, Found)>) -> Vec<String> {
+        let mut changes: Changes = files.into_iter().map(|(name, found)| (name.into(), found)).collect();
+        let mut errors = Vec::new();
+        let commit = |transaction| cache.commit(transaction);
+        let done = index.commit_usable(&mut changes, &mut errors, false, commit);
+        index.settle(done.unwrap().1);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    fn names(cache: &Cache) -> Vec<String> {
+        let snapshot = cache.snapshot();
+        let resources = snapshot.of_type(&"example.com/acme.Thing".into()).unwrap();
+        let mut names: Vec<_> = resources.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn of_two_new_files_that_collide_the_one_with_the_later_path_is_set_aside() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        let files = vec![("a", file(&["x"])), ("b", file(&["x", "y"])), ("c", file(&["y", "z"]))];
+        // c collides with nothing that is served.
+        assert_eq!(apply(&mut index, &cache, files), [r#"b:1:1: acme.Thing "x" is also in a, line 1"#]);
+        assert_eq!(names(&cache), ["x", "y", "z"]);
+        let variants = vec![("d", file(&["v k=1"])), ("e", file(&["v k!=2"])), ("f", file(&["w"]))];
+        let errors = apply(&mut index, &cache, variants);
+        assert!(errors.len() == 1 && errors[0].starts_with("e:1:1: acme.Thing \"v\": "), "{errors:?}");
+        assert!(errors[0].ends_with("; the first is in d, line 1"), "{errors:?}");
+        assert_eq!(names(&cache), ["v", "w", "x", "y", "z"]);
+    }
+
+    #[test]
+    fn what_is_in_service_stays_whatever_its_path_and_new_content_in_conflict_is_set_aside() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        assert_eq!(apply(&mut index, &cache, vec![("b", file(&["x", "v k=1"]))]), [""; 0]);
+        let errors = apply(&mut index, &cache, vec![("a", file(&["x", "q"])), ("c", file(&["v k!=2"]))]);
+        assert_eq!(errors.len(), 2);
+        assert!(errors[0].starts_with("a:1:1: ") && errors[1].starts_with("c:1:1: "), "{errors:?}");
+        assert_eq!(names(&cache), ["v", "x"]);
+        // b changes too, and keeps what a wants.
+        let both = vec![("a", file(&["x"])), ("b", file(&["x", "y"]))];
+        assert_eq!(apply(&mut index, &cache, both), [r#"a:1:1: acme.Thing "x" is also in b, line 1"#]);
+        assert_eq!(names(&cache), ["x", "y"]);
+    }
+
+    #[test]
+    fn a_name_does_not_move_away_from_a_file_that_is_set_aside() {
+        let (mut index, cache) = (Index::default(), Cache::new());
+        apply(&mut index, &cache, vec![("a", file(&["x"])), ("m", file(&["y"]))]);
+        // y moves from m to z, but m collides with a: what m had stays, so z cannot have it yet.
+        let moved = vec![("m", file(&["x"])), ("z", file(&["y", "q"]))];
+        let errors = apply(&mut index, &cache, moved);
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert_eq!(names(&cache), ["x", "y"]);
+        assert_eq!(apply(&mut index, &cache, vec![("m", Found::Nothing), ("z", file(&["y", "q"]))]), [""; 0]);
+        assert_eq!(names(&cache), ["q", "x", "y"]);
+    }
+}
