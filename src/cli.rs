@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use xds::folder::{Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use xds::folder::{
+    Descriptors, DescriptorsError, FILE_LIMIT_BYTES, Folder, FolderError, FolderErrors, Isolation,
+};
 use xds::type_name;
 use xds_core::PAYLOAD_LIMIT_BYTES;
 
@@ -108,6 +110,13 @@ struct Source {
     /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
+    /// What keeps its last good content when a file has a mistake, or collides with another: the folder, or that file alone
+    ///
+    /// With `file` all others are served. New content that collides with what is served is the mistake; of two new files, the
+    /// one with the later path is. At the start all files have to be good: what a broken one holds is unknown, and clients must
+    /// not be answered that it does not exist.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = IsolationMode::Folder)]
+    isolate: IsolationMode,
     /// The largest file, in bytes; a larger one is an error of that file
     ///
     /// What is no regular file, such as a FIFO or a device, is never read, also not by way of a link.
@@ -122,10 +131,28 @@ struct Source {
     resource_limit: usize,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum IsolationMode {
+    /// The folder is one transaction
+    Folder,
+    /// Each file is one, as far as they do not collide
+    File,
+}
+
+impl From<IsolationMode> for Isolation {
+    fn from(mode: IsolationMode) -> Self {
+        match mode {
+            IsolationMode::Folder => Self::Folder,
+            IsolationMode::File => Self::File,
+        }
+    }
+}
+
 impl Source {
     fn open(&self) -> Result<Folder, Failure> {
         let folder = Folder::new(&self.folder)
             .with_descriptors(descriptors(&self.descriptors)?)
+            .with_isolation(self.isolate.into())
             .with_file_limit(self.file_limit)
             .with_resource_limit(self.resource_limit);
         Ok(if self.allow_empty { folder.allow_empty() } else { folder })
@@ -268,8 +295,9 @@ What a folder may hold:
 
   domains.yaml at the top says what values clients have, for `xds check` to judge by (see its --help).
 
-  The folder is one transaction: everything in it parses and validates, or the last good state stays. Changes are
-  picked up while serving: writes in place, renames, and the ..data link of Kubernetes volumes.
+  The folder is one transaction: everything in it parses and validates, or the last good state stays (with
+  `xds serve --isolate file`, that of each file). Changes are picked up while serving: writes in place, renames, and the
+  ..data link of Kubernetes volumes.
 
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000

@@ -69,7 +69,7 @@ impl Check {
 
     fn text(&self, contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warning]) {
         let folder = self.source.folder.display();
-        if errors.is_none() {
+        if errors.is_none() || contents.isolated() > 0 {
             load::summary_of(&self.source, contents).iter().for_each(say);
         }
         // What is wrong with one file stands together.
@@ -99,6 +99,13 @@ impl Check {
                 if self.strict && errors.is_none() { " (errors, as --strict was given)" } else { "" };
             eprintln!("{folder}: {}{strict}", counted.join(", "));
         }
+        if contents.isolated() > 0 {
+            let files = super::counted(contents.isolated(), "file");
+            eprintln!(
+                "{folder}: --isolate file: {files} would keep what was good last, and all else be served; `xds serve` \
+                 would not start"
+            );
+        }
     }
 }
 
@@ -116,6 +123,7 @@ fn object(contents: &Contents, errors: Option<&FolderErrors>, warnings: &[Warnin
             "types": types.collect::<Vec<_>>(),
             "errors": errors.map_or(0, FolderErrors::len),
             "warnings": warnings.len(),
+            "isolated": contents.isolated(),
         },
     })
 }
@@ -191,7 +199,7 @@ JSON: one object with
   warnings  [{kind, type, name, when, places: [{file, line}],
               witnesses: [{parameters, absent, any}], reference: {type, name}, message, hint}]
             kind: those of --allow
-  summary   {files, resources, types: [{type, names, variants}], errors, warnings}
+  summary   {files, resources, types: [{type, names, variants}], errors, warnings, isolated}
   What does not apply is null or an empty list. Fields may be added.
 
 Exit codes:

@@ -153,6 +153,13 @@ impl Collector for Sources {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        let (name, help) =
+            ("xds_source_isolated_files", "Files that keep their last good content while the others go on");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (source, reloads) in all.iter().filter(|(Source { source }, _)| *source == "folder") {
+            let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(family.encode_family(source)?)?;
+        }
         let (name, help) = (
             "xds_source_read_seconds",
             "For how long the read of a file goes on that has not ended; 0 without one",

@@ -62,7 +62,7 @@ struct Answer<'a> {
 impl Resolve {
     pub(super) fn run(&self) -> Result<ExitCode, Failure> {
         let contents = load::contents(&self.source.open()?);
-        if let Some(errors) = contents.errors() {
+        if let Some(errors) = contents.errors().filter(|_| contents.isolated() == 0) {
             return Err(Failure::Folder { folder: self.source.folder.clone(), errors });
         }
         let types: Vec<_> = contents.types().cloned().collect();

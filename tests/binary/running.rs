@@ -62,6 +62,17 @@ impl Running {
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     }
 
+    /// What a client gets once all of it exists.
+    pub(crate) fn until_served(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let start = Instant::now();
+        loop {
+            let got = self.get(arguments);
+            if got.0 == Some(0) || start.elapsed() > SOON {
+                return got;
+            }
+        }
+    }
+
     /// The value of a metric, which may have labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let text = http(
