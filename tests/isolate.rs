@@ -198,11 +198,12 @@ fn a_server_logs_each_mistake_once_counts_isolated_files_and_follows_the_others(
     let server = Running::start(&["serve", scratch.text(), "--isolate", "file"]);
     scratch.write("a.yaml", cluster("a", "2") + BROKEN);
     server.logs("a.yaml:4:1: ");
-    server.logs("files with errors keep their last good content; the others are served isolated=1");
+    server.logs("files with errors keep their last good content; the others are served errors=1");
     let isolated = "xds_source_isolated_files{source=\"folder\"}";
     server.until_metric(isolated, 1.0);
     assert_eq!(server.metric("xds_source_last_reload_successful{source=\"folder\"}"), Some(0.0));
     scratch.write("c.yaml", cluster("c", "1"));
+    server.logs("folder reloaded changed=1");
     let (code, got) = server.until_served(&["CDS", "a", "b", "c"]);
     assert_eq!(code, Some(0));
     assert!(got.contains("alt_stat_name: '1'") || got.contains("alt_stat_name: \"1\""), "{got}");

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use xds_core::Cache;
 use xds_server::Reloads;
 
-use super::{Folder, FolderError, FolderErrors, Loaded, scan};
+use super::{Folder, FolderErrors, Loaded, scan};
 
 impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder first.
@@ -246,48 +246,44 @@ struct Reporter {
 impl Reporter {
     fn reloaded(&mut self, result: Result<Loaded, FolderErrors>) {
         match result {
-            Ok(Loaded { isolated: Some(errors), .. }) if self.errors.as_ref() == Some(&errors) => {}
-            Ok(Loaded { isolated: Some(errors), commit, .. }) => {
-                let is_known = |error: &FolderError| self.errors.iter().flatten().any(|known| known == error);
-                let new: Vec<_> = errors.iter().filter(|error| !is_known(error)).collect();
-                new.iter().take(ERRORS_LOGGED).for_each(|error| tracing::error!("{error}"));
-                let isolated: BTreeSet<_> = errors.iter().map(|error| &error.file).collect();
-                tracing::warn!(
-                    isolated = isolated.len(),
-                    errors = errors.len(),
-                    not_shown = new.len().saturating_sub(ERRORS_LOGGED),
-                    changed = commit.changed,
-                    "files with errors keep their last good content; the others are served"
-                );
-                self.errors = Some(errors);
-            }
             Ok(loaded) => {
-                let was_bad = self.errors.take().is_some();
-                if was_bad || loaded.commit.changed > 0 {
+                let is_good_again = self.errors.is_some() && loaded.isolated.is_none();
+                if is_good_again || loaded.commit.changed > 0 {
                     tracing::info!(
                         changed = loaded.commit.changed,
                         resources = loaded.resources,
                         files = loaded.files_read,
                         revision = %loaded.commit.revision,
                         "{}",
-                        if was_bad { "the folder is good again" } else { "folder reloaded" }
+                        if is_good_again { "the folder is good again" } else { "folder reloaded" }
                     );
                 }
-            }
-            Err(errors) if self.errors.as_ref() == Some(&errors) => {}
-            Err(errors) => {
-                for error in errors.iter().take(ERRORS_LOGGED) {
-                    tracing::error!("{error}");
+                match loaded.isolated {
+                    Some(errors) => {
+                        self.refused(
+                            errors,
+                            "files with errors keep their last good content; the others are served",
+                        );
+                    }
+                    None => self.errors = None,
                 }
-                let more = errors.len().saturating_sub(ERRORS_LOGGED);
-                tracing::warn!(
-                    errors = errors.len(),
-                    not_shown = more,
-                    "the last good state of the folder stays"
-                );
-                self.errors = Some(errors);
             }
+            Err(errors) => self.refused(errors, "the last good state of the folder stays"),
         }
+    }
+
+    /// Logs what is new among the errors, and what they mean.
+    fn refused(&mut self, errors: FolderErrors, meaning: &str) {
+        if self.errors.as_ref() == Some(&errors) {
+            return;
+        }
+        let known: BTreeSet<String> = self.errors.iter().flatten().map(ToString::to_string).collect();
+        let new: Vec<_> =
+            errors.iter().map(ToString::to_string).filter(|error| !known.contains(error)).collect();
+        new.iter().take(ERRORS_LOGGED).for_each(|error| tracing::error!("{error}"));
+        let more = new.len().saturating_sub(ERRORS_LOGGED);
+        tracing::warn!(errors = errors.len(), not_shown = more, "{meaning}");
+        self.errors = Some(errors);
     }
 
     fn watcher(&mut self, watcher: notify::Result<RecommendedWatcher>) -> Option<RecommendedWatcher> {
