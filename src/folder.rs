@@ -169,7 +169,10 @@ impl Folder {
     /// # Errors
     /// Everything that is wrong. The cache stays as it was, and what changed is read again the next time.
     pub fn load(&mut self, cache: &Cache, progress: impl FnMut(Progress)) -> Result<Loaded, FolderErrors> {
-        let found = scan::scan(&self.root, &self.reloads);
+        let mut found = scan::scan(&self.root, &self.reloads);
+        // A directory with files is not gone because a link leads nowhere: more likely a volume is missing.
+        found.unseen.retain(|error| self.index.has_files_below(&error.file));
+        found.errors.append(&mut found.unseen);
         self.symlinks = found.symlinks;
         self.is_scanned = found.errors.is_empty();
         let mut changed = self.index.differing(found.files);
@@ -225,6 +228,7 @@ impl Folder {
                     errors.push(unreadable(&file, &error));
                     self.pending.insert(file);
                 }
+                Err(_) if self.index.has_files_below(&file) => return self.load(cache, |_| {}),
                 Err(_) => {}
             }
         }

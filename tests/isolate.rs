@@ -135,6 +135,31 @@ fn what_cannot_be_looked_at_is_not_gone() {
     assert_eq!(folder.served(), "b=2");
 }
 
+/// A link to a directory that led nowhere took all resources below it from clients without a word.
+#[test]
+fn a_directory_behind_a_link_that_leads_nowhere_is_not_gone() {
+    let scratch = Scratch::new("unseen-directory");
+    let elsewhere = Scratch::new("unseen-directory-elsewhere");
+    scratch.write("b.yaml", cluster("b", "1"));
+    elsewhere.write("a.yaml", cluster("a", "1"));
+    symlink(&elsewhere.0, scratch.path("volume")).unwrap();
+    symlink("nowhere", scratch.path("notes")).unwrap();
+    for isolation in [Isolation::Folder, Isolation::File] {
+        let (mut folder, cache) = (Folder::new(&scratch.0).with_isolation(isolation), Cache::new());
+        folder.load(&cache, |_| {}).unwrap();
+        let moved = elsewhere.0.with_extension("moved");
+        fs::rename(&elsewhere.0, &moved).unwrap();
+        let told = match folder.load(&cache, |_| {}) {
+            Ok(loaded) => loaded.isolated.unwrap(),
+            Err(errors) => errors,
+        };
+        assert_eq!(told.to_string(), "volume: cannot be read: entity not found");
+        assert_eq!(cache.snapshot().of_type(&TypeUrl::from(CLUSTER)).unwrap().len(), 2, "{isolation:?}");
+        fs::rename(&moved, &elsewhere.0).unwrap();
+        assert!(folder.load(&cache, |_| {}).unwrap().isolated.is_none());
+    }
+}
+
 #[test]
 fn a_collision_is_the_error_of_the_new_content_and_of_two_new_files_that_of_the_later_path() {
     let mut folder = Isolated::new("collides", &[("m.yaml", cluster("m", "1"))]);

@@ -28,6 +28,8 @@ pub(super) struct Found {
     /// Whether there is a symbolic link among them, so that a file may change under another path.
     pub(super) symlinks: bool,
     pub(super) errors: Vec<FolderError>,
+    /// What cannot be looked at and has no name of a file of resources: perhaps a directory.
+    pub(super) unseen: Vec<FolderError>,
 }
 
 /// Looks through a folder and all below it, except for what has a hidden name.
@@ -117,7 +119,10 @@ impl Scan<'_> {
                 }
                 Ok(Entry::File(_) | Entry::Nothing | Entry::Other(_)) => {}
                 Err(error) if Format::of(&name).is_some() => self.unreadable(&name, &error),
-                Err(_) => {}
+                Err(error) => {
+                    let problem = Problem::Unreadable { kind: error.kind() };
+                    self.found.unseen.push(FolderError::new(&name, problem));
+                }
             }
         }
     }
