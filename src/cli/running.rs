@@ -133,12 +133,15 @@ impl Hangups {
     pub(super) async fn follow(self, _: Sources) {}
 }
 
-/// Sends the spans that are left, and ends what still runs, without waiting for it: a read of a file system that hangs never
-/// ends. Until then a second signal ends the process.
+/// Sends the spans that are left, and ends what still runs. A write to the cache file is waited for, but not for long: a read of
+/// a file system that hangs never ends.
 pub(super) fn end(runtime: Runtime, traces: impl Sized) {
     drop(traces);
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(LAST_WRITES);
 }
+
+/// How long files may take when all streams have ended.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// Ends with the first signal to stop; the second one ends the process.
 #[cfg(unix)]
