@@ -237,6 +237,13 @@ fn a_server_logs_each_mistake_once_counts_isolated_files_and_follows_the_others(
     let line = server.logs("the folder is good again");
     assert!(!line.contains("a.yaml"), "{line}");
     server.until_metric(isolated, 0.0);
+    // Followed by events, not by a look at everything: a file waits for the one that it collides with.
+    scratch.write("z.yaml", cluster("b", "2"));
+    server.logs("z.yaml:1:1: ");
+    fs::remove_file(scratch.path("b.yaml")).unwrap();
+    server.logs("the folder is good again");
+    let (_, got) = server.get(&["CDS", "b"]);
+    assert!(got.contains("alt_stat_name: '2'") || got.contains("alt_stat_name: \"2\""), "{got}");
 }
 
 fn get(path: &str, host: &str) -> String {
