@@ -107,7 +107,8 @@ pub(super) struct ProxyCommand {
     questions_limit: usize,
     /// Keep what was received in this file, and start from it
     ///
-    /// So clients can start while the control plane is away. Restored resources are stale until it confirms them.
+    /// So clients can start while the control plane is away. Restored resources are stale until it confirms them. A wildcard
+    /// is restored only when the file proves that all of it is there.
     #[arg(long, value_name = "FILE")]
     cache_file: Option<PathBuf>,
     /// Keep secrets in the file, too

@@ -14,14 +14,22 @@
 //!
 //! | seen when opening | done |
 //! | --- | --- |
-//! | the last entry is cut short, or the file ends in zeros (a crash while appending) | cut off and told as [`Restored::cut_bytes`] |
-//! | an entry is damaged | all whole entries are restored and go into a new file, the damaged file is [set aside](SetAside) |
-//! | what begins an entry is damaged, so that the next is not found | the same with the entries before it |
+//! | the last entry is cut short, or the file ends in zeros (a crash while appending) | cut off and reported as [`Restored::cut_bytes`] |
+//! | entries are damaged | all whole entries are restored and go into a new file, the damaged file is [set aside](SetAside) |
+//! | the header is damaged, or the file is shorter than it says | the same |
 //! | another kind of file, or a format unknown here | set aside, and an empty one begun |
+//! | the format before | written anew in this one |
 //! | an entry whose name or constraints cannot be read (any more) | [skipped](Restored::skipped) |
 //!
 //! Damage can undo what came later: a removal whose entry is damaged is forgotten, an older payload may come back. Both
 //! are stale like everything restored, and the first answer of an upstream corrects them.
+//!
+//! **A set** (a wildcard or glob of a caching proxy) is another matter: where a full state lacks a member, clients delete it. So a
+//! set has an entry of its own, written after its members and synced with them, with the number of its members and a
+//! digest of their entries. It is [restored](Restored::sets) only when the members in the file are exactly these, nothing
+//! after that entry is damaged, and the file is as long as its header says. The digest includes the contents: were only the
+//! names counted, a damaged entry could take a member back to what it was before, while a client that runs has the newer.
+//! A set that is not restored waits for an upstream; its members can be used by name all the same.
 //!
 //! ```
 //! use xds_client::last_good::{LastGood, Record, Secrets};
@@ -48,6 +56,7 @@
 //! | `record` | a record, and the message it is stored as |
 //! | `frame` | how entries lie in the file and are found again |
 //! | `replay` | what the entries of a file amount to |
+//! | `sets` | which sets are whole, and the proof of it |
 //! | `log` | the open file: appending, writing it anew |
 
 use std::collections::BTreeMap;
@@ -56,23 +65,30 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use xds_core::proxy::{SetChange, SetId};
 use xds_core::{TypeUrl, VariantId};
 use xds_proto::type_url::SECRET;
 
-use log::Log;
-use record::Change;
+use frame::Header;
+use log::{Appended, Log};
+use record::{Change, Key};
 use replay::Replay;
+use sets::Sets;
 
 pub use error::{FlushError, OpenError};
 pub use frame::{Broken, ENTRY_LIMIT_BYTES, Ending};
 pub use log::COMPACTION_MIN_BYTES;
 pub use record::Record;
 
+mod disk;
 mod error;
 mod frame;
 mod log;
 mod record;
 mod replay;
+mod sets;
+#[cfg(test)]
+mod sets_tests;
 #[cfg(test)]
 mod tests;
 
@@ -85,7 +101,10 @@ mod tests;
 pub struct LastGood {
     log: Log,
     /// Newest change per id that the file holds or the caller has, so it is bounded however long no flush succeeds.
-    pending: BTreeMap<VariantId, Change>,
+    pending: BTreeMap<Key, Change>,
+    sets: Sets,
+    /// What is to be done before anything else is written, as it could not be when it was opened.
+    mend: Option<Mend>,
     secrets: Secrets,
     /// Unlocked when it is closed.
     _lock: File,
@@ -110,30 +129,50 @@ impl LastGood {
         let at_path = |source| OpenError::new(&path, source);
         let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(at_path)?;
-        let read = Replay::of(BufReader::new(&file), secrets);
-        let Replay { live, skipped, found_secrets, ending, end } = read.map_err(at_path)?;
-        let mut records = Vec::with_capacity(live.len());
-        let places = live.into_iter().map(|(id, (place, record))| {
+        let read = Replay::of(BufReader::new(&file), secrets).map_err(at_path)?;
+        let (whole, unproved, skipped) = (read.whole_sets(), read.unproved, read.skipped);
+        let mut places = BTreeMap::new();
+        let mut pending = BTreeMap::new();
+        for (id, (place, holds)) in read.sets {
+            places.insert(Key::Set(id.clone()), place);
+            if !holds {
+                // What does not hold now could hold again after the next write.
+                pending.insert(Key::Set(id.clone()), Change::Void(id));
+            }
+        }
+        let mut records = Vec::with_capacity(read.live.len());
+        for (id, (place, record)) in read.live {
+            places.insert(Key::Variant(id), place);
             records.push(record);
-            (id, place)
-        });
-        let mut log = Log::new(path.clone(), file, places.collect(), end);
+        }
+        let log = Log::new(path.clone(), file, read.header, places, read.end);
+        let mut opened = Self { log, pending, sets: Sets::default(), mend: None, secrets, _lock: lock };
 
+        let has_header = matches!(read.header, Header::Known { .. }) && !read.found_secrets;
         let (mut cut_bytes, mut set_aside) = (0, None);
-        let mended = match ending {
+        opened.mend = match read.ending {
+            Ending::Whole if has_header => None,
             // The header of a file that was just created is written like this too.
-            Ending::Whole if end == 0 || found_secrets => log.rewrite(None),
-            Ending::Whole => Ok(()),
+            Ending::Whole => Some(Mend { aside: None }),
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
-                if end == 0 || found_secrets { log.rewrite(None) } else { log.cut() }
+                if has_header {
+                    opened.log.cut().map_err(at_path)?;
+                }
+                Some(Mend { aside: None }).filter(|_| !has_header)
             }
             Ending::Broken(reason) => {
                 let SetAside { path, .. } = set_aside.insert(SetAside { path: free_name(&path), reason });
-                log.rewrite(path.as_deref())
+                Some(Mend { aside: path.clone() })
             }
         };
-        mended.map_err(at_path)?;
+        match opened.mend() {
+            // The disk may have room later, and what was read is good to start with.
+            Err(error) if is_full(&error) => {
+                tracing::warn!(path = %path.display(), "the last-known-good file cannot be written yet: {error}");
+            }
+            mended => mended.map_err(at_path)?,
+        }
         if let Some(SetAside { path: aside, reason }) = &set_aside {
             tracing::warn!(
                 path = %path.display(),
@@ -142,8 +181,7 @@ impl LastGood {
                 "the last-known-good file was damaged: {reason}"
             );
         }
-        let opened = Self { log, pending: BTreeMap::new(), secrets, _lock: lock };
-        Ok((opened, Restored { records, skipped, cut_bytes, set_aside }))
+        Ok((opened, Restored { records, sets: whole, unproved, skipped, cut_bytes, set_aside }))
     }
 
     /// Notes that this is the newest of its id. It is written by the next [`Self::flush`], unless the file holds exactly
@@ -153,23 +191,49 @@ impl LastGood {
     /// latter's id nothing is kept then.
     pub fn put(&mut self, record: Record) {
         if !self.secrets.leave_out(&record.id.type_url) {
-            self.pending.insert(record.id.clone(), Change::Put(record));
+            self.sets.no_longer_lack(&record.id);
+            self.pending.insert(Key::Variant(record.id.clone()), Change::Put(record));
         }
     }
 
     /// Notes that there is no such variant any more. The next [`Self::flush`] writes it down.
     pub fn remove(&mut self, id: VariantId) {
-        if self.log.holds(&id) {
-            self.pending.insert(id.clone(), Change::Remove(id));
+        self.sets.no_longer_lack(&id);
+        let key = Key::Variant(id.clone());
+        if self.log.holds(&key) {
+            self.pending.insert(key, Change::Remove(id));
         } else {
-            self.pending.remove(&id);
+            self.pending.remove(&key);
+        }
+    }
+
+    /// Notes that there is such a variant, and that it must not be kept: sets that it is a member of are not either.
+    pub fn leave_out(&mut self, id: VariantId) {
+        self.remove(id.clone());
+        self.sets.lack([id]);
+    }
+
+    /// Notes what became of a set. While one is complete, each flush that changes its members proves it anew.
+    pub fn note_set(&mut self, change: SetChange) {
+        match change {
+            SetChange::Complete(id) if self.secrets.leave_out(&id.type_url) => {}
+            SetChange::Complete(id) => self.sets.hold(id),
+            SetChange::Left(id) => self.sets.release(&id),
+            SetChange::Unkept { type_url, name } => {
+                self.sets.release_all(&type_url, &name);
+                let is_it = |id: &&SetId| id.type_url == type_url && id.name == name;
+                let voided: Vec<_> = self.log.sets().filter(is_it).cloned().collect();
+                for id in voided {
+                    self.pending.insert(Key::Set(id.clone()), Change::Void(id));
+                }
+            }
         }
     }
 
     /// Whether a flush has something to look at.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || self.sets.is_changed() || self.mend.is_some()
     }
 
     /// Writes down what changed, and has the disk confirm it. Blocks.
@@ -177,19 +241,78 @@ impl LastGood {
     /// When the file has more than [`COMPACTION_MIN_BYTES`] and is more than twice what counts, it is then written anew.
     ///
     /// # Errors
-    /// See [`FlushError`], which says what became of the changes. The file is intact in every case.
+    /// See [`FlushError`], which says what became of the changes. The names in the file are intact in every case. When the
+    /// changes could not be written, the header says so, as far as the disk lets it: then no set is restored from it.
     pub fn flush(&mut self) -> Result<(), FlushError> {
-        if self.pending.is_empty() {
+        if !self.has_pending() {
             return Ok(());
         }
-        let appended = self.log.append(self.pending.values());
-        let appended =
-            appended.map_err(|source| FlushError::Append { path: self.log.path().to_path_buf(), source })?;
-        self.log.take(appended);
-        self.pending.clear();
-        let compacted = self.log.compact_if_bloated();
-        compacted.map_err(|source| FlushError::Compact { path: self.log.path().to_path_buf(), source })
+        if let Err(source) = self.append() {
+            if let Err(error) = self.log.mark_behind() {
+                tracing::error!(
+                    path = %self.log.path().display(),
+                    "cannot mark the last-known-good file as outdated, so sets in it may be old: {error}"
+                );
+            }
+            return Err(FlushError::Append { path: self.log.path().to_path_buf(), source });
+        }
+        match self.log.compact_if_bloated() {
+            Ok(lost) => {
+                self.lose(lost);
+                Ok(())
+            }
+            Err(source) => Err(FlushError::Compact { path: self.log.path().to_path_buf(), source }),
+        }
     }
+
+    fn append(&mut self) -> io::Result<()> {
+        self.mend()?;
+        let mut batch = self.log.begin()?;
+        let is_proved_anew = |change: &Change| matches!(change, Change::Void(id) if self.sets.holds(id));
+        for change in self.pending.values().filter(|change| !is_proved_anew(change)) {
+            batch.push(change)?;
+        }
+        self.sets.lack(batch.appended().left_out.iter().cloned());
+        let of_sets = self.sets.changes(&self.log, &batch.appended().changed);
+        for change in &of_sets {
+            batch.push(change)?;
+        }
+        let appended: Appended = batch.commit()?;
+        self.log.take(appended);
+        self.sets.take(of_sets);
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// Writes the file anew, if it has to be before it is used.
+    fn mend(&mut self) -> io::Result<()> {
+        if let Some(Mend { aside }) = &self.mend {
+            let lost = self.log.rewrite(aside.as_deref())?;
+            self.mend = None;
+            self.lose(lost);
+        }
+        Ok(())
+    }
+
+    /// Entries of these were damaged since they were written.
+    fn lose(&mut self, lost: Vec<VariantId>) {
+        if !lost.is_empty() {
+            self.sets.lack(lost);
+            self.sets.look_up_all();
+        }
+    }
+}
+
+/// How a file has to be written anew, and where to the one before goes.
+#[derive(Debug)]
+struct Mend {
+    aside: Option<PathBuf>,
+}
+
+/// Whether it may go away by itself: there is no room.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Whether resources of the type [`SECRET`] are stored, which SDS serves: keys, tokens and certificates.
@@ -213,6 +336,11 @@ impl Secrets {
 pub struct Restored {
     /// The newest of each id, in their order. All are stale until an upstream says otherwise.
     pub records: Vec<Record>,
+    /// Sets whose members are all among the records.
+    pub sets: Vec<SetId>,
+    /// How many sets were whole once, and are not proved to be: something is damaged, came from another time, or could not be
+    /// written.
+    pub unproved: usize,
     /// How many entries were left alone because their name or constraints cannot be read here. They go when the file is
     /// next written anew.
     pub skipped: usize,
@@ -237,6 +365,10 @@ pub struct SetAside {
 pub struct Contents {
     /// The newest of each id, in their order.
     pub records: Vec<Record>,
+    /// As [`Restored::sets`].
+    pub sets: Vec<SetId>,
+    /// As [`Restored::unproved`].
+    pub unproved: usize,
     /// How many entries have a name or constraints that cannot be read here.
     pub skipped: usize,
     /// Whether the file is whole.
@@ -250,8 +382,11 @@ pub struct Contents {
 /// # Errors
 /// Only those of the input; no bytes are an error.
 pub fn read(input: impl Read) -> io::Result<Contents> {
-    let Replay { live, skipped, ending, end, .. } = Replay::of(input, Secrets::Kept)?;
-    Ok(Contents { records: live.into_values().map(|(_, record)| record).collect(), skipped, ending, end })
+    let replay = Replay::of(input, Secrets::Kept)?;
+    let sets = replay.whole_sets();
+    let Replay { live, unproved, skipped, ending, end, .. } = replay;
+    let records = live.into_values().map(|(_, record)| record).collect();
+    Ok(Contents { records, sets, unproved, skipped, ending, end })
 }
 
 /// Takes the lock that a file is used under. The lock file stays: were it removed, two processes could hold locks of that

@@ -1,27 +1,39 @@
 //! Writes what was accepted to the last-known-good file, beside the streams.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tracing::warn;
-use xds_core::VariantId;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
 use xds_core::client::{Accepted, Outcome};
+use xds_core::proxy::{SetChange, SetId};
+use xds_core::{ResourceName, TypeUrl, VariantId};
 
-use crate::last_good::{LastGood, Record};
+use crate::last_good::{FlushError, LastGood, Record};
 
 /// What the file does not have yet. The newest of each variant counts, so this is no larger than what is known.
 #[derive(Default)]
 pub(crate) struct Persist {
     pending: Mutex<Pending>,
     changed: Notify,
+    /// The file lacks something that could not be written.
+    is_behind: AtomicBool,
+    /// How often that was tried in vain.
+    failures: AtomicU64,
 }
 
 #[derive(Default)]
 struct Pending {
     changes: BTreeMap<VariantId, Option<Arc<Accepted>>>,
-    records: BTreeMap<VariantId, Record>,
+    /// Those that no proof may be left of. They come before the others.
+    unkept: BTreeSet<(TypeUrl, ResourceName)>,
+    /// Complete, or left.
+    sets: BTreeMap<SetId, SetChange>,
     is_closed: bool,
 }
 
@@ -42,10 +54,23 @@ impl Persist {
         self.changed.notify_one();
     }
 
-    /// Takes something that is no resource of its own.
-    pub(crate) fn note_record(&self, record: Record) {
+    /// Takes what became of sets. To be called before anything else happens to their members.
+    pub(crate) fn note_sets(&self, changes: Vec<SetChange>) {
+        if changes.is_empty() {
+            return;
+        }
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.records.insert(record.id.clone(), record);
+        for change in changes {
+            match change {
+                SetChange::Complete(ref id) | SetChange::Left(ref id) => {
+                    pending.sets.insert(id.clone(), change);
+                }
+                SetChange::Unkept { type_url, name } => {
+                    pending.sets.retain(|id, _| (&id.type_url, &id.name) != (&type_url, &name));
+                    pending.unkept.insert((type_url, name));
+                }
+            }
+        }
         drop(pending);
         self.changed.notify_one();
     }
@@ -56,34 +81,80 @@ impl Persist {
         self.changed.notify_one();
     }
 
+    /// Whether the file lacks what could not be written, and how often that was tried in vain.
+    pub(crate) fn trouble(&self) -> (bool, u64) {
+        (self.is_behind.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
     /// Writes what comes until it is closed.
     pub(crate) async fn run(self: Arc<Self>, mut file: LastGood) {
+        let mut retry: Option<Duration> = None;
         loop {
-            self.changed.notified().await;
-            let (changes, records, is_closed) = {
+            match retry {
+                None => self.changed.notified().await,
+                Some(after) => self.closed_or(Instant::now() + after).await,
+            }
+            let Pending { changes, unkept, sets, is_closed } = {
                 let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-                let records = std::mem::take(&mut pending.records);
-                (std::mem::take(&mut pending.changes), records, pending.is_closed)
+                let is_closed = pending.is_closed;
+                std::mem::replace(&mut *pending, Pending { is_closed, ..Pending::default() })
             };
             let written = spawn_blocking(move || {
                 for (id, accepted) in changes {
-                    match accepted.filter(|accepted| !accepted.variant().do_not_cache()) {
+                    match accepted {
+                        Some(accepted) if accepted.variant().do_not_cache() => file.leave_out(id),
                         Some(accepted) => file.put(record(id, &accepted)),
                         None => file.remove(id),
                     }
                 }
-                records.into_values().for_each(|record| file.put(record));
-                let flushed = if file.has_pending() { file.flush() } else { Ok(()) };
-                if let Err(error) = flushed {
-                    let cause =
-                        std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                    warn!(cause, "{error}");
-                }
-                file
+                let unkept = unkept.into_iter();
+                unkept.for_each(|(type_url, name)| file.note_set(SetChange::Unkept { type_url, name }));
+                sets.into_values().for_each(|change| file.note_set(change));
+                let flushed = file.flush();
+                (file, flushed)
             });
-            match written.await {
-                Ok(returned) if !is_closed => file = returned,
-                Ok(_) | Err(_) => return,
+            let Ok((returned, flushed)) = written.await else { return };
+            retry = self.judge(flushed, retry);
+            if is_closed {
+                return;
+            }
+            file = returned;
+        }
+    }
+
+    /// Notes what became of a flush; when to try again.
+    fn judge(&self, flushed: Result<(), FlushError>, retry: Option<Duration>) -> Option<Duration> {
+        let cause = |error: &FlushError| error.source().map(ToString::to_string).unwrap_or_default();
+        match flushed {
+            Err(error @ FlushError::Append { .. }) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                if !self.is_behind.swap(true, Ordering::Relaxed) {
+                    warn!(
+                        cause = cause(&error),
+                        "{error}; it is tried again, and until then no wildcard is restored from it"
+                    );
+                }
+                return Some(retry.map_or(FIRST_RETRY, |last| (last * 2).min(LAST_RETRY)));
+            }
+            Err(error) => warn!(cause = cause(&error), "{error}"),
+            Ok(()) => {}
+        }
+        if self.is_behind.swap(false, Ordering::Relaxed) {
+            info!("the last-known-good file can be written again, and has everything");
+        }
+        None
+    }
+
+    /// Waits until then; not for changes, as each would only fail again.
+    async fn closed_or(&self, at: Instant) {
+        loop {
+            tokio::select! {
+                () = sleep_until(at) => return,
+                () = self.changed.notified() => {
+                    if self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_closed {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -96,3 +167,7 @@ fn record(id: VariantId, accepted: &Accepted) -> Record {
     record.aliases = accepted.variant().aliases().to_vec();
     record
 }
+
+/// After a flush that failed; twice as long after each one more, up to the last.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LAST_RETRY: Duration = Duration::from_secs(60);

@@ -33,12 +33,12 @@ use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restor
 use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
-use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId, XdstpName};
+use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId};
 use xds_proto::service::SERVICES;
 
 use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
-use crate::last_good::{LastGood, Record, Secrets};
+use crate::last_good::{LastGood, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials};
@@ -102,6 +102,16 @@ pub(crate) struct Relay {
     asks_own_service: AtomicBool,
 }
 
+/// How the file for the next start stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheFile {
+    /// Something could not be written, above all as the disk is full. It is tried again; until then no wildcard is restored
+    /// from the file.
+    pub is_behind: bool,
+    /// How often writing failed.
+    pub failures: u64,
+}
+
 /// How one upstream stands.
 #[derive(Debug, Clone)]
 pub struct Upstream {
@@ -150,6 +160,13 @@ impl Proxy {
     #[must_use]
     pub fn load(&self) -> ProxyLoad {
         self.shared.lock().machine.load()
+    }
+
+    /// How its [file](ProxyBuilder::last_good) stands, if it has one.
+    #[must_use]
+    pub fn cache_file(&self) -> Option<CacheFile> {
+        let (is_behind, failures) = self.shared.persist.as_ref()?.trouble();
+        Some(CacheFile { is_behind, failures })
     }
 
     /// The clients that it has, by route.
@@ -235,7 +252,7 @@ impl ProxyBuilder {
     }
 
     /// Keeps what was accepted in this file, and starts from what is there: streams are served that at once, and wildcards
-    /// that were complete are.
+    /// that the file proves to be whole (see [`last_good`](crate::last_good)).
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
         self.last_good = Some((path.as_ref().to_owned(), secrets));
         self
@@ -253,17 +270,17 @@ impl ProxyBuilder {
         let (mut persist, mut restored, mut file) = (None, Vec::new(), None);
         if let Some((path, secrets)) = last_good {
             let (opened, found) = LastGood::open(path, secrets)?;
-            let (sets, records): (Vec<_>, Vec<_>) =
-                found.records.into_iter().partition(|record| is_set_record(&record.id));
-            info!(
-                resources = records.len(),
-                sets = sets.len(),
-                "restored from the cache file, stale until confirmed"
-            );
-            machine.restore_sets(
-                sets.into_iter().map(|Record { id, .. }| (id.type_url, id.name, id.constraints)),
-            );
-            restored = records.into_iter().map(Into::into).collect();
+            let (resources, sets, unproved) = (found.records.len(), found.sets.len(), found.unproved);
+            info!(resources, sets, "restored from the cache file, stale until confirmed");
+            if unproved > 0 {
+                warn!(
+                    sets = unproved,
+                    "the cache file does not prove that it has all of these wildcards and globs: who asks for them waits \
+                     for the upstream"
+                );
+            }
+            machine.restore_sets(found.sets, found.records.iter().map(|record| record.id.clone()));
+            restored = found.records.into_iter().map(Into::into).collect();
             persist = Some(Arc::<Persist>::default());
             file = Some(opened);
         }
@@ -381,7 +398,9 @@ impl Shared {
             for route in routes {
                 match self.client(&route) {
                     Ok(client) => client.handle().hub().edit(|machine, now| {
-                        self.lock().machine.settle(now, &route, machine);
+                        let mut state = self.lock();
+                        state.machine.settle(now, &route, machine);
+                        self.note_sets(&mut state);
                     }),
                     Err(error) => {
                         error!(?route, "cannot ask upstream: {error}");
@@ -401,6 +420,14 @@ impl Shared {
         notices.into_iter().for_each(|notice| self.hear(notice));
     }
 
+    /// Has the file follow which sets are whole. The lock of the client is held, so nothing happens to their members before.
+    fn note_sets(&self, state: &mut State) {
+        let changes = state.machine.take_set_changes();
+        if let Some(persist) = &self.persist {
+            persist.note_sets(changes);
+        }
+    }
+
     fn hear(&self, notice: Notice) {
         match notice {
             Notice::Unshared { type_url, name } => warn!(
@@ -416,12 +443,6 @@ impl Shared {
                         %type_url, ?name, %constraints, node = %client.id, %detail,
                         "a client rejected what it was sent first; nobody else is, and the upstream is told"
                     );
-                }
-            }
-            Notice::SetComplete((type_url, name, constraints)) => {
-                if let Some(persist) = &self.persist {
-                    let id = VariantId { type_url, name, constraints };
-                    persist.note_record(Record::new(id, Bytes::new(), String::new(), String::new()));
                 }
             }
             Notice::Health { route, event } => match event {
@@ -527,6 +548,7 @@ impl Relay {
         let mut state = self.shared.lock();
         let before = state.machine.next_deadline();
         state.machine.on_outcome(now, &self.route, client, outcome);
+        self.shared.note_sets(&mut state);
         self.shared.follow(&state.machine);
         let is_due = !state.machine.to_settle().is_empty() || state.machine.next_deadline() != before;
         drop(state);
@@ -549,12 +571,6 @@ impl Drop for Guard {
         }
         self.0.wake.notify_one();
     }
-}
-
-/// A wildcard or glob that was complete, beside the resources.
-fn is_set_record(id: &VariantId) -> bool {
-    let name = id.name.as_str();
-    name == "*" || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
 }
 
 impl fmt::Debug for Proxy {

@@ -69,6 +69,12 @@ impl Version {
         Self(digest(blake3::Hasher::new().update(payload)))
     }
 
+    /// The digest as a number.
+    #[must_use]
+    pub fn as_u128(self) -> u128 {
+        self.0
+    }
+
     /// As it is printed. By hand: each response and each resource has one, and the formatter takes ten times as long.
     pub(crate) fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];

@@ -20,6 +20,7 @@
 //! | `name` | what is wanted and asked of one name |
 //! | `review` | which want relies on which question |
 //! | `settle` | orders, and what becomes of them |
+//! | `set` | wildcards and globs, as a file for the next start keeps them |
 //! | `upstreams` | which types each stream is asked for |
 //! | `linger` | questions that nobody relies on any more |
 //! | `trial` | responses that a few clients try first |
@@ -31,17 +32,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::{Cache, ClientName, Demand, Demanded};
-use crate::constraint::Constraints;
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 
 use linger::Idle;
 use name::{Name, Want};
+use set::RestoredSets;
 use settle::Upstream;
 use trial::Trial;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
 pub use route::Route;
+pub use set::{SetChange, SetId};
 
 #[cfg(test)]
 mod bound_tests;
@@ -63,6 +65,7 @@ mod route;
 mod rules_tests;
 #[cfg(test)]
 mod scripted;
+mod set;
 #[cfg(test)]
 mod sets_tests;
 mod settle;
@@ -90,7 +93,8 @@ pub struct Proxy {
     idle: BTreeMap<Idle, usize>,
     idle_bytes: usize,
     /// Wildcards and globs that were complete in an earlier life.
-    restored: BTreeSet<(TypeUrl, ResourceName, Constraints)>,
+    restored: RestoredSets,
+    set_changes: Vec<SetChange>,
     /// Clients that are not needed any more.
     unneeded: Vec<Route>,
     notices: Vec<Notice>,
@@ -145,7 +149,8 @@ impl Proxy {
             timers: BTreeSet::new(),
             idle: BTreeMap::new(),
             idle_bytes: 0,
-            restored: BTreeSet::new(),
+            restored: RestoredSets::default(),
+            set_changes: Vec::new(),
             unneeded: Vec::new(),
             notices: Vec::new(),
             counts: ProxyCounts::default(),
@@ -211,6 +216,12 @@ impl Proxy {
         std::mem::take(&mut self.notices)
     }
 
+    /// What became of wildcards and globs since the last call. To be taken after each [`settle`](Self::settle) and
+    /// [`on_outcome`](Self::on_outcome), before the client of any route changes again.
+    pub fn take_set_changes(&mut self) -> Vec<SetChange> {
+        std::mem::take(&mut self.set_changes)
+    }
+
     /// What it did so far.
     #[must_use]
     pub fn counts(&self) -> ProxyCounts {
@@ -234,7 +245,7 @@ impl Proxy {
     }
 }
 
-/// Something that operators should know, or the file for the next start.
+/// Something that operators should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
@@ -268,8 +279,6 @@ pub enum Notice {
         /// What changed.
         event: health::Event,
     },
-    /// All members of a wildcard or glob are there. The constraints match its parameters.
-    SetComplete((TypeUrl, ResourceName, Constraints)),
 }
 
 /// What a proxy has to do at the moment.

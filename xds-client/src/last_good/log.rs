@@ -6,19 +6,22 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use prost::Message;
-use xds_core::VariantId;
+use xds_core::proxy::SetId;
+use xds_core::{Constraints, VariantId};
 
 use super::beside;
-use super::frame::{self, ENTRY_LIMIT_BYTES, HEADER};
-use super::record::{Change, Entry};
+use super::disk::Disk;
+use super::frame::{self, BEHIND, ENTRY_LIMIT_BYTES, HEADER_BYTES, Header, MARK};
+use super::record::{Change, Entry, Key, Record};
 use super::replay::Place;
 
 /// A file, and where in it lies what still counts.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    file: File,
-    places: BTreeMap<VariantId, Place>,
+    file: Disk,
+    header: Header,
+    places: BTreeMap<Key, Place>,
     /// Where the next entry goes. What the file has past it is left over from a write that failed.
     end: u64,
     live_bytes: u64,
@@ -26,25 +29,65 @@ pub(super) struct Log {
     compact_past: u64,
 }
 
+/// Entries on their way to the file.
+#[derive(Debug)]
+pub(super) struct Batch<'l> {
+    log: &'l Log,
+    out: BufWriter<&'l Disk>,
+    appended: Appended,
+}
+
 /// What an append did, to be [taken](Log::take) once it is certain.
 #[derive(Debug)]
 pub(super) struct Appended {
-    changed: Vec<(VariantId, Option<Place>)>,
+    pub(super) changed: Vec<(Key, Option<Place>)>,
+    /// Variants that are too large.
+    pub(super) left_out: Vec<VariantId>,
     end: u64,
 }
 
 impl Log {
-    pub(super) fn new(path: PathBuf, file: File, places: BTreeMap<VariantId, Place>, end: u64) -> Self {
+    pub(super) fn new(
+        path: PathBuf,
+        file: File,
+        header: Header,
+        places: BTreeMap<Key, Place>,
+        end: u64,
+    ) -> Self {
         let live_bytes = places.values().map(|place| place.size_bytes).sum();
-        Self { path, file, places, end, live_bytes, compact_past: COMPACTION_MIN_BYTES }
+        let file = Disk::new(file);
+        Self { path, file, header, places, end, live_bytes, compact_past: COMPACTION_MIN_BYTES }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn holds(&self, id: &VariantId) -> bool {
-        self.places.contains_key(id)
+    pub(super) fn holds(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
+    pub(super) fn place(&self, key: &Key) -> Option<&Place> {
+        self.places.get(key)
+    }
+
+    /// What the file has of a set.
+    pub(super) fn members<'l>(&'l self, set: &'l SetId) -> impl Iterator<Item = &'l Place> {
+        let (type_url, name) = (set.type_url.clone(), "".into());
+        let first = Key::Variant(VariantId { type_url, name, constraints: Constraints::NONE });
+        let variants = self.places.range(first..).map_while(|(key, place)| match key {
+            Key::Variant(id) if id.type_url == set.type_url => Some((id, place)),
+            Key::Variant(_) | Key::Set(_) => None,
+        });
+        variants.filter(|(id, _)| set.covers(id)).map(|(_, place)| place)
+    }
+
+    /// The sets that it has entries of.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &SetId> {
+        self.places.keys().rev().map_while(|key| match key {
+            Key::Set(id) => Some(id),
+            Key::Variant(_) => None,
+        })
     }
 
     /// Cuts off what is past the end.
@@ -52,68 +95,61 @@ impl Log {
         self.file.set_len(self.end)
     }
 
-    /// Writes the changes that make a difference. Until they are taken, the next append overwrites them.
-    pub(super) fn append<'a>(&self, changes: impl Iterator<Item = &'a Change>) -> io::Result<Appended> {
+    /// Begins to append. Until that is taken, the next append overwrites it.
+    pub(super) fn begin(&self) -> io::Result<Batch<'_>> {
         self.cut()?;
         (&self.file).seek(SeekFrom::Start(self.end))?;
-        let mut out = BufWriter::with_capacity(WRITE_BYTES, &self.file);
-        let mut appended = Appended { changed: Vec::new(), end: self.end };
-        for change in changes {
-            let id = change.id();
-            let known = self.places.get(id);
-            let (body, place) = match (stored(change), known) {
-                (None, None) => continue,
-                (None, Some(_)) => (Entry::removal(id).encode_to_vec(), None),
-                (Some(body), known) => {
-                    let place = Place::new(appended.end, &body);
-                    if known.is_some_and(|known| known.digest == place.digest) {
-                        continue;
-                    }
-                    (body, Some(place))
-                }
-            };
-            let head = frame::head(&body);
-            out.write_all(&head)?;
-            out.write_all(&body)?;
-            appended.end += (head.len() + body.len()) as u64;
-            appended.changed.push((id.clone(), place));
-        }
-        out.flush()?;
-        if !appended.changed.is_empty() {
-            self.file.sync_data()?;
-        }
-        Ok(appended)
+        let out = BufWriter::with_capacity(WRITE_BYTES, &self.file);
+        let appended = Appended { changed: Vec::new(), left_out: Vec::new(), end: self.end };
+        Ok(Batch { log: self, out, appended })
     }
 
     pub(super) fn take(&mut self, appended: Appended) {
-        for (id, place) in appended.changed {
+        for (key, place) in appended.changed {
             let before = match place {
                 Some(place) => {
                     self.live_bytes += place.size_bytes;
-                    self.places.insert(id, place)
+                    self.places.insert(key, place)
                 }
-                None => self.places.remove(&id),
+                None => self.places.remove(&key),
             };
             self.live_bytes -= before.map_or(0, |before| before.size_bytes);
         }
         self.end = appended.end;
     }
 
-    pub(super) fn compact_if_bloated(&mut self) -> io::Result<()> {
-        if self.end <= self.compact_past || self.end / 2 <= self.live_bytes {
+    /// Says in the header that something could not be written: what the file has of a set may be too little by now. That takes
+    /// no room, so a full disk does not keep it from that.
+    pub(super) fn mark_behind(&self) -> io::Result<()> {
+        if !matches!(self.header, Header::Known { .. }) {
             return Ok(());
+        }
+        self.write_length(&self.file, BEHIND)?;
+        self.file.sync_data()
+    }
+
+    fn write_length(&self, mut file: &Disk, length: u64) -> io::Result<()> {
+        file.seek(SeekFrom::Start(MARK.len() as u64))?;
+        file.write_all(&frame::length(length))
+    }
+
+    /// Gives the variants that it lost, as [`rewrite`](Self::rewrite) does.
+    pub(super) fn compact_if_bloated(&mut self) -> io::Result<Vec<VariantId>> {
+        if self.end <= self.compact_past || self.end / 2 <= self.live_bytes {
+            return Ok(Vec::new());
         }
         // A full disk does not make every flush copy the file.
         self.compact_past = self.end.saturating_mul(2);
-        self.rewrite(None)?;
+        let lost = self.rewrite(None)?;
         self.compact_past = COMPACTION_MIN_BYTES;
-        Ok(())
+        Ok(lost)
     }
 
-    /// Puts a new file with the live entries in place of this one, which gets the other name if there is one.
+    /// Puts a new file with the live entries in place of this one, which gets the other name if there is one. Gives the
+    /// variants whose entries were damaged since they were written.
     ///
     /// A crash at any moment leaves the one or the other file under the path.
-    pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<()> {
+    pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         let new_path = beside(&self.path, ".new");
         // One may be left over from a crash, with other permissions even.
         match fs::remove_file(&new_path) {
@@ -128,55 +164,113 @@ impl Log {
         replaced
     }
 
-    fn replace_by(&mut self, new_path: &Path, aside: Option<&Path>) -> io::Result<()> {
+    fn replace_by(&mut self, new_path: &Path, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         let file = owner_only().read(true).write(true).create_new(true).open(new_path)?;
-        let places = self.copy_live(&file)?;
+        let file = self.file.beside(file);
+        let (places, lost) = self.copy_live(&file)?;
+        let live_bytes = places.values().map(|place| place.size_bytes).sum();
+        let end = HEADER_BYTES + live_bytes;
+        self.write_length(&file, end)?;
         file.sync_all()?;
         if let Some(aside) = aside {
             // Not every file system has links; without them, a crash just here costs the records.
             fs::hard_link(&self.path, aside).or_else(|_| fs::rename(&self.path, aside))?;
         }
         fs::rename(new_path, &self.path)?;
-        let live_bytes = places.values().map(|place| place.size_bytes).sum();
-        (self.file, self.places, self.live_bytes) = (file, places, live_bytes);
-        self.end = HEADER.len() as u64 + live_bytes;
-        sync_directory(&self.path)
+        (self.file, self.places, self.live_bytes, self.end) = (file, places, live_bytes, end);
+        self.header = Header::Known { length: Some(end) };
+        sync_directory(&self.path)?;
+        Ok(lost)
     }
 
     /// Writes a header and the live entries, in the order in which they lie.
-    fn copy_live(&self, file: &File) -> io::Result<BTreeMap<VariantId, Place>> {
+    fn copy_live(&self, file: &Disk) -> io::Result<(BTreeMap<Key, Place>, Vec<VariantId>)> {
         let mut live: Vec<_> = self.places.iter().collect();
         live.sort_unstable_by_key(|(_, place)| place.at);
         let mut out = BufWriter::with_capacity(WRITE_BYTES, file);
-        out.write_all(&HEADER)?;
-        let mut places = BTreeMap::new();
-        let (mut at, mut entry) = (HEADER.len() as u64, Vec::new());
-        for (id, place) in live {
+        out.write_all(&MARK)?;
+        out.write_all(&frame::length(BEHIND))?;
+        let (mut places, mut lost) = (BTreeMap::new(), Vec::new());
+        let (mut at, mut entry) = (HEADER_BYTES, Vec::new());
+        for (key, place) in live {
             entry.clear();
             (&self.file).seek(SeekFrom::Start(place.at))?;
             (&self.file).take(place.size_bytes).read_to_end(&mut entry)?;
-            if frame::body(&entry).is_none() {
+            let known = Some(place.at).filter(|_| self.header != Header::Old);
+            let Some(body) = frame::body(&entry, known) else {
                 tracing::warn!(
                     path = %self.path.display(),
                     at = place.at,
-                    r#type = id.type_url.message_name(),
-                    name = id.name.as_str(),
+                    r#type = key.type_url().message_name(),
+                    name = key.name().as_str(),
                     "an entry of the last-known-good file was damaged since it was written, and is dropped"
                 );
+                lost.extend(match key {
+                    Key::Variant(id) => Some(id.clone()),
+                    Key::Set(_) => None,
+                });
                 continue;
-            }
-            out.write_all(&entry)?;
-            places.insert(id.clone(), Place { at, ..*place });
+            };
+            out.write_all(&frame::head(body, at))?;
+            out.write_all(body)?;
+            places.insert(key.clone(), Place { at, ..*place });
             at += place.size_bytes;
         }
         out.flush()?;
-        Ok(places)
+        Ok((places, lost))
     }
 }
 
-/// The body of what is stored after the change, if anything is.
-fn stored(change: &Change) -> Option<Vec<u8>> {
-    let Change::Put(record) = change else { return None };
+impl Batch<'_> {
+    /// Writes the change, if it makes a difference.
+    pub(super) fn push(&mut self, change: &Change) -> io::Result<()> {
+        let key = change.key();
+        let known = self.log.places.get(&key);
+        let body = match change {
+            Change::Remove(_) | Change::Void(_) => None,
+            Change::Prove(..) => Some(Entry::of(change).encode_to_vec()),
+            Change::Put(record) => {
+                let body = stored(record);
+                if body.is_none() {
+                    self.appended.left_out.push(record.id.clone());
+                }
+                body
+            }
+        };
+        let place = body.as_ref().map(|body| Place::new(self.appended.end, body));
+        let body = match (body, known, &key) {
+            (None, None, _) => return Ok(()),
+            (None, Some(_), Key::Variant(id)) => Entry::of(&Change::Remove(id.clone())).encode_to_vec(),
+            (None, Some(_), Key::Set(id)) => Entry::of(&Change::Void(id.clone())).encode_to_vec(),
+            (Some(_), Some(known), _) if place.is_some_and(|place| place.digest == known.digest) => {
+                return Ok(());
+            }
+            (Some(body), ..) => body,
+        };
+        let head = frame::head(&body, self.appended.end);
+        self.out.write_all(&head)?;
+        self.out.write_all(&body)?;
+        self.appended.end += (head.len() + body.len()) as u64;
+        self.appended.changed.push((key, place));
+        Ok(())
+    }
+
+    pub(super) fn appended(&self) -> &Appended {
+        &self.appended
+    }
+
+    /// Has the disk confirm all of it, and that it is all.
+    pub(super) fn commit(mut self) -> io::Result<Appended> {
+        self.out.flush()?;
+        let Self { log, appended, .. } = self;
+        log.write_length(&log.file, appended.end)?;
+        log.file.sync_data()?;
+        Ok(appended)
+    }
+}
+
+/// The body of what is stored of a record, unless it is too large.
+fn stored(record: &Record) -> Option<Vec<u8>> {
     let entry = Entry::put(record);
     let (size_bytes, limit_bytes) = (entry.encoded_len(), ENTRY_LIMIT_BYTES);
     if size_bytes > limit_bytes {
@@ -210,6 +304,14 @@ pub const COMPACTION_MIN_BYTES: u64 = 64 << 10;
 const WRITE_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
+impl Log {
+    /// From now on there is no room past this byte, of this file and those that take its place.
+    pub(super) fn fail_past(&mut self, room_bytes: u64) {
+        self.file.fail_past(room_bytes);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::tests::{Folder, id, record};
     use super::super::{FlushError, LastGood, Secrets};
@@ -220,7 +322,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.file();
         let (mut file, _) = LastGood::open(&path, Secrets::LeftOut).unwrap();
-        let read_only = File::open(&path).unwrap();
+        let read_only = Disk::new(File::open(&path).unwrap());
         let writable = std::mem::replace(&mut file.log.file, read_only);
         file.put(record("a", "1"));
         let error = file.flush().unwrap_err();
@@ -235,7 +337,9 @@ mod tests {
     fn what_a_failed_write_left_behind_is_overwritten() {
         let folder = Folder::new();
         let (mut file, _) = LastGood::open(folder.file(), Secrets::LeftOut).unwrap();
-        file.log.append([Change::Put(record("a", &"1".repeat(1000)))].iter()).unwrap();
+        let mut batch = file.log.begin().unwrap();
+        batch.push(&Change::Put(record("a", &"1".repeat(1000)))).unwrap();
+        batch.commit().unwrap();
         file.put(record("b", "2"));
         file.flush().unwrap();
         let contents = folder.contents();
@@ -254,6 +358,6 @@ mod tests {
         file.put(large);
         file.flush().unwrap();
         assert_eq!(folder.contents().records, []);
-        assert!(!file.log.places.contains_key(&id("a")));
+        assert!(!file.log.holds(&Key::Variant(id("a"))));
     }
 }

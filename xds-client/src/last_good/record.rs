@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::Restored;
+use xds_core::proxy::SetId;
 use xds_core::{Constraints, ResourceName, TypeUrl, VariantId, XdstpName};
+
+use super::sets::Proof;
 
 /// One variant as it was last received.
 ///
@@ -51,13 +54,41 @@ impl From<Record> for Restored {
 pub(super) enum Change {
     Put(Record),
     Remove(VariantId),
+    /// The set was whole, and these were its members.
+    Prove(SetId, Proof),
+    /// It is not known to be whole any more.
+    Void(SetId),
+}
+
+/// What an entry is about. Sets come after their members.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Variant(VariantId),
+    Set(SetId),
+}
+
+impl Key {
+    pub(super) fn type_url(&self) -> &TypeUrl {
+        match self {
+            Self::Variant(id) => &id.type_url,
+            Self::Set(id) => &id.type_url,
+        }
+    }
+
+    pub(super) fn name(&self) -> &ResourceName {
+        match self {
+            Self::Variant(id) => &id.name,
+            Self::Set(id) => &id.name,
+        }
+    }
 }
 
 impl Change {
-    pub(super) fn id(&self) -> &VariantId {
+    pub(super) fn key(&self) -> Key {
         match self {
-            Self::Put(record) => &record.id,
-            Self::Remove(id) => id,
+            Self::Put(record) => Key::Variant(record.id.clone()),
+            Self::Remove(id) => Key::Variant(id.clone()),
+            Self::Prove(id, _) | Self::Void(id) => Key::Set(id.clone()),
         }
     }
 }
@@ -73,7 +104,7 @@ pub(super) struct Entry {
     /// As received (T23), not the canonical form.
     #[prost(bytes = "bytes", tag = "3")]
     constraints: Bytes,
-    #[prost(oneof = "Kind", tags = "4, 5")]
+    #[prost(oneof = "Kind", tags = "4, 5, 6, 7")]
     kind: Option<Kind>,
 }
 
@@ -83,6 +114,10 @@ enum Kind {
     Put(Content),
     #[prost(message, tag = "5")]
     Removed(Removed),
+    #[prost(message, tag = "6")]
+    Proved(ProvedSet),
+    #[prost(message, tag = "7")]
+    Voided(VoidedSet),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -102,7 +137,44 @@ struct Content {
 #[derive(Clone, PartialEq, prost::Message)]
 struct Removed {}
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct ProvedSet {
+    #[prost(message, repeated, tag = "1")]
+    parameters: Vec<Pair>,
+    #[prost(uint64, tag = "2")]
+    count: u64,
+    /// 16 bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    digest: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct VoidedSet {
+    #[prost(message, repeated, tag = "1")]
+    parameters: Vec<Pair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Pair {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
 impl Entry {
+    pub(super) fn of(change: &Change) -> Self {
+        match change {
+            Change::Put(record) => Self::put(record),
+            Change::Remove(id) => Self::new(id, Kind::Removed(Removed {})),
+            Change::Prove(id, Proof { count, sum }) => {
+                let digest = Bytes::copy_from_slice(&sum.to_le_bytes());
+                Self::of_set(id, Kind::Proved(ProvedSet { parameters: pairs(id), count: *count, digest }))
+            }
+            Change::Void(id) => Self::of_set(id, Kind::Voided(VoidedSet { parameters: pairs(id) })),
+        }
+    }
+
     pub(super) fn put(record: &Record) -> Self {
         let content = Content {
             payload: record.payload.clone(),
@@ -115,30 +187,53 @@ impl Entry {
         Self::new(&record.id, Kind::Put(content))
     }
 
-    pub(super) fn removal(id: &VariantId) -> Self {
-        Self::new(id, Kind::Removed(Removed {}))
+    /// Whether it says that a wildcard was complete, as programs before this one wrote it: without a proof.
+    pub(super) fn is_unproved_set(&self) -> bool {
+        self.name == "*" && matches!(self.kind, Some(Kind::Put(_)))
     }
 
     /// What it says, if that can be read here.
     pub(super) fn into_change(self) -> Option<Change> {
         let type_url = TypeUrl::new(self.type_url);
         let name = ResourceName::new(self.name);
+        let kind = self.kind?;
+        if let Kind::Proved(ProvedSet { parameters, .. }) | Kind::Voided(VoidedSet { parameters }) = &kind {
+            let parameters = parameters.iter().map(|pair| (pair.key.as_str(), pair.value.as_str()));
+            let id = SetId { type_url, name, parameters: parameters.collect() };
+            return Some(match kind {
+                Kind::Proved(ProvedSet { count, digest, .. }) => {
+                    let sum = u128::from_le_bytes(digest.as_ref().try_into().ok()?);
+                    Change::Prove(id, Proof { count, sum })
+                }
+                _ => Change::Void(id),
+            });
+        }
         if !can_be_named(&type_url, &name) {
             return None;
         }
         let constraints = Constraints::from_wire(&self.constraints).ok()?;
         let id = VariantId { type_url, name, constraints };
-        Some(match self.kind? {
-            Kind::Removed(Removed {}) => Change::Remove(id),
-            Kind::Put(content) => Change::Put(Record {
+        match kind {
+            Kind::Put(content) => Some(Change::Put(Record {
                 id,
                 payload: content.payload,
                 version: content.version,
                 origin: content.origin,
                 ttl: content.ttl.map(Duration::try_from).transpose().ok()?,
                 aliases: content.aliases.into_iter().map(ResourceName::new).collect(),
-            }),
-        })
+            })),
+            Kind::Removed(Removed {}) => Some(Change::Remove(id)),
+            Kind::Proved(_) | Kind::Voided(_) => None,
+        }
+    }
+
+    fn of_set(id: &SetId, kind: Kind) -> Self {
+        Self {
+            type_url: id.type_url.as_str().to_owned(),
+            name: id.name.as_str().to_owned(),
+            constraints: Bytes::new(),
+            kind: Some(kind),
+        }
     }
 
     fn new(id: &VariantId, kind: Kind) -> Self {
@@ -149,6 +244,14 @@ impl Entry {
             kind: Some(kind),
         }
     }
+}
+
+fn pairs(id: &SetId) -> Vec<Pair> {
+    let pair = |(key, value): (&std::sync::Arc<str>, &std::sync::Arc<str>)| Pair {
+        key: key.as_ref().to_owned(),
+        value: value.as_ref().to_owned(),
+    };
+    id.parameters.iter().map(pair).collect()
 }
 
 /// Whether a resource can have this name, by what is asked of names as such (W2, X2, X6).

@@ -5,21 +5,28 @@ use std::io::{self, Read};
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::{VariantId, Version};
+use xds_core::proxy::SetId;
+use xds_core::{Constraints, VariantId, Version};
 
 use super::Secrets;
-use super::frame::{Broken, Ending, HEAD_BYTES, Reader, Step};
+use super::frame::{BEHIND, Broken, Ending, HEAD_BYTES, Header, Reader, Step};
 use super::record::{Change, Entry, Record};
+use super::sets::Proof;
 
 /// A file that was read to its end.
 #[derive(Debug)]
 pub(super) struct Replay {
     /// The newest put of each id that was not removed since.
     pub(super) live: BTreeMap<VariantId, (Place, Record)>,
+    /// The newest proof of each set that was not voided since, and whether it holds.
+    pub(super) sets: BTreeMap<SetId, (Place, bool)>,
+    /// How many sets were whole once, and are not proved to be.
+    pub(super) unproved: usize,
     /// Entries whose id or kind cannot be read.
     pub(super) skipped: usize,
     /// Whether there is an entry that should not be there, be it an old one.
     pub(super) found_secrets: bool,
+    pub(super) header: Header,
     pub(super) ending: Ending,
     /// Where the last whole entry ends.
     pub(super) end: u64,
@@ -44,31 +51,88 @@ impl Place {
 impl Replay {
     pub(super) fn of(input: impl Read, secrets: Secrets) -> io::Result<Self> {
         let mut reader = Reader::new(input);
-        let (mut live, mut skipped, mut found_secrets) = (BTreeMap::new(), 0, false);
+        let mut replay = Self {
+            live: BTreeMap::new(),
+            sets: BTreeMap::new(),
+            unproved: 0,
+            skipped: 0,
+            found_secrets: false,
+            header: Header::Missing,
+            ending: Ending::Whole,
+            end: 0,
+        };
+        let mut proofs = BTreeMap::new();
+        // Where something may have stood that was written later than what comes before it.
+        let mut damaged_at = None;
         let mut damage = None;
         let ending = loop {
             match reader.step()? {
                 Step::End(ending) => break ending,
                 Step::Damaged { at } => {
                     damage.get_or_insert(Ending::Broken(Broken::Entry { at }));
+                    damaged_at = Some(at);
                 }
-                Step::Entry { at, body } => match change(body.clone()) {
-                    None => skipped += 1,
-                    Some(Change::Remove(id)) => drop(live.remove(&id)),
-                    Some(Change::Put(record)) if secrets.leave_out(&record.id.type_url) => {
-                        found_secrets = true;
-                    }
-                    Some(Change::Put(record)) => {
-                        live.insert(record.id.clone(), (Place::new(at, &body), record));
-                    }
-                },
+                Step::Entry { at, body } => replay.take(Place::new(at, &body), body, secrets, &mut proofs),
             }
         };
-        Ok(Self { live, skipped, found_secrets, ending: damage.unwrap_or(ending), end: reader.at() })
+        (replay.header, replay.end) = (reader.header(), reader.at());
+        let is_up_to_date = match (&ending, replay.header) {
+            (Ending::Broken(_), _) => false,
+            (_, Header::Known { length }) => length.is_some_and(|length| length != BEHIND),
+            (_, Header::Old | Header::Missing) => false,
+        };
+        for (id, (place, proof)) in proofs {
+            let holds = is_up_to_date
+                && damaged_at.is_none_or(|at| at < place.at)
+                && proof == Proof::of(replay.members(&id));
+            replay.unproved += usize::from(!holds);
+            replay.sets.insert(id, (place, holds));
+        }
+        replay.ending = damage.unwrap_or(ending);
+        Ok(replay)
     }
-}
 
-/// What an entry says. Its payload is a slice of the body.
-fn change(body: Bytes) -> Option<Change> {
-    Entry::decode(body).ok()?.into_change()
+    /// The sets that are proved to be whole.
+    pub(super) fn whole_sets(&self) -> Vec<SetId> {
+        let whole = self.sets.iter().filter(|(_, (_, holds))| *holds);
+        whole.map(|(id, _)| id.clone()).collect()
+    }
+
+    fn take(
+        &mut self,
+        place: Place,
+        body: Bytes,
+        secrets: Secrets,
+        proofs: &mut BTreeMap<SetId, (Place, Proof)>,
+    ) {
+        // The payload is a slice of the body.
+        let Ok(entry) = Entry::decode(body) else {
+            self.skipped += 1;
+            return;
+        };
+        if entry.is_unproved_set() {
+            self.unproved += 1;
+            return;
+        }
+        match entry.into_change() {
+            None => self.skipped += 1,
+            Some(Change::Remove(id)) => drop(self.live.remove(&id)),
+            Some(Change::Void(id)) => drop(proofs.remove(&id)),
+            Some(Change::Put(Record { id: VariantId { type_url, .. }, .. }))
+            | Some(Change::Prove(SetId { type_url, .. }, _))
+                if secrets.leave_out(&type_url) =>
+            {
+                self.found_secrets = true;
+            }
+            Some(Change::Put(record)) => drop(self.live.insert(record.id.clone(), (place, record))),
+            Some(Change::Prove(id, proof)) => drop(proofs.insert(id, (place, proof))),
+        }
+    }
+
+    fn members<'r>(&'r self, id: &'r SetId) -> impl Iterator<Item = &'r Place> {
+        let first =
+            VariantId { type_url: id.type_url.clone(), name: "".into(), constraints: Constraints::NONE };
+        let of_type = self.live.range(first..).take_while(|(member, _)| member.type_url == id.type_url);
+        of_type.filter(|(member, _)| id.covers(member)).map(|(_, (place, _))| place)
+    }
 }

@@ -9,7 +9,7 @@ use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use xds_core::{Constraints, ResourceName};
 
-use super::frame::HEADER;
+use super::frame::{HEADER_BYTES, MARK};
 use super::record::Entry;
 use super::*;
 
@@ -33,13 +33,13 @@ impl Folder {
         read(&*fs::read(self.file()).unwrap()).unwrap()
     }
 
-    fn holding(image: &[u8]) -> Self {
+    pub(super) fn holding(image: &[u8]) -> Self {
         let folder = Self::new();
         fs::write(folder.file(), image).unwrap();
         folder
     }
 
-    fn open(&self) -> (LastGood, Restored) {
+    pub(super) fn open(&self) -> (LastGood, Restored) {
         LastGood::open(self.file(), Secrets::LeftOut).unwrap()
     }
 
@@ -62,7 +62,7 @@ pub(super) fn record(name: &str, payload: &str) -> Record {
     Record::new(id(name), payload.to_owned().into(), format!("v{payload}"), "upstream:443".into())
 }
 
-fn secret(payload: &str) -> Record {
+pub(super) fn secret(payload: &str) -> Record {
     Record { id: VariantId::unconstrained(SECRET.into(), "key".into()), ..record("key", payload) }
 }
 
@@ -83,12 +83,19 @@ fn reopened(folder: &Folder) -> Vec<Record> {
 
 /// A file that holds these entries, with the bodies as they are.
 fn image(bodies: &[Vec<u8>]) -> Vec<u8> {
-    let mut image = HEADER.to_vec();
+    let mut image = vec![0; HEADER_BYTES as usize];
     for body in bodies {
-        image.extend(frame::head(body));
+        image.extend(frame::head(body, image.len() as u64));
         image.extend(body);
     }
+    let length = image.len() as u64;
+    set_length(&mut image, length);
     image
+}
+
+pub(super) fn set_length(image: &mut [u8], length: u64) {
+    image[..MARK.len()].copy_from_slice(&MARK);
+    image[MARK.len()..HEADER_BYTES as usize].copy_from_slice(&frame::length(length));
 }
 
 fn put(record: &Record) -> Vec<u8> {
@@ -99,7 +106,7 @@ fn put(record: &Record) -> Vec<u8> {
 /// restored up to there.
 fn small() -> (Vec<u8>, Vec<(usize, Vec<Record>)>) {
     let (a1, a2, b) = (record("a", "1"), record("a", "2"), record("b", "1"));
-    let removal = Entry::removal(&id("b")).encode_to_vec();
+    let removal = Entry::of(&Change::Remove(id("b"))).encode_to_vec();
     let bodies = [put(&a1), put(&b), put(&a2), removal, put(&full())];
     let states: [&[&Record]; 6] = [&[], &[&a1], &[&a1, &b], &[&a2, &b], &[&a2], &[&a2, &full()]];
     let ends = (0..=bodies.len()).map(|count| image(&bodies[..count]).len());
@@ -227,7 +234,7 @@ fn an_entry_damaged_since_it_was_written_does_not_get_into_the_new_file() {
     file.put(record("b", "1"));
     file.flush().unwrap();
     let mut disk = OpenOptions::new().write(true).open(folder.file()).unwrap();
-    disk.seek(SeekFrom::Start(HEADER.len() as u64 + 20)).unwrap();
+    disk.seek(SeekFrom::Start(HEADER_BYTES + 20)).unwrap();
     disk.write_all(b"?").unwrap();
 
     for fill in ["1", "2", "3"] {
@@ -245,7 +252,9 @@ fn an_entry_damaged_since_it_was_written_does_not_get_into_the_new_file() {
 
 #[test]
 fn a_file_cut_at_any_byte_has_all_whole_entries_before_it() {
-    let (image, states) = small();
+    let (mut image, states) = small();
+    // Nothing was ever confirmed but the header: a crash while appending.
+    set_length(&mut image, HEADER_BYTES);
     for length in 0..=image.len() {
         let cut = &image[..length];
         let found = read(cut).unwrap();
@@ -305,22 +314,47 @@ fn a_damaged_file_is_set_aside_and_what_is_whole_goes_into_a_new_one() {
 }
 
 #[test]
-fn a_head_that_is_damaged_ends_the_file() {
+fn what_comes_after_a_damaged_head_or_a_lost_block_is_found_again() {
+    let (whole, states) = small();
+    let records = [record("a", "1"), full()];
+    for lost in [0..1, 0..12, 0..20, 5..states[3].0 - states[2].0] {
+        // The third entry, which put `a` a second time.
+        let mut image = whole.clone();
+        image[states[2].0..][lost.clone()].fill(0);
+        image[states[2].0] ^= u8::from(lost == (0..1));
+        let (_file, restored) = Folder::holding(&image).open();
+        assert_eq!(restored.records, records, "{lost:?}");
+        let reason = Broken::Entry { at: states[2].0 as u64 };
+        assert_eq!(restored.set_aside.unwrap().reason, reason, "{lost:?}");
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_between_two_entries_is_damaged() {
+    let (image, states) = small();
+    let (_file, restored) = Folder::holding(&image[..states[3].0]).open();
+    assert_eq!(restored.records, states[3].1);
+    let reason = Broken::Short { found: states[3].0 as u64, written: image.len() as u64 };
+    assert_eq!(restored.set_aside.unwrap().reason, reason);
+}
+
+#[test]
+fn an_entry_that_lies_elsewhere_is_damage() {
     let (mut image, states) = small();
-    image[states[2].0] ^= 1;
-    let (_file, restored) = Folder::holding(&image).open();
-    assert_eq!(restored.records, states[2].1);
-    assert_eq!(restored.set_aside.unwrap().reason, Broken::Entry { at: states[2].0 as u64 });
+    let [second, third, fourth] = [1, 2, 3].map(|nth| states[nth].0);
+    assert_eq!(fourth - third, third - second, "for this test");
+    image.copy_within(second..third, third);
+    assert_eq!(read(&*image).unwrap().ending, Ending::Broken(Broken::Entry { at: third as u64 }));
 }
 
 #[test]
 fn an_absurd_length_is_damage() {
     let mut head = [0; 12];
     head[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-    let sum = crc32fast::hash(&head[..8]);
+    let sum = crc32fast::hash(&[&head[..8], &HEADER_BYTES.to_le_bytes()].concat());
     head[8..].copy_from_slice(&sum.to_le_bytes());
-    let found = read(&*[&HEADER[..], &head].concat()).unwrap();
-    assert_eq!(found.ending, Ending::Broken(Broken::Entry { at: 12 }));
+    let found = read(&*[&image(&[])[..], &head].concat()).unwrap();
+    assert_eq!(found.ending, Ending::Broken(Broken::Entry { at: HEADER_BYTES }));
 }
 
 #[test]
@@ -339,9 +373,9 @@ fn zeros_at_the_end_are_cut_off() {
 fn foreign_files_and_unknown_formats_are_set_aside_and_never_overwritten() {
     let folder = Folder::new();
     let mut newer = image(&[put(&record("a", "1"))]);
-    newer[8] = 2;
+    newer[8] = 3;
     let files: [(&[u8], Broken); 2] =
-        [(b"listeners: []\n", Broken::Foreign), (&newer, Broken::UnknownFormat { found: 2 })];
+        [(b"listeners: []\n", Broken::Foreign), (&newer, Broken::UnknownFormat { found: 3 })];
     let path = folder.file();
     for nth in 0..SET_ASIDE_LIMIT + 2 {
         let (content, reason) = &files[nth % 2];
@@ -367,7 +401,8 @@ fn entries_that_cannot_be_understood_are_skipped_and_counted() {
     let no_name = with(&[0x12, 0]);
     let bad_new_style_name = with(b"\x12\x0cxdstp://a/b/");
     let negative_ttl = with(b"\x22\x0d\x22\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01");
-    let kind_from_the_future = [&Entry::removal(&id("a")).encode_to_vec()[..27], &[0x4a, 0]].concat();
+    let kind_from_the_future =
+        [&Entry::of(&Change::Remove(id("a"))).encode_to_vec()[..27], &[0x4a, 0]].concat();
     let no_message = vec![0x0a, 0x7f];
     let field_from_the_future = with(&[0x78, 1]);
     let bodies = [

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::fixture::World;
-use super::{ProxyConfig, ProxyLoad, Sharing};
-use crate::Constraints;
+use super::{ProxyConfig, ProxyLoad, SetChange, SetId, Sharing};
 use crate::client::{Protocol, Restored};
 use crate::resource::VariantId;
 use crate::server::fixture::{payload, type_url};
+use crate::{Constraints, Parameters};
 
 /// The question that ended and the one that takes its place are one watch of the client, which must not be forgotten.
 #[test]
@@ -84,8 +84,7 @@ fn restored(type_name: &str, name: &str, content: &str) -> Restored {
 fn a_restored_wildcard_is_complete_only_as_long_as_its_members_are_kept() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
         let mut world = World::new(protocol, "CDS a=1 b=1", ProxyConfig::default());
-        world.proxy.restore_sets([(type_url("CDS"), "*".into(), Constraints::NONE)]);
-        world.restore(vec![restored("CDS", "a", "0")]);
+        restore_set(&mut world, vec![restored("CDS", "a", "0")]);
         world.is_up = false;
         let mut one = world.sotw_leaf("CDS", "*?");
         world.run();
@@ -102,6 +101,57 @@ fn a_restored_wildcard_is_complete_only_as_long_as_its_members_are_kept() {
         world.run();
         assert_eq!(late.sent(), "", "nobody knows any more");
     }
+}
+
+fn wildcard() -> SetId {
+    SetId { type_url: type_url("CDS"), name: "*".into(), parameters: Parameters::new() }
+}
+
+fn restore_set(world: &mut World, members: Vec<Restored>) {
+    world.proxy.restore_sets([wildcard()], members.iter().map(|member| member.id.clone()));
+    world.restore(members);
+}
+
+/// Regression: the members of a restored set that the answer to another question had taken away were missing in a full state.
+#[test]
+fn s25_a_restored_wildcard_that_lost_a_member_before_it_is_asked_for_waits_for_the_upstream() {
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut world = World::new(protocol, "CDS b=0", ProxyConfig::default());
+        restore_set(&mut world, vec![restored("CDS", "a", "0"), restored("CDS", "b", "0")]);
+        let named = world.leaf("CDS", "a?");
+        world.run();
+        world.pass(Duration::from_secs(60));
+        world.lose();
+        drop(named);
+        let mut late = world.sotw_leaf("CDS", "*?");
+        world.run();
+        assert_eq!(late.sent(), "", "{protocol:?}");
+        world.is_up = true;
+        world.run();
+        world.pass(Duration::from_secs(60));
+        assert_eq!(late.sent(), "n1 CDS b[]=0", "{protocol:?}");
+    }
+}
+
+#[test]
+fn a_set_is_for_the_file_while_it_is_asked_for_and_all_of_it_may_be_kept() {
+    let mut world = World::scripted(Protocol::Delta);
+    let leaf = world.leaf("CDS", "*?");
+    world.run();
+    assert_eq!(world.proxy.take_set_changes(), []);
+    world.get("CDS v1 n1: a[]=1");
+    assert_eq!(world.proxy.take_set_changes(), [SetChange::Complete(wildcard())]);
+    drop(leaf);
+    world.run();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.proxy.take_set_changes(), [SetChange::Left(wildcard())]);
+
+    // T43c: it does not say whom it is for.
+    let _leaf = world.leaf("CDS", "*?");
+    world.run();
+    world.get("CDS v2 n2: a[]=1 b=1");
+    let unkept = SetChange::Unkept { type_url: type_url("CDS"), name: "*".into() };
+    assert!(world.proxy.take_set_changes().contains(&unkept));
 }
 
 #[test]

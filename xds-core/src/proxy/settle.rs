@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::health::Status;
 use super::name::Question;
 use super::route::Route;
+use super::set::{RestoredSets, SetChange, SetId};
 use super::upstreams::Standing;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
-use crate::client::{Client, Outcome, WatchId};
+use crate::client::{Client, Outcome, WatchId, is_set};
 use crate::code::Code;
-use crate::constraint::Constraints;
-use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
+use crate::resource::VariantId;
 use crate::subscription::WILDCARD;
 use crate::xdstp::glob_of;
 
@@ -113,8 +113,11 @@ impl Proxy {
                 let upstream = self.upstreams.get_mut(route).filter(|_| !is_renewed);
                 let known = upstream.and_then(|upstream| upstream.watches.remove(&watch));
                 client.on_unwatch(watch);
-                if let Some(((type_url, _), _)) = known {
-                    self.release_type(route, &type_url);
+                if let Some((key, parameters)) = known {
+                    if is_set(key.1.as_str()) {
+                        self.set_changes.push(SetChange::Left(set_id(&key, &parameters)));
+                    }
+                    self.release_type(route, &key.0);
                 }
             }
             if let Some(upstream) = self.upstreams.get_mut(route) {
@@ -160,7 +163,9 @@ impl Proxy {
                 question.hear(watch, client);
                 is_new = true;
                 // Once: when this question ends its members go.
-                let is_restored = !self.restored.is_empty() && self.restored.remove(&set_id(key, parameters));
+                let is_restored = !self.restored.is_empty()
+                    && is_set(key.1.as_str())
+                    && self.restored.take(&set_id(key, parameters), &self.cache.snapshot());
                 if is_restored && !question.is_answered {
                     question.answer = Some(Answer::Complete);
                 }
@@ -213,8 +218,15 @@ impl Proxy {
                 if let Some(Answer::Failed { code: code @ Code::UNIMPLEMENTED, message }) = &question.answer {
                     refused = Some(Status { code: *code, message: Arc::clone(message) });
                 }
-                if question.answer == Some(Answer::Complete) && crate::client::is_set(key.1.as_str()) {
-                    self.notices.push(Notice::SetComplete(set_id(key, parameters)));
+                let is_complete = question.answer == Some(Answer::Complete);
+                if is_set(key.1.as_str()) {
+                    self.set_changes.extend(match route {
+                        Route::Shared | Route::Node(_) if is_complete && !name.is_unshared => {
+                            Some(SetChange::Complete(set_id(key, parameters)))
+                        }
+                        Route::Shared | Route::Node(_) => Some(SetChange::Left(set_id(key, parameters))),
+                        Route::Alone(_) | Route::Aside { .. } => is_complete.then(|| unkept(key)),
+                    });
                 }
                 name.wake(&id);
                 touched.insert(key.clone());
@@ -250,16 +262,23 @@ impl Proxy {
     fn stop_sharing(&mut self, key: &Key, touched: &mut BTreeSet<Key>) {
         if let Some(name) = self.names.get_mut(key).filter(|name| !name.is_unshared) {
             (name.is_unshared, name.is_stale) = (true, true);
+            if is_set(key.1.as_str()) {
+                self.set_changes.push(unkept(key));
+            }
             self.counts.unshared += 1;
             self.notices.push(Notice::Unshared { type_url: key.0.clone(), name: key.1.clone() });
             touched.insert(key.clone());
         }
     }
 
-    /// Takes wildcards and globs that were complete in an earlier life, as [noticed](Notice::SetComplete): what was restored of
-    /// them is all there is until an upstream says something else.
-    pub fn restore_sets(&mut self, sets: impl IntoIterator<Item = (TypeUrl, ResourceName, Constraints)>) {
-        self.restored.extend(sets);
+    /// Takes wildcards and globs that were whole in an earlier life, and all that was restored: of each set that is all there
+    /// is until an upstream says something else, unless some of it is gone when the set is first asked for.
+    pub fn restore_sets(
+        &mut self,
+        sets: impl IntoIterator<Item = SetId>,
+        restored: impl IntoIterator<Item = VariantId>,
+    ) {
+        self.restored = RestoredSets::new(sets, restored);
     }
 }
 
@@ -273,9 +292,10 @@ impl Question {
     }
 }
 
-/// A wildcard or glob with its parameters, written like a variant.
-fn set_id(key: &Key, parameters: &Parameters) -> (TypeUrl, ResourceName, Constraints) {
-    let keys: Vec<_> = parameters.iter().map(|(key, _)| key.clone()).collect();
-    let constraints = Constraints::agreeing_with(parameters, &keys).unwrap_or_default();
-    (key.0.clone(), key.1.clone(), constraints)
+fn set_id((type_url, name): &Key, parameters: &Parameters) -> SetId {
+    SetId { type_url: type_url.clone(), name: name.clone(), parameters: parameters.unbound() }
+}
+
+fn unkept((type_url, name): &Key) -> SetChange {
+    SetChange::Unkept { type_url: type_url.clone(), name: name.clone() }
 }

@@ -1,0 +1,93 @@
+//! Wildcards and globs as a file keeps them, so that the next life can tell a whole set from part of one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cache::Snapshot;
+use crate::name::{ResourceName, TypeUrl};
+use crate::parameters::Parameters;
+use crate::resource::VariantId;
+use crate::subscription::WILDCARD;
+use crate::xdstp::glob_of;
+
+/// A wildcard or glob, with the parameters that its members are for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SetId {
+    /// The type of its members.
+    pub type_url: TypeUrl,
+    /// `*`, or a glob.
+    pub name: ResourceName,
+    /// What it is asked for with.
+    pub parameters: Parameters,
+}
+
+impl SetId {
+    /// Whether a variant would be a member. A wildcard covers names of all authorities: a proof over too many records can
+    /// only fail too often.
+    #[must_use]
+    pub fn covers(&self, id: &VariantId) -> bool {
+        self.type_url == id.type_url
+            && (self.name.as_str() == WILDCARD || glob_of(&id.name).as_ref() == Some(&self.name))
+            && id.constraints.matches(&self.parameters)
+    }
+}
+
+/// What became of a wildcard or glob, for the file for the next start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetChange {
+    /// All its members are there, and changes of them are heard of.
+    Complete(SetId),
+    /// Changes of its members are not heard of any more.
+    Left(SetId),
+    /// Some member is not among what may be kept (T43c), whatever the parameters: nothing proves such a set.
+    Unkept {
+        /// The type.
+        type_url: TypeUrl,
+        /// `*`, or a glob.
+        name: ResourceName,
+    },
+}
+
+/// Sets that were whole in an earlier life, until each is asked for.
+#[derive(Debug, Default)]
+pub(super) struct RestoredSets {
+    sets: BTreeSet<SetId>,
+    /// What was restored of their types.
+    members: BTreeMap<TypeUrl, Vec<VariantId>>,
+}
+
+impl RestoredSets {
+    pub(super) fn new(
+        sets: impl IntoIterator<Item = SetId>,
+        restored: impl IntoIterator<Item = VariantId>,
+    ) -> Self {
+        let sets: BTreeSet<_> = sets.into_iter().collect();
+        let types: BTreeSet<_> = sets.iter().map(|set| &set.type_url).collect();
+        let mut members = BTreeMap::<_, Vec<_>>::new();
+        for id in restored.into_iter().filter(|id| types.contains(&id.type_url)) {
+            members.entry(id.type_url.clone()).or_default().push(id);
+        }
+        Self { sets, members }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    /// Takes a set, once; whether all that was restored of it is still there. Since the start the answer to another question,
+    /// its end or a TTL may have taken a member away.
+    pub(super) fn take(&mut self, id: &SetId, snapshot: &Snapshot) -> bool {
+        if !self.sets.remove(id) {
+            return false;
+        }
+        let is_there = |member: &VariantId| {
+            let variants = snapshot.get(&member.type_url, &member.name);
+            variants.is_some_and(|variants| variants.get(&member.constraints).is_some())
+        };
+        let members = self.members.get(&id.type_url);
+        let is_whole = members.into_iter().flatten().filter(|member| id.covers(member)).all(is_there);
+        if !self.sets.iter().any(|set| set.type_url == id.type_url) {
+            self.members.remove(&id.type_url);
+        }
+        is_whole
+    }
+}
