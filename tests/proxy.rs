@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "proxy/cache_file.rs"]
+mod cache_file;
 #[path = "proxy/partial.rs"]
 mod partial;
 
@@ -30,8 +32,11 @@ impl Running {
     }
 
     fn start_on(address: &str, arguments: &[&str]) -> Self {
-        let mut command = xds();
-        command.args(arguments).args(["--listen", address]);
+        Self::start_by(xds(), &[arguments, &["--listen", address]].concat())
+    }
+
+    fn start_by(mut command: Command, arguments: &[&str]) -> Self {
+        command.args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (sender, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());

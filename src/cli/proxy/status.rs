@@ -42,6 +42,7 @@ pub(super) fn report(proxy: &Proxy, rejections: &Rejections) -> Value {
             "audited": counts.audited, "disagreed": counts.disagreed, "refused": counts.refused,
             "tried": counts.tried, "refused_by_clients": counts.refused_by_clients,
         },
+        "cache_file": proxy.cache_file().map(|file| json!({"behind": file.is_behind, "failures": file.failures})),
         "rejected_by_clients": rejections.list().iter().map(rejected).collect::<Vec<_>>(),
     })
 }

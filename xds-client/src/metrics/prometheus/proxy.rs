@@ -7,6 +7,8 @@
 //! | `xds_proxy_requalified_total`, `xds_proxy_replaced_total`, `xds_proxy_unshared_total` | counter | | how sharing ended, as in [`ProxyCounts`] |
 //! | `xds_proxy_audits_total` | counter | result | hits that were asked for all the same: `agreed` or `disagreed` |
 //! | `xds_proxy_trials_total` | counter | result | responses that a few clients tried first: `accepted` or `refused` by them |
+//! | `xds_proxy_cache_file_behind` | gauge | | 1 while something could not be written to the file, which proves no set then; only with a file |
+//! | `xds_proxy_cache_file_failures_total` | counter | | how often writing it failed; only with a file |
 //! | `xds_proxy_upstream_types` | gauge | route, type, state | upstreams in which a type is `requested`, `synced`, `stale` or `rejected` |
 //! | `xds_proxy_upstream_connections` | gauge | route, server, state | upstreams that are `connected` to a server, or `disconnected` |
 //! | `xds_proxy_upstream_silent_seconds` | gauge | route | since when nothing came, of the one that is silent longest |
@@ -27,7 +29,7 @@ use xds_core::proxy::health::State;
 use xds_core::proxy::{ProxyCounts, ProxyLoad};
 
 use super::{Learned, Types};
-use crate::proxy::{Proxy, Route};
+use crate::proxy::{CacheFile, Proxy, Route};
 
 /// Puts the metrics of a proxy into a registry, once. The proxy is not kept alive for that.
 pub fn register_proxy(registry: &mut Registry, proxy: &Proxy) {
@@ -77,6 +79,14 @@ impl Collector for ProxyCollector {
         let ProxyLoad { wants, questions } = proxy.load();
         gauge(&mut encoder, "xds_proxy_wants", "Locators that clients ask for", wants)?;
         gauge(&mut encoder, "xds_proxy_questions", "Locators that upstreams are asked for", questions)?;
+        if let Some(CacheFile { is_behind, failures }) = proxy.cache_file() {
+            let (name, help) =
+                ("xds_proxy_cache_file_behind", "Whether something could not be written to the file");
+            gauge(&mut encoder, name, help, usize::from(is_behind))?;
+            let (name, help) = ("xds_proxy_cache_file_failures", "How often the file could not be written");
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(failures).encode(metric)?;
+        }
         self.encode_upstreams(&mut encoder, &proxy)
     }
 }
