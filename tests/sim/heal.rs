@@ -51,6 +51,7 @@ fn replace_liars(world: &mut World) -> Result<(), Violation> {
         agent.access.fill(Access::Open);
     }
     for relay in &mut world.relays {
+        relay.disk.iter_mut().for_each(|disk| disk.fill(None));
         relay.access = Access::Open;
         relay.cut_liar(world.now);
         if relay.is_deceived {

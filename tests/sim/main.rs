@@ -10,6 +10,7 @@
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
 //! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world, some of them lied to |
+//! | `disk` | the file of a proxy, on a disk that may be full or damage it |
 //! | `exceptions` | known defects that are excused |
 //! | `heal` | what comes after the last step |
 //! | `invariant/` | what must hold, one file each |
@@ -22,6 +23,7 @@ mod args;
 mod client;
 mod connection;
 mod content;
+mod disk;
 mod exceptions;
 mod heal;
 mod invariant;

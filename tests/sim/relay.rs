@@ -5,13 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, Restored, ServerConfig};
+use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, ServerConfig};
 use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
 use xds_core::{Cache, Code, VariantId};
 
 use crate::agent::Access;
-use crate::content::Kind;
+use crate::disk::Disk;
 use crate::invariant::{self, Violation};
 use crate::liar::{AUTHORITY, lie_to_proxy, shared_lie};
 use crate::link::{Link, Locator};
@@ -33,6 +33,8 @@ pub(crate) struct Relay {
     pub(crate) ever_wanted: BTreeSet<Locator>,
     /// What it found on its disk: it stays until somebody asks for it and the upstream says something else.
     pub(crate) restored: BTreeSet<VariantId>,
+    /// Its file, if it has one.
+    pub(crate) disk: Option<Disk>,
     /// It was lied to: what it has need not be true.
     pub(crate) is_deceived: bool,
     /// Makes the jitter of each failure another one.
@@ -51,6 +53,7 @@ impl Relay {
     pub(crate) fn new(profile: RelayProfile) -> Self {
         let config = ProxyConfig { sharing: profile.sharing, ..ProxyConfig::default() };
         Self {
+            disk: (profile.relaying == Relaying::Restored).then(Disk::empty),
             profile,
             proxy: Proxy::new(config),
             upstreams: BTreeMap::new(),
@@ -65,30 +68,17 @@ impl Relay {
         }
     }
 
-    /// The next life of a proxy, which finds what the last one wrote to its disk.
-    pub(crate) fn restored(before: &Self, now: Duration) -> Self {
+    /// The next life of a proxy, which finds what the last one wrote to its disk, or what damage left of it.
+    pub(crate) fn restored(before: &Self, now: Duration, damage: Option<u64>) -> Result<Self, Violation> {
         let mut relay = Self::new(before.profile.clone());
-        let snapshot = before.proxy.cache().snapshot();
-        let mut restored = Vec::new();
-        for kind in Kind::ALL {
-            let of_type = snapshot.of_type(&kind.url().into()).into_iter().flat_map(|names| names.iter());
-            for (name, variant) in of_type.flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
-                let constraints = variant.constraints().clone();
-                let id = VariantId { type_url: kind.url().into(), name: name.clone(), constraints };
-                // What is for one locator alone is not kept.
-                let shared = before.upstreams.get(&Route::Shared);
-                if shared.is_none_or(|shared| !shared.client.holds(&id)) {
-                    continue;
-                }
-                relay.restored.insert(id.clone());
-                let (payload, version) = (variant.payload().clone(), variant.version().to_string().into());
-                restored.push(Restored { id, payload, version, ttl: None, aliases: Vec::new() });
-            }
-        }
-        relay.upstream(&Route::Shared).client.restore(now, restored);
-        // Known: a set of an earlier life still counts as complete when a member of it was dropped for the answer to another
-        // question, so sets are not restored here (seed 1596).
-        relay
+        let Some(disk) = &before.disk else { return Ok(relay) };
+        let (disk, restored) = disk.reopened(damage)?;
+        relay.disk = Some(disk);
+        relay.restored = restored.records.iter().map(|record| record.id.clone()).collect();
+        relay.proxy.restore_sets(restored.sets, relay.restored.iter().cloned());
+        let records = restored.records.into_iter().map(Into::into).collect();
+        relay.upstream(&Route::Shared).client.restore(now, records);
+        Ok(relay)
     }
 
     fn upstream(&mut self, route: &Route) -> &mut Upstream {
@@ -124,16 +114,31 @@ impl Relay {
             self.upstream(&route);
             let upstream = self.upstreams.get_mut(&route).expect("it was just made");
             self.proxy.settle(now, &route, &mut upstream.client);
+            self.note_sets();
         }
         for route in self.proxy.take_unneeded() {
             self.upstreams.remove(&route);
         }
         self.proxy.take_notices();
+        self.disk.iter_mut().for_each(Disk::flush);
+    }
+
+    fn note_sets(&mut self) {
+        let changes = self.proxy.take_set_changes();
+        if let Some(disk) = &mut self.disk {
+            disk.note_sets(changes);
+        }
     }
 
     fn tell(&mut self, now: Duration, route: &Route, outcome: &Outcome) {
         if let Some(upstream) = self.upstreams.get(route) {
+            // What is for one locator alone, or passes through, is not kept.
+            let is_kept = matches!(route, Route::Shared | Route::Node(_));
+            if let Some(disk) = self.disk.as_mut().filter(|_| is_kept) {
+                disk.note(outcome);
+            }
             self.proxy.on_outcome(now, route, &upstream.client, outcome);
+            self.note_sets();
         }
         self.settle(now);
     }
@@ -375,6 +380,10 @@ pub(crate) enum RelayDeed {
     Restart,
     /// Something comes to it that is not so.
     Lie { salt: u64, count: usize },
+    /// Its disk has so much room left, or all there is.
+    Fill { room_bytes: Option<u64> },
+    /// It starts anew, and what it has on its disk is damaged.
+    Damage { salt: u64 },
 }
 
 impl fmt::Display for RelayDeed {
@@ -388,6 +397,9 @@ impl fmt::Display for RelayDeed {
             Self::Access { access } => write!(f, "finds its upstream {access:?} from now on"),
             Self::Exchange => f.write_str("exchanges all with its upstream"),
             Self::Restart => f.write_str("starts anew"),
+            Self::Fill { room_bytes: Some(bytes) } => write!(f, "has a disk with room for {bytes} bytes"),
+            Self::Fill { room_bytes: None } => f.write_str("has room on its disk again"),
+            Self::Damage { salt } => write!(f, "starts anew, with damage {salt} of its disk"),
             Self::Lie { salt, count } => write!(f, "hears {count} lies of {salt}"),
         }
     }

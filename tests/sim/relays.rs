@@ -14,7 +14,7 @@ use crate::invariant::{self, Violation};
 use crate::known::Asked;
 use crate::link::{Link, Locator};
 use crate::relay::{LIAR, Relay, RelayDeed};
-use crate::script::{Home, Protocol, Relaying};
+use crate::script::{Home, Protocol};
 use crate::world::{EXCHANGES, World};
 
 impl World {
@@ -40,7 +40,11 @@ impl World {
                 }
             }
             RelayDeed::Exchange => self.exchange_relay(at)?,
-            RelayDeed::Restart => self.restart(at)?,
+            RelayDeed::Restart => self.restart(at, None)?,
+            RelayDeed::Damage { salt } => self.restart(at, Some(*salt))?,
+            RelayDeed::Fill { room_bytes } => {
+                self.relays[at].disk.iter_mut().for_each(|disk| disk.fill(*room_bytes));
+            }
             RelayDeed::Lie { salt, .. } if salt.is_multiple_of(6) => self.relays[at].refuse(now),
             RelayDeed::Lie { salt, count } => {
                 (0..*count as u64).for_each(|more| self.lie_to_relay(at, salt.wrapping_add(more)));
@@ -51,12 +55,9 @@ impl World {
     }
 
     /// A proxy is gone, and with it the streams to it; another one comes in its place.
-    pub(crate) fn restart(&mut self, at: usize) -> Result<(), Violation> {
+    pub(crate) fn restart(&mut self, at: usize, damage: Option<u64>) -> Result<(), Violation> {
         let (now, before) = (self.now, &self.relays[at]);
-        let mut relay = match before.profile.relaying {
-            Relaying::Restored => Relay::restored(before, now),
-            Relaying::Forgetful => Relay::new(before.profile.clone()),
-        };
+        let mut relay = Relay::restored(before, now, damage)?;
         relay.is_deceived = before.is_deceived;
         let replica = self.relayed(at);
         self.replace(replica, Arc::clone(relay.cache()));

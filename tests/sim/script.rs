@@ -252,6 +252,7 @@ impl Script {
         if !script.relays.is_empty() {
             script.write_relays(&mut of_relays);
             script.write_lies(&mut of_lies);
+            script.write_disks(&mut Random::new((!seed).rotate_left(16)));
         }
         script
     }

@@ -85,7 +85,9 @@ impl World {
                 (0..followers).for_each(|replica| self.catch_up(replica));
             }
             Action::CatchUp { replica } => self.catch_up(*replica),
-            Action::Crash { replica } if *replica >= self.origins => self.restart(*replica - self.origins)?,
+            Action::Crash { replica } if *replica >= self.origins => {
+                self.restart(*replica - self.origins, None)?;
+            }
             Action::Crash { replica } => {
                 self.crash(*replica);
                 self.cut_streams_of(Home::Replica(*replica))?;

@@ -58,6 +58,7 @@
 //! | `replay` | what the entries of a file amount to |
 //! | `sets` | which sets are whole, and the proof of it |
 //! | `log` | the open file: appending, writing it anew |
+//! | `disk` | where its bytes are |
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -69,6 +70,7 @@ use xds_core::proxy::{SetChange, SetId};
 use xds_core::{TypeUrl, VariantId};
 use xds_proto::type_url::SECRET;
 
+use disk::Disk;
 use frame::Header;
 use log::{Appended, Log};
 use record::{Change, Key};
@@ -107,7 +109,7 @@ pub struct LastGood {
     mend: Option<Mend>,
     secrets: Secrets,
     /// Unlocked when it is closed.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl LastGood {
@@ -129,7 +131,30 @@ impl LastGood {
         let at_path = |source| OpenError::new(&path, source);
         let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(at_path)?;
-        let read = Replay::of(BufReader::new(&file), secrets).map_err(at_path)?;
+        Self::over(Disk::of_file(file), path.clone(), Some(lock), secrets).map_err(at_path)
+    }
+
+    /// One in memory, that begins as this image of a file: for those who simulate what becomes of it.
+    ///
+    /// # Errors
+    /// None that a file in memory could have.
+    pub fn in_memory(image: Vec<u8>, secrets: Secrets) -> io::Result<(Self, Restored)> {
+        Self::over(Disk::in_memory(image), PathBuf::new(), None, secrets)
+    }
+
+    /// The bytes of one that is in memory, as a crash would leave them.
+    #[must_use]
+    pub fn image(&self) -> Option<Vec<u8>> {
+        self.log.image()
+    }
+
+    /// From now on writes fail that need more room than this, as on a disk that is full. For those who try what comes of it.
+    pub fn limit(&mut self, room_bytes: Option<u64>) {
+        self.log.limit(room_bytes);
+    }
+
+    fn over(disk: Disk, path: PathBuf, lock: Option<File>, secrets: Secrets) -> io::Result<(Self, Restored)> {
+        let read = Replay::of(BufReader::new(&disk), secrets)?;
         let (whole, unproved, skipped) = (read.whole_sets(), read.unproved, read.skipped);
         let mut places = BTreeMap::new();
         let mut pending = BTreeMap::new();
@@ -145,7 +170,8 @@ impl LastGood {
             places.insert(Key::Variant(id), place);
             records.push(record);
         }
-        let log = Log::new(path.clone(), file, read.header, places, read.end);
+        let is_in_memory = disk.is_in_memory();
+        let log = Log::new(path.clone(), disk, read.header, places, read.end);
         let mut opened = Self { log, pending, sets: Sets::default(), mend: None, secrets, _lock: lock };
 
         let has_header = matches!(read.header, Header::Known { .. }) && !read.found_secrets;
@@ -157,12 +183,13 @@ impl LastGood {
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
                 if has_header {
-                    opened.log.cut().map_err(at_path)?;
+                    opened.log.cut()?;
                 }
                 Some(Mend { aside: None }).filter(|_| !has_header)
             }
             Ending::Broken(reason) => {
-                let SetAside { path, .. } = set_aside.insert(SetAside { path: free_name(&path), reason });
+                let aside = if is_in_memory { None } else { free_name(&path) };
+                let SetAside { path, .. } = set_aside.insert(SetAside { path: aside, reason });
                 Some(Mend { aside: path.clone() })
             }
         };
@@ -171,7 +198,7 @@ impl LastGood {
             Err(error) if is_full(&error) => {
                 tracing::warn!(path = %path.display(), "the last-known-good file cannot be written yet: {error}");
             }
-            mended => mended.map_err(at_path)?,
+            mended => mended?,
         }
         if let Some(SetAside { path: aside, reason }) = &set_aside {
             tracing::warn!(

@@ -103,7 +103,7 @@ impl Persist {
                 for (id, accepted) in changes {
                     match accepted {
                         Some(accepted) if accepted.variant().do_not_cache() => file.leave_out(id),
-                        Some(accepted) => file.put(record(id, &accepted)),
+                        Some(accepted) => file.put(Record::from(&*accepted)),
                         None => file.remove(id),
                     }
                 }
@@ -158,14 +158,6 @@ impl Persist {
             }
         }
     }
-}
-
-fn record(id: VariantId, accepted: &Accepted) -> Record {
-    let (payload, version) = (accepted.payload().clone(), accepted.version.as_ref().to_owned());
-    let mut record = Record::new(id, payload, version, accepted.server.as_ref().to_owned());
-    record.ttl = accepted.variant().ttl();
-    record.aliases = accepted.variant().aliases().to_vec();
-    record
 }
 
 /// After a flush that failed; twice as long after each one more, up to the last.

@@ -130,6 +130,23 @@ impl Script {
         }
     }
 
+    /// Adds disks that are full for a while, or damage what they hold. What else happens stays as it is.
+    pub(super) fn write_disks(&mut self, random: &mut Random) {
+        for step in std::mem::take(&mut self.steps) {
+            self.steps.push(step);
+            for relay in 0..self.relays.len() {
+                if self.relays[relay].relaying == Relaying::Restored && random.chance(6) {
+                    let rooms = [None, Some(0), Some(100), Some(1_000)];
+                    let deed = match random.below(2) {
+                        0 => RelayDeed::Fill { room_bytes: random.pick(&rooms) },
+                        _ => RelayDeed::Damage { salt: random.next() },
+                    };
+                    self.push_relay(random, relay, deed);
+                }
+            }
+        }
+    }
+
     fn push_relay(&mut self, random: &mut Random, relay: usize, deed: RelayDeed) {
         let serves = random.chance(75);
         self.steps.push(Step { action: Action::Relay { relay, deed }, serves });

@@ -1,87 +1,110 @@
-//! The disk, which tests can fill.
+//! Where the bytes are: on a disk, or in memory.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
-/// A file on it.
+/// A file, of which there may be no more than some room.
 #[derive(Debug)]
 pub(super) struct Disk {
-    file: File,
-    #[cfg(test)]
-    room_bytes: u64,
+    bytes: Bytes,
+    /// What is past this byte cannot be written, for those who try what comes of it.
+    pub(super) room_bytes: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    OnDisk(File),
+    InMemory(RefCell<Cursor<Vec<u8>>>),
 }
 
 impl Disk {
-    pub(super) fn new(file: File) -> Self {
-        Self {
-            file,
-            #[cfg(test)]
-            room_bytes: u64::MAX,
-        }
+    pub(super) fn of_file(file: File) -> Self {
+        Self { bytes: Bytes::OnDisk(file), room_bytes: None }
     }
 
-    /// Another file on the same disk.
-    pub(super) fn beside(&self, file: File) -> Self {
-        Self {
-            file,
-            #[cfg(test)]
-            room_bytes: self.room_bytes,
+    pub(super) fn in_memory(image: Vec<u8>) -> Self {
+        Self { bytes: Bytes::InMemory(RefCell::new(Cursor::new(image))), room_bytes: None }
+    }
+
+    pub(super) fn is_in_memory(&self) -> bool {
+        matches!(self.bytes, Bytes::InMemory(_))
+    }
+
+    /// All of it, if it is in memory.
+    pub(super) fn image(&self) -> Option<Vec<u8>> {
+        match &self.bytes {
+            Bytes::OnDisk(_) => None,
+            Bytes::InMemory(bytes) => Some(bytes.borrow().get_ref().clone()),
         }
     }
 
     pub(super) fn set_len(&self, size_bytes: u64) -> io::Result<()> {
-        self.file.set_len(size_bytes)
+        match &self.bytes {
+            Bytes::OnDisk(file) => file.set_len(size_bytes),
+            Bytes::InMemory(bytes) => {
+                let size = usize::try_from(size_bytes).map_err(io::Error::other)?;
+                bytes.borrow_mut().get_mut().resize(size, 0);
+                Ok(())
+            }
+        }
     }
 
     pub(super) fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        match &self.bytes {
+            Bytes::OnDisk(file) => file.sync_data(),
+            Bytes::InMemory(_) => Ok(()),
+        }
     }
 
     pub(super) fn sync_all(&self) -> io::Result<()> {
-        self.file.sync_all()
-    }
-
-    #[cfg(test)]
-    pub(super) fn fail_past(&mut self, room_bytes: u64) {
-        self.room_bytes = room_bytes;
+        match &self.bytes {
+            Bytes::OnDisk(file) => file.sync_all(),
+            Bytes::InMemory(_) => Ok(()),
+        }
     }
 
     /// As much as there is room for.
-    #[cfg(test)]
     fn fitting<'b>(&self, bytes: &'b [u8]) -> io::Result<&'b [u8]> {
-        let room = self.room_bytes.saturating_sub((&self.file).stream_position()?);
+        let Some(room_bytes) = self.room_bytes else { return Ok(bytes) };
+        let mut at = self;
+        let room = room_bytes.saturating_sub(at.stream_position()?);
         match usize::try_from(room) {
             Ok(0) => Err(io::ErrorKind::StorageFull.into()),
             Ok(room) if room < bytes.len() => Ok(&bytes[..room]),
             Ok(_) | Err(_) => Ok(bytes),
         }
     }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "it is for tests")]
-    fn fitting<'b>(&self, bytes: &'b [u8]) -> io::Result<&'b [u8]> {
-        Ok(bytes)
-    }
 }
 
 impl Read for &Disk {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.file).read(buffer)
+        match &self.bytes {
+            Bytes::OnDisk(file) => (&*file).read(buffer),
+            Bytes::InMemory(bytes) => bytes.borrow_mut().read(buffer),
+        }
     }
 }
 
 impl Write for &Disk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.file).write(self.fitting(bytes)?)
+        let fitting = self.fitting(bytes)?;
+        match &self.bytes {
+            Bytes::OnDisk(file) => (&*file).write(fitting),
+            Bytes::InMemory(bytes) => bytes.borrow_mut().write(fitting),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        (&self.file).flush()
+        Ok(())
     }
 }
 
 impl Seek for &Disk {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        (&self.file).seek(to)
+        match &self.bytes {
+            Bytes::OnDisk(file) => (&*file).seek(to),
+            Bytes::InMemory(bytes) => bytes.borrow_mut().seek(to),
+        }
     }
 }

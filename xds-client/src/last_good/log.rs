@@ -49,13 +49,12 @@ pub(super) struct Appended {
 impl Log {
     pub(super) fn new(
         path: PathBuf,
-        file: File,
+        file: Disk,
         header: Header,
         places: BTreeMap<Key, Place>,
         end: u64,
     ) -> Self {
         let live_bytes = places.values().map(|place| place.size_bytes).sum();
-        let file = Disk::new(file);
         Self { path, file, header, places, end, live_bytes, compact_past: COMPACTION_MIN_BYTES }
     }
 
@@ -88,6 +87,16 @@ impl Log {
             Key::Set(id) => Some(id),
             Key::Variant(_) => None,
         })
+    }
+
+    /// There is no room past this byte, neither of this file nor of one that takes its place.
+    pub(super) fn limit(&mut self, room_bytes: Option<u64>) {
+        self.file.room_bytes = room_bytes;
+    }
+
+    /// All of it, if it is in memory.
+    pub(super) fn image(&self) -> Option<Vec<u8>> {
+        self.file.image()
     }
 
     /// Cuts off what is past the end.
@@ -150,6 +159,11 @@ impl Log {
     ///
     /// A crash at any moment leaves the one or the other file under the path.
     pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
+        if self.file.is_in_memory() {
+            let (file, places, lost) = self.copy(Disk::in_memory(Vec::new()))?;
+            self.replace(file, places);
+            return Ok(lost);
+        }
         let new_path = beside(&self.path, ".new");
         // One may be left over from a crash, with other permissions even.
         match fs::remove_file(&new_path) {
@@ -166,21 +180,33 @@ impl Log {
 
     fn replace_by(&mut self, new_path: &Path, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         let file = owner_only().read(true).write(true).create_new(true).open(new_path)?;
-        let file = self.file.beside(file);
-        let (places, lost) = self.copy_live(&file)?;
-        let live_bytes = places.values().map(|place| place.size_bytes).sum();
-        let end = HEADER_BYTES + live_bytes;
-        self.write_length(&file, end)?;
-        file.sync_all()?;
+        let (file, places, lost) = self.copy(Disk::of_file(file))?;
         if let Some(aside) = aside {
             // Not every file system has links; without them, a crash just here costs the records.
             fs::hard_link(&self.path, aside).or_else(|_| fs::rename(&self.path, aside))?;
         }
         fs::rename(new_path, &self.path)?;
-        (self.file, self.places, self.live_bytes, self.end) = (file, places, live_bytes, end);
-        self.header = Header::Known { length: Some(end) };
+        self.replace(file, places);
         sync_directory(&self.path)?;
         Ok(lost)
+    }
+
+    /// Goes on with another file, that has these.
+    fn replace(&mut self, file: Disk, places: BTreeMap<Key, Place>) {
+        self.live_bytes = places.values().map(|place| place.size_bytes).sum();
+        self.end = HEADER_BYTES + self.live_bytes;
+        self.header = Header::Known { length: Some(self.end) };
+        (self.file, self.places) = (file, places);
+    }
+
+    /// Has another file hold what is live, and the disk confirm it.
+    fn copy(&self, mut file: Disk) -> io::Result<(Disk, BTreeMap<Key, Place>, Vec<VariantId>)> {
+        file.room_bytes = self.file.room_bytes;
+        let (places, lost) = self.copy_live(&file)?;
+        let live_bytes: u64 = places.values().map(|place| place.size_bytes).sum();
+        self.write_length(&file, HEADER_BYTES + live_bytes)?;
+        file.sync_all()?;
+        Ok((file, places, lost))
     }
 
     /// Writes a header and the live entries, in the order in which they lie.
@@ -304,14 +330,6 @@ pub const COMPACTION_MIN_BYTES: u64 = 64 << 10;
 const WRITE_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
-impl Log {
-    /// From now on there is no room past this byte, of this file and those that take its place.
-    pub(super) fn fail_past(&mut self, room_bytes: u64) {
-        self.file.fail_past(room_bytes);
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::super::tests::{Folder, id, record};
     use super::super::{FlushError, LastGood, Secrets};
@@ -322,7 +340,7 @@ mod tests {
         let folder = Folder::new();
         let path = folder.file();
         let (mut file, _) = LastGood::open(&path, Secrets::LeftOut).unwrap();
-        let read_only = Disk::new(File::open(&path).unwrap());
+        let read_only = Disk::of_file(File::open(&path).unwrap());
         let writable = std::mem::replace(&mut file.log.file, read_only);
         file.put(record("a", "1"));
         let error = file.flush().unwrap_err();

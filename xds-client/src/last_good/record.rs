@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use xds_core::client::Restored;
+use xds_core::client::{Accepted, Restored};
 use xds_core::proxy::SetId;
 use xds_core::{Constraints, ResourceName, TypeUrl, VariantId, XdstpName};
 
@@ -34,6 +34,19 @@ impl Record {
     #[must_use]
     pub fn new(id: VariantId, payload: Bytes, version: String, origin: String) -> Self {
         Self { id, payload, version, origin, ttl: None, aliases: Vec::new() }
+    }
+}
+
+impl From<&Accepted> for Record {
+    fn from(accepted: &Accepted) -> Self {
+        Self {
+            id: accepted.id(),
+            payload: accepted.payload().clone(),
+            version: accepted.version.as_ref().to_owned(),
+            origin: accepted.server.as_ref().to_owned(),
+            ttl: accepted.variant().ttl(),
+            aliases: accepted.variant().aliases().to_vec(),
+        }
     }
 }
 

@@ -199,7 +199,7 @@ fn what_cannot_be_written_leaves_no_set_that_may_be_old() {
     file.flush().unwrap();
     assert_eq!(folder.contents().sets, [all()]);
 
-    file.log.fail_past(image(&folder).len() as u64 + 10);
+    file.limit(Some(image(&folder).len() as u64 + 10));
     for name in ["b", "c"] {
         file.put(record(name, "1"));
         let error = file.flush().unwrap_err();
@@ -207,7 +207,7 @@ fn what_cannot_be_written_leaves_no_set_that_may_be_old() {
         let contents = folder.contents();
         assert_eq!((contents.sets, contents.records), (Vec::new(), vec![record("a", "1")]));
     }
-    file.log.fail_past(u64::MAX);
+    file.limit(None);
     file.flush().unwrap();
     let contents = folder.contents();
     assert_eq!(whole(&contents), Whole::from([(all(), members(&all(), &contents.records))]));
@@ -431,7 +431,7 @@ fn s25_whatever_happens_to_a_set_what_is_restored_of_it_was_all_there_was() {
                     held.remove(&set_of(env));
                     file.note_set(SetChange::Left(set_of(env)));
                 }
-                Step::Full { bytes } => file.log.fail_past(image(&folder).len() as u64 + bytes),
+                Step::Full { bytes } => file.limit(Some(image(&folder).len() as u64 + bytes)),
                 Step::Flush => {
                     let flushed = file.flush();
                     let of = |set: &SetId| {

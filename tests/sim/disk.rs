@@ -1,0 +1,105 @@
+//! The file of a caching proxy: as it is written by the library, on a disk that may be full or damage it.
+
+use std::collections::BTreeMap;
+
+use xds_client::last_good::{LastGood, Record, Restored, Secrets};
+use xds_core::VariantId;
+use xds_core::client::Outcome;
+use xds_core::proxy::{SetChange, SetId};
+
+use crate::invariant::Violation;
+use crate::random::Random;
+
+/// An open file, and what should be in it.
+pub(crate) struct Disk {
+    file: LastGood,
+    /// The version of each variant that exists; `None` where it must not be kept.
+    exists: BTreeMap<VariantId, Option<String>>,
+}
+
+impl Disk {
+    pub(crate) fn empty() -> Self {
+        let (file, _) = LastGood::in_memory(Vec::new(), Secrets::Kept).unwrap();
+        Self { file, exists: BTreeMap::new() }
+    }
+
+    /// What the next life finds, after damage of that salt. A set is whole or not there at all: clients delete what a full
+    /// state lacks (S25).
+    pub(crate) fn reopened(&self, damage: Option<u64>) -> Result<(Self, Restored), Violation> {
+        let mut image = self.file.image().unwrap();
+        if let Some(salt) = damage {
+            harm(&mut image, &mut Random::new(salt));
+        }
+        let (file, restored) = LastGood::in_memory(image, Secrets::Kept).unwrap();
+        let found = restored.records.iter().map(|record| (record.id.clone(), Some(record.version.clone())));
+        let found: BTreeMap<_, _> = found.collect();
+        let part = restored.sets.iter().find(|set| !members(&found, set).eq(members(&self.exists, set)));
+        if let Some(SetId { name, parameters, .. }) = part {
+            let what =
+                format!("S25: {name} for {{{parameters}}} is restored from a file that has not all of it");
+            return Err(Violation::new("relayed", what));
+        }
+        Ok((Self { file, exists: found }, restored))
+    }
+
+    /// As the driver of a proxy does, which is told of sets under the lock of their client.
+    pub(crate) fn note(&mut self, outcome: &Outcome) {
+        for id in &outcome.removed {
+            self.exists.remove(id);
+            self.file.remove(id.clone());
+        }
+        for accepted in &outcome.accepted {
+            if accepted.variant().do_not_cache() {
+                self.exists.insert(accepted.id(), None);
+                self.file.leave_out(accepted.id());
+            } else {
+                self.exists.insert(accepted.id(), Some(accepted.version.as_ref().to_owned()));
+                self.file.put(Record::from(&**accepted));
+            }
+        }
+    }
+
+    pub(crate) fn note_sets(&mut self, changes: Vec<SetChange>) {
+        changes.into_iter().for_each(|change| self.file.note_set(change));
+    }
+
+    /// What cannot be written is tried again with what comes next.
+    pub(crate) fn flush(&mut self) {
+        _ = self.file.flush();
+    }
+
+    /// So much can still be written; `None` for all there is.
+    pub(crate) fn fill(&mut self, room_bytes: Option<u64>) {
+        let size_bytes = self.file.image().unwrap().len() as u64;
+        self.file.limit(room_bytes.map(|room_bytes| size_bytes + room_bytes));
+    }
+}
+
+fn members<'e>(
+    exists: &'e BTreeMap<VariantId, Option<String>>,
+    set: &SetId,
+) -> impl Iterator<Item = (&'e VariantId, &'e Option<String>)> {
+    exists.iter().filter(|(id, _)| set.covers(id))
+}
+
+/// A bit, a block, an entry in the place of another, or the end.
+fn harm(image: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..1 + random.below(2) {
+        let size = image.len();
+        if size == 0 {
+            return;
+        }
+        let (at, from, count) = (random.below(size), random.below(size), 1 + random.below(200));
+        let end = (at + count).min(size);
+        match random.below(8) {
+            0..4 => image[at] ^= 1 << random.below(8),
+            4 => image[at..end].fill(0),
+            5 => {
+                let from = from.min(size - (end - at));
+                image.copy_within(from..from + (end - at), at);
+            }
+            6 => drop(image.drain(at..end)),
+            _ => image.truncate(at.max(1)),
+        }
+    }
+}
