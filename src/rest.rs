@@ -124,8 +124,8 @@ struct Door {
     descriptors: Arc<Descriptors>,
     config: RestConfig,
     conversions: Arc<Semaphore>,
-    /// What was logged last of what is wrong with resources; each poll of each client would say it again.
-    last_failure: Mutex<String>,
+    /// What was logged last of what is wrong with resources, and when; each poll of each client would say it again.
+    last_failure: Mutex<(String, Option<Instant>)>,
 }
 
 /// The path of one type.
@@ -220,9 +220,10 @@ impl Entrance {
             return;
         }
         let mut last = self.door.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != text {
+        // Where polls fail in several ways, they take turns.
+        if last.0 != text && last.1.is_none_or(|at| at.elapsed() >= FAILURES_APART) {
             tracing::error!(r#type, error = text, "cannot answer polls");
-            *last = text;
+            *last = (text, Some(Instant::now()));
         }
     }
 }
@@ -326,6 +327,9 @@ fn authorize(
     let access = config.access(peer, client);
     access.map_err(|status| Refusal::Denied(status.message().to_owned()))
 }
+
+/// How soon another failure is logged.
+const FAILURES_APART: Duration = Duration::from_secs(10);
 
 /// How long the body of a request may take to come.
 const BODY_WAIT: Duration = Duration::from_secs(30);

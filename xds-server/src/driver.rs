@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
-use tracing::{debug, warn};
+use tracing::debug;
 use xds_core::server::{
     DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamError, TypeReport,
     Verdict,
@@ -536,11 +536,7 @@ impl Driver {
     fn check_size(&self, response: &Response) {
         let size_bytes: usize = response.bodies.iter().map(|body| body.len()).sum();
         if size_bytes > COMMON_LIMIT_BYTES {
-            let r#type = response.type_url.message_name();
-            warn!(
-                node = self.client().id,
-                r#type, size_bytes, "a response exceeds the 4 MiB that most clients accept"
-            );
+            self.log_once(What::Large(response.type_url.clone()), &format!("{size_bytes} bytes"));
         }
     }
 

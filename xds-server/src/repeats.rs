@@ -23,6 +23,8 @@ pub(crate) type Key = (ClientName, String, What);
 pub(crate) enum What {
     /// It rejects what it is sent of this type.
     Nack(TypeUrl),
+    /// It is sent more of this type at a time than most clients accept.
+    Large(TypeUrl),
     /// It may not read anything, or not any more.
     Denied,
     /// It breaks a rule that ends its stream.
@@ -116,6 +118,7 @@ impl What {
     fn of_others(self) -> Self {
         match self {
             Self::Nack(_) => Self::Nack(OTHERS.into()),
+            Self::Large(_) => Self::Large(OTHERS.into()),
             other => other,
         }
     }
@@ -129,6 +132,13 @@ fn tell((client, identity, what): &Key, detail: &str, repeated: Option<u64>) {
             warn!(
                 node,
                 cluster, identity, r#type, detail, repeated, "NACK: the client rejected configuration"
+            );
+        }
+        What::Large(type_url) => {
+            let (r#type, size) = (type_url.message_name(), detail);
+            warn!(
+                node,
+                cluster, r#type, size, repeated, "a response exceeds the 4 MiB that most clients accept"
             );
         }
         What::Denied => info!(node, cluster, identity, reason = detail, repeated, "a stream is denied"),
