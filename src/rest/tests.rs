@@ -228,6 +228,36 @@ async fn s41_a_poll_is_held_until_something_changes_for_it() {
     assert!(asked_at.elapsed() >= Duration::from_secs(30));
 }
 
+/// Lets everybody read everything until it is told otherwise.
+#[derive(Debug, Default)]
+struct UntilRevoked(std::sync::atomic::AtomicBool);
+
+impl xds_server::Authorizer for UntilRevoked {
+    fn authorize(&self, _: &Peer, _: &StreamClient) -> Result<Arc<Access>, xds_server::Denied> {
+        match self.0.load(std::sync::atomic::Ordering::Relaxed) {
+            false => Ok(Arc::new(Access::everything())),
+            true => Err(xds_server::Denied("not any more".into())),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_poll_that_was_held_while_the_policy_changed_is_authorized_again() {
+    let cache = Cache::new();
+    put(&cache, [resource(CLUSTER, "a", &[])]);
+    let authorizer = Arc::<UntilRevoked>::default();
+    let mut config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
+    config.server.authorizer = Some(Arc::clone(&authorizer) as Arc<_>);
+    let entrance = entrance(&cache, CLUSTER, config);
+    let (_, _, first) = answer(&entrance, json!({})).await;
+    let mut poll = pin!(answer(&entrance, json!({ "version_info": first["versionInfo"] })));
+    tokio::select! { biased; _ = &mut poll => panic!("held"), () = std::future::ready(()) => {} }
+    authorizer.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    put(&cache, [resource(CLUSTER, "b", &[])]);
+    let (status, _, body) = poll.await;
+    assert_eq!((status, &body["message"]), (403, &json!("not any more")));
+}
+
 #[tokio::test]
 async fn a_poll_leaves_the_cache_when_it_is_answered_or_given_up() {
     let cache = Cache::new();
