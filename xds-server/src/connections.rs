@@ -30,7 +30,7 @@ use crate::timed_writes::TimedWrites;
 use activity::{Answer, Noticing, Phase, Times};
 use guests::{Guest, Guests};
 use reports::Reports;
-use timely::Timely;
+use timely::{PartialBytes, Timely};
 
 mod activity;
 mod guests;
@@ -108,6 +108,7 @@ where
     let guests =
         Guests::new(config.connections_limit, config.address_connections_limit, config.handshakes_limit);
     let reports = Reports::new(config.observer.clone());
+    let partial = PartialBytes::new(config.partial_requests_limit_bytes);
     {
         let mut incoming = pin!(incoming);
         loop {
@@ -137,6 +138,7 @@ where
                         routes: routes.clone(),
                         config: Arc::clone(&config),
                         reports: Arc::clone(&reports),
+                        partial: Arc::clone(&partial),
                         stopping: stopping.clone(),
                         _present: present.subscribe(),
                     };
@@ -169,6 +171,7 @@ struct Connection<G> {
     routes: axum::Router,
     config: Arc<ServerConfig>,
     reports: Arc<Reports>,
+    partial: Arc<PartialBytes>,
     stopping: watch::Receiver<bool>,
     /// Dropped with it.
     _present: watch::Receiver<()>,
@@ -180,7 +183,18 @@ impl<G> Connection<G> {
         IO: Send + 'static,
         G: Greet<IO>,
     {
-        let Self { greet, mut peer, guest, builder, routes, config, reports, mut stopping, _present } = self;
+        let Self {
+            greet,
+            mut peer,
+            guest,
+            builder,
+            routes,
+            config,
+            reports,
+            partial,
+            mut stopping,
+            _present,
+        } = self;
         let times = Times { handshake: config.handshake_timeout, idle: config.idle_timeout };
         let activity = Arc::clone(guest.activity());
         let mut overdue = pin!(activity.overdue(times));
@@ -210,7 +224,8 @@ impl<G> Connection<G> {
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                 let (open, fresh) = (activity.open(), activity.came());
                 let (mut head, body) = request.into_parts();
-                let body = Timely::new(body, &head.headers, time, Arc::clone(&reports), peer.clone());
+                let body =
+                    Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), peer.clone());
                 head.extensions.insert(peer.clone());
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
                 async {

@@ -220,6 +220,7 @@ impl Observer for Metrics {
                 self.count_refusal(reason, limit);
             }
             Event::RequestTooLarge => self.limit_hit("request_bytes", 1),
+            Event::TooMuchPartial => self.limit_hit("partial_request_bytes", 1),
             Event::RequestTimeout => self.limit_hit("request_time", 1),
             Event::ConnectionEnded(end) => {
                 self.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() }).inc();
@@ -248,9 +249,10 @@ impl StreamLabels {
 }
 
 /// What a client can want too much of; all of them count from zero.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "streams",
     "request_bytes",
+    "partial_request_bytes",
     "request_time",
     "type_url",
     "names",

@@ -83,6 +83,8 @@ pub enum Event<'a> {
     RequestTooLarge,
     /// No complete request came in time: the first of a stream, or one that had begun.
     RequestTimeout,
+    /// Incomplete requests of all clients take more memory than allowed (G9).
+    TooMuchPartial,
     /// The server ended a connection, or did not take it.
     ConnectionEnded(ConnectionEnd),
     /// A request could not be read; the stream ends with this (G1).

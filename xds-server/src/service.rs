@@ -103,6 +103,9 @@ pub struct ServerConfig {
     /// How long a stream may be without its first request, and how long a request may take from its first byte to its last; then
     /// the stream ends with `DEADLINE_EXCEEDED`. Default 30 s.
     pub request_timeout: Duration,
+    /// How much of all requests may have come and wait for the rest (G9). Default 1 GiB; a request that would take more ends its
+    /// stream with `RESOURCE_EXHAUSTED`.
+    pub partial_requests_limit_bytes: usize,
     /// After this time without an open stream or request a connection is asked to leave. Default 5 min.
     pub idle_timeout: Duration,
     /// Connections at the same time. The oldest one without a request ends for a new one; when all have requests no new one is
@@ -139,6 +142,7 @@ impl Default for ServerConfig {
             handshakes_limit: 256,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
+            partial_requests_limit_bytes: 1 << 30,
             idle_timeout: Duration::from_secs(300),
             connections_limit: 100_000,
             address_connections_limit: None,

@@ -133,42 +133,64 @@ async fn a_stream_without_its_first_request_ends_and_one_that_was_answered_lasts
     next(&mut asks).await.unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn half_a_request_ends_its_stream() {
-    let (cache, ends) = (Cache::new(), Arc::<Ends>::default());
-    put(&cache, CLUSTER, "a", "1");
-    let server = Running::with(&cache, quick(&ends)).await;
-    let channel = server.channel().await;
+/// What a stream of gRPC is ended with, as its trailers have it, when it begins with these bytes and does not go on.
+async fn status_after(server: &Running, begins: Vec<u8>) -> Code {
+    let mut channel = server.channel().await;
     let (chunks, body) = mpsc::channel::<Result<bytes::Bytes, std::convert::Infallible>>(2);
     let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
     let request = http::Request::post(format!("http://{}{path}", server.address))
         .header("content-type", "application/grpc")
         .body(tonic::body::Body::new(axum::body::Body::from_stream(ReceiverStream::new(body))))
         .unwrap();
-    let mut channel = channel;
     std::future::poll_fn(|cx| tonic::codegen::Service::poll_ready(&mut channel, cx)).await.unwrap();
     let response = tonic::codegen::Service::call(&mut channel, request).await.unwrap();
-    let whole = prost::Message::encode_to_vec(&ask("", CLUSTER, &["a"]));
-    let prefix = [&[0][..], &u32::try_from(whole.len()).unwrap().to_be_bytes()].concat();
-    chunks.send(Ok([prefix, whole[..whole.len() / 2].to_vec()].concat().into())).await.unwrap();
+    chunks.send(Ok(begins.into())).await.unwrap();
     let mut body = response.into_body();
-    let ended = timeout(Duration::from_secs(10), async {
+    let ended = async {
         loop {
-            let frame =
-                std::future::poll_fn(|cx| http_body::Body::poll_frame(std::pin::Pin::new(&mut body), cx));
-            match frame.await {
-                Some(Ok(frame)) => {
-                    if let Ok(trailers) = frame.into_trailers() {
-                        return Some(trailers);
-                    }
-                }
-                Some(Err(_)) | None => return None,
+            let body = std::pin::Pin::new(&mut body);
+            let frame = std::future::poll_fn({
+                let mut body = body;
+                move |cx| http_body::Body::poll_frame(body.as_mut(), cx)
+            });
+            let frame = frame.await.expect("a status at the end").expect("the connection goes on");
+            if let Ok(trailers) = frame.into_trailers() {
+                return Code::from_bytes(trailers["grpc-status"].as_bytes());
             }
         }
-    });
-    let trailers = ended.await.expect("the stream ends").expect("with a status");
-    assert_eq!(trailers["grpc-status"], (Code::DeadlineExceeded as i32).to_string());
+    };
+    timeout(Duration::from_secs(10), ended).await.expect("the stream ends")
+}
+
+/// The first bytes of a request that is as long as this.
+fn half(len: u32) -> Vec<u8> {
+    [&[0][..], &len.to_be_bytes(), &vec![0; len as usize / 2]].concat()
+}
+
+#[tokio::test]
+async fn half_a_request_ends_its_stream() {
+    let (cache, ends) = (Cache::new(), Arc::<Ends>::default());
+    let server = Running::with(&cache, quick(&ends)).await;
+    assert_eq!(status_after(&server, half(100)).await, Code::DeadlineExceeded);
     assert_eq!(ends.take(), [None]);
+}
+
+#[tokio::test]
+async fn g9_halves_of_requests_have_a_limit_together() {
+    // Each of 100,000 streams could have nearly 16 MiB of a request wait for the rest.
+    let (cache, ends) = (Cache::new(), Arc::<Ends>::default());
+    let config = ServerConfig {
+        partial_requests_limit_bytes: 10_000,
+        request_timeout: Duration::from_secs(1),
+        ..quick(&ends)
+    };
+    let server = Running::with(&cache, config).await;
+    // One fits, two do not: whichever comes second.
+    let (one, other) = tokio::join!(status_after(&server, half(14_000)), status_after(&server, half(14_000)));
+    let (soon, late) = (Code::ResourceExhausted, Code::DeadlineExceeded);
+    assert!([(soon, late), (late, soon)].contains(&(one, other)), "{one:?} {other:?}");
+    // What the ended ones held is free again.
+    assert_eq!(status_after(&server, half(16_000)).await, Code::DeadlineExceeded);
 }
 
 #[tokio::test]

@@ -28,6 +28,9 @@ pub(in crate::cli) struct Limits {
     /// DEADLINE_EXCEEDED
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time)]
     request_timeout: Duration,
+    /// How many bytes of all requests may have come and wait for the rest; a request that takes more ends its stream
+    #[arg(long, value_name = "BYTES", default_value = "1073741824", value_parser = count)]
+    partial_requests_limit: usize,
     /// Ask a connection to leave after this time without a stream or request
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = time)]
     idle_timeout: Duration,
@@ -79,6 +82,7 @@ impl Limits {
         config.address_connections_limit = self.address_connections_limit;
         config.handshake_timeout = self.handshake_timeout;
         config.request_timeout = self.request_timeout;
+        config.partial_requests_limit_bytes = self.partial_requests_limit;
         config.idle_timeout = self.idle_timeout;
         config.connection_streams_limit = self.connection_streams_limit;
         config.request_limit_bytes = self.request_limit;
@@ -171,13 +175,14 @@ mod tests {
                          --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9 \
                          --connection-streams-limit 10 \
                          --connections-limit 11 --address-connections-limit 12 --handshake-timeout 13s \
-                         --request-timeout 14s --idle-timeout 15s";
+                         --request-timeout 14s --idle-timeout 15s --partial-requests-limit 16";
         let config = parse(&arguments.split_whitespace().collect::<Vec<_>>()).unwrap();
         let stream = &config.stream;
         assert_eq!((config.streams_limit, stream.names_limit, stream.parameters_limit), (1, 2, 3));
         assert_eq!((stream.types_limit, config.request_limit_bytes), (4, 5));
         assert_eq!((config.connection_streams_limit, config.connections_limit), (10, 11));
         assert_eq!(config.address_connections_limit, Some(12));
+        assert_eq!(config.partial_requests_limit_bytes, 16);
         let times = [config.handshake_timeout, config.request_timeout, config.idle_timeout];
         assert_eq!(times, [13, 14, 15].map(Duration::from_secs));
         assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));

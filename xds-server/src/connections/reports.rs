@@ -41,6 +41,11 @@ impl Reports {
         self.log("request_timeout", peer);
     }
 
+    pub(crate) fn on_too_much_partial(self: &Arc<Self>, peer: &Peer) {
+        self.tell(Event::TooMuchPartial);
+        self.log("partial_request_bytes", peer);
+    }
+
     /// Logs the first of a reason, and after a while how many more there were.
     fn log(self: &Arc<Self>, reason: &'static str, peer: &Peer) {
         match self.more().entry(reason) {

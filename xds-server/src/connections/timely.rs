@@ -1,7 +1,8 @@
-//! Requests that have to come whole within a time.
+//! Requests that have to come whole within a time, and may have only so much of them wait for that.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -27,6 +28,21 @@ pub(crate) struct Timely<B> {
     due: Option<Pin<Box<Sleep>>>,
     reports: Arc<Reports>,
     peer: Peer,
+    held: Held,
+}
+
+/// How much of all requests of a server has come and waits for the rest.
+#[derive(Debug)]
+pub(crate) struct PartialBytes {
+    bytes: AtomicUsize,
+    limit: usize,
+}
+
+/// The part of one request in it.
+#[derive(Debug)]
+struct Held {
+    all: Arc<PartialBytes>,
+    bytes: usize,
 }
 
 /// Where in its messages a body is.
@@ -50,6 +66,7 @@ impl<B: Body> Timely<B> {
         body: B,
         headers: &HeaderMap,
         time: Duration,
+        partial: &Arc<PartialBytes>,
         reports: Arc<Reports>,
         peer: Peer,
     ) -> Self {
@@ -58,7 +75,63 @@ impl<B: Body> Timely<B> {
             .is_some_and(|content| content.as_bytes().starts_with(b"application/grpc"));
         let framing = if is_grpc { Framing::Grpc(Message::default()) } else { Framing::Whole };
         let due = (!body.is_end_stream()).then(|| Box::pin(sleep(time)));
-        Self { body, framing, time, due, reports, peer }
+        let held = Held { all: Arc::clone(partial), bytes: 0 };
+        Self { body, framing, time, due, reports, peer, held }
+    }
+
+    /// Takes what came as a part of a message, or as its end and perhaps the beginning of another.
+    ///
+    /// # Errors
+    /// Too much waits for the rest of its message.
+    fn on_data(&mut self, bytes: &[u8]) -> Result<(), Status> {
+        let (is_complete, has_begun) = match &mut self.framing {
+            Framing::Whole => (false, true),
+            Framing::Grpc(message) => message.take(bytes),
+        };
+        if is_complete {
+            self.due = None;
+            self.held.release();
+        }
+        if !has_begun {
+            return Ok(());
+        }
+        let time = self.time;
+        self.due.get_or_insert_with(|| Box::pin(sleep(time)));
+        // What came of another message than the last is counted with it: less than a chunk.
+        if self.held.add(bytes.len()) {
+            return Ok(());
+        }
+        self.reports.on_too_much_partial(&self.peer);
+        let limit = self.held.all.limit;
+        let text = format!("incomplete requests of all clients exceed the limit of {limit} bytes");
+        Err(Status::resource_exhausted(text))
+    }
+}
+
+impl PartialBytes {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicUsize::new(0), limit })
+    }
+}
+
+impl Held {
+    /// Whether there is room for so many more.
+    fn add(&mut self, bytes: usize) -> bool {
+        self.bytes += bytes;
+        self.all.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.all.limit
+    }
+
+    fn release(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if bytes > 0 {
+            self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
@@ -103,15 +176,10 @@ where
         let this = self.get_mut();
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                if let (Framing::Grpc(message), Some(bytes)) = (&mut this.framing, frame.data_ref()) {
-                    let (is_complete, has_begun) = message.take(bytes);
-                    if is_complete {
-                        this.due = None;
-                    }
-                    if has_begun {
-                        let time = this.time;
-                        this.due.get_or_insert_with(|| Box::pin(sleep(time)));
-                    }
+                if let Some(bytes) = frame.data_ref()
+                    && let Err(status) = this.on_data(bytes)
+                {
+                    return Poll::Ready(Some(Err(status.into())));
                 }
                 return Poll::Ready(Some(Ok(frame)));
             }
