@@ -113,6 +113,7 @@ pub enum ConnectionEnd {
 
 impl ConnectionEnd {
     /// All of them.
+    #[cfg(feature = "prometheus")]
     pub(crate) const ALL: [Self; 7] = [
         Self::HandshakeFailed,
         Self::HandshakeTimeout,
