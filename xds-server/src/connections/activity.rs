@@ -300,10 +300,11 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
     }
 }
 
-/// How much is read of a connection before others have their turn: that of a hundred streams with their requests.
-const TURN_BYTES: usize = 16 << 10;
+/// About how much is read of a connection before others have their turn: one read of HTTP/2, or some dozens of streams with their
+/// requests.
+const TURN_BYTES: usize = 4 << 10;
 /// How many requests may have come whose tasks have not run yet.
-const FRESH_REQUESTS: usize = 64;
+const FRESH_REQUESTS: usize = 16;
 /// Of HTTP/2: `PRI * HTTP/2.0` and so on. HTTP/1 has a time for its head by itself.
 const PREFACE_BYTES: usize = 24;
 
