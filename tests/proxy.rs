@@ -15,6 +15,8 @@ use serde_json::Value;
 
 #[path = "proxy/cache_file.rs"]
 mod cache_file;
+#[path = "proxy/migration.rs"]
+mod migration;
 #[path = "proxy/partial.rs"]
 mod partial;
 

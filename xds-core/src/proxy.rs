@@ -52,6 +52,8 @@ mod config;
 mod fixture;
 pub mod health;
 mod linger;
+#[cfg(test)]
+mod migration_tests;
 mod name;
 #[cfg(test)]
 mod outage_tests;

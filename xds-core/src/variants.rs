@@ -74,8 +74,15 @@ impl Variant {
     /// Whether something else was there at a revision (S6, D12): what changed and changed back did not change. When
     /// nobody knows any more it did.
     pub(crate) fn differs_since(&self, revision: Revision) -> bool {
-        let then = self.history.iter().rev().find(|(at, _)| *at <= revision);
-        self.changed_at > revision && then.is_none_or(|(_, version)| *version != Some(self.version))
+        self.version_at(revision) != Some(self.version)
+    }
+
+    /// What was there at a revision; `None` also when nobody knows any more.
+    pub(crate) fn version_at(&self, revision: Revision) -> Option<Version> {
+        if self.changed_at <= revision {
+            return Some(self.version);
+        }
+        self.history.iter().rev().find(|(at, _)| *at <= revision).and_then(|(_, version)| *version)
     }
 
     /// Whether it was there at a revision, with whatever content. When nobody knows any more it was.

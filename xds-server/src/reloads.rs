@@ -243,7 +243,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_source_is_due_after_its_time_and_at_once_when_somebody_says_so() {
-        let (reloads, every, start) = (Reloads::default(), Duration::from_secs(2), tokio::time::Instant::now());
+        let (reloads, every, start) =
+            (Reloads::default(), Duration::from_secs(2), tokio::time::Instant::now());
         reloads.due(every).await;
         assert_eq!(start.elapsed(), every);
         reloads.request();

@@ -208,11 +208,10 @@ impl Update {
         let mut removed = resources.removed_after(name, self.from).filter(matching);
         match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
             // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
-            // payload is that of the one before, nothing changed for those who ask by name. What changed before it was
-            // removed had another payload at the cursor.
+            // payload is what the one before had at the cursor, nothing changed for those who ask by name.
             Some(variant) if variant.differs_since(self.from) => {
-                let before = removed.find(|removed| removed.variant.changed_at <= self.from);
-                if before.is_none_or(|before| before.variant.version() != variant.version()) {
+                let before = removed.find_map(|removed| removed.variant.version_at(self.from));
+                if before != Some(variant.version()) {
                     self.changed.push(Arc::clone(variant));
                 }
             }

@@ -15,8 +15,8 @@ use crate::variants::Variant;
 #[derive(Debug)]
 pub(super) enum Gone {
     /// The client was not told yet. Its last content, and the commit that removed it, are unknown when the client brought
-    /// the name from another stream.
-    Held { variant: Option<Arc<Variant>>, removed_at: Revision, since: Duration },
+    /// the name from another stream. Where `is_sent`, the client was sent just that content.
+    Held { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
     Told {
         /// What that names.
@@ -25,6 +25,14 @@ pub(super) enum Gone {
 }
 
 impl Gone {
+    /// V29: whether the client has the content of this variant still, whatever other variant brought it.
+    pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
+        match self {
+            Self::Held { variant: Some(held), is_sent: true, .. } => held.version() == variant.version(),
+            Self::Held { .. } | Self::Told { .. } => false,
+        }
+    }
+
     fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
         let Self::Held { since, variant, .. } = self else { return None };
         match release {

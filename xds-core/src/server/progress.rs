@@ -303,18 +303,25 @@ impl Progress {
         membership.advance(snapshot.revision());
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
+        let ahead = std::mem::take(&mut self.ahead);
+        let mut returned = BTreeSet::new();
         if !self.gone.is_empty() {
             for variant in &update.changed {
-                self.gone.remove(&self.handle(variant));
+                let gone = self.gone.remove(&self.handle(variant));
+                let is_same = gone.is_some_and(|gone| gone.is_content_of(variant));
+                if is_same && !ahead.contains_key(variant.name()) {
+                    returned.insert(Arc::as_ptr(variant));
+                }
             }
         }
-        let ahead = std::mem::take(&mut self.ahead);
         let unsure = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
         let unsure = unsure.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
         let unsure = unsure.cloned().collect();
-        // D12: what was told already is not told again.
-        let update = match update.changed.iter().any(|variant| is_sent(&ahead, variant)) {
-            true => Arc::new(update.without(|variant| is_sent(&ahead, variant))),
+        // D12: what was sent already is not sent again, nor (V29) what came back before the client heard that it went.
+        let is_known =
+            |variant: &Arc<Variant>| is_sent(&ahead, variant) || returned.contains(&Arc::as_ptr(variant));
+        let update = match update.changed.iter().any(is_known) {
+            true => Arc::new(update.without(is_known)),
             false => update,
         };
         let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
@@ -333,8 +340,10 @@ impl Progress {
         let former = former.map(|gone| (Handle::of_name(gone.variant.name()), gone.clone()));
         if self.holds_removals() {
             for (handle, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
-                let held = Gone::Held { variant: Some(variant), removed_at: at, since: now };
-                self.gone.insert(handle, held);
+                let is_sent = !variant.differs_since(step.update.from) && !ahead.contains_key(variant.name());
+                let held = Gone::Held { variant: Some(variant), is_sent, removed_at: at, since: now };
+                // What is held already stays: what came and went since was never sent.
+                self.gone.entry(handle).or_insert(held);
             }
         } else {
             step.gone.extend(former.map(|(handle, _)| handle));

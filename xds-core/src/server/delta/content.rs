@@ -90,7 +90,8 @@ impl Content {
                     // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
                     self.removed.remove(&handle);
                     let removed_at = Revision::ZERO;
-                    progress.gone.insert(handle, Gone::Held { variant: None, removed_at, since: now });
+                    let held = Gone::Held { variant: None, is_sent: false, removed_at, since: now };
+                    progress.gone.insert(handle, held);
                 } else {
                     self.removed.insert(handle);
                 }
