@@ -44,10 +44,13 @@ pub(super) struct ProxyCommand {
     config_file: ConfigFile,
     /// A server to ask: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH. May be repeated
     ///
-    /// The first is preferred; the next one is asked when it cannot be reached and something is missing.
+    /// The first is preferred; the next one is asked when it cannot be reached and something is missing. They are asked for xdstp
+    /// names of every authority.
     #[arg(id = "server", long = "upstream", value_name = "URI", required_unless_present = "bootstrap", help_heading = UPSTREAM)]
     upstream: Vec<String>,
     /// A bootstrap file, as gRPC has it: servers, also for authorities of xdstp names
+    ///
+    /// When it lists authorities, names of others get a resource error; else its servers are asked for all.
     #[arg(long, value_name = "FILE", conflicts_with = "server", help_heading = UPSTREAM)]
     bootstrap: Option<PathBuf>,
     #[command(flatten)]

@@ -275,6 +275,8 @@ impl Client {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
         let authority = match &new_style {
             None => 0,
+            // Envoy's `default_config_source`: one upstream alone stands for whatever a proxy's clients ask for.
+            Some(_) if self.relay.is_some() && self.authority_numbers.is_empty() => 0,
             Some(new_style) => {
                 let known = self.authority_numbers.get(new_style.authority());
                 *known.ok_or_else(|| WatchError::UnknownAuthority {

@@ -46,6 +46,8 @@ pub use route::Route;
 pub use set::{SetChange, SetId};
 
 #[cfg(test)]
+mod authority_tests;
+#[cfg(test)]
 mod bound_tests;
 mod config;
 #[cfg(test)]

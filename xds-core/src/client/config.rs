@@ -65,7 +65,8 @@ pub struct ClientConfig {
     pub servers: Vec<ServerConfig>,
     /// Who is asked for old-style names.
     pub default_authority: AuthorityConfig,
-    /// Who is asked for new-style names, by their authority, which may be empty.
+    /// Who is asked for new-style names, by their authority, which may be empty. When there is none, a [relay](Self::relay) asks
+    /// the default authority for all of them (X15).
     pub authorities: BTreeMap<String, AuthorityConfig>,
     /// How long a resource that was asked for may stay unanswered before it counts as absent (C5). Default 15 s.
     pub resource_timeout: Duration,

@@ -62,6 +62,8 @@ pub(super) struct World {
     /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
     told: Vec<String>,
     pub(super) is_up: bool,
+    /// Which have servers of their own: the same one. Without any it serves all.
+    pub(super) authorities: Vec<&'static str>,
     /// Types that the origin refuses.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
     /// Responses that the proxy has not read yet, while it is told not to.
@@ -87,6 +89,7 @@ impl World {
             upstreams: BTreeMap::new(),
             told: Vec::new(),
             is_up: true,
+            authorities: Vec::new(),
             refused: BTreeMap::new(),
             is_slow: false,
             held: VecDeque::new(),
@@ -255,7 +258,8 @@ impl World {
             ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
         let mut config = ClientConfig::new(Bytes::new(), server);
         config.default_authority.speaks_locators = route.node().is_none();
-        config.authorities.insert("a".to_owned(), config.default_authority.clone());
+        let of_authority = |name: &&str| ((*name).to_owned(), config.default_authority.clone());
+        config.authorities = self.authorities.iter().map(of_authority).collect();
         config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
         config
     }

@@ -276,7 +276,7 @@ fn d23_what_names_itself_otherwise_is_not_passed_on() {
         assert_eq!(outcome.response.unwrap().rejections.len(), 1);
         assert_eq!(
             state.sent(),
-            "n1 CDS r=A",
+            r#"n1 CDS r=A !"s"(14)"#,
             "a payload is known by its own name: there would be two of one"
         );
     }

@@ -84,7 +84,11 @@ impl<O: Owed> Types<O> {
                     owed.ask(locator.clone(), now);
                     return false;
                 }
-                Knowledge::Failed { .. } if is_state => return false,
+                // C9c: the full state goes all the same, and beside it the error says that this is no absence.
+                Knowledge::Failed { code, message } if is_state => {
+                    owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                    return false;
+                }
                 // S37: once. The source may still say that there is nothing.
                 Knowledge::Failed { code, message } => {
                     let failure = Some((code, Arc::clone(&message)));
