@@ -5,9 +5,12 @@ use xds_core::client::View;
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
+use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
 use crate::relay::is_of_liar;
+use crate::script::Protocol;
+use crate::world::World;
 
 /// D11: what was gone when a locator for it came or was given up is told then (D10, D18), and a second time with what waited
 /// meanwhile (S33). The client ignores that (D14).
@@ -45,4 +48,17 @@ pub(crate) fn is_split_switch(envelope: &Envelope, known: &Known, name: &str) ->
     let removes = received.removed.iter().any(|gone| gone == name);
     let is_unknown = received.errors.iter().any(|(of, _)| of == name);
     (brings || (removes && is_unknown)) && known.locators(name).len() > 1
+}
+
+/// S33, T43: in SotW nobody says that a route is gone, so the clusters of a proxy that asks for it stay as they are. Of those that
+/// share such a cluster nobody hears that by now another one is for its parameters (seed 24).
+pub(crate) fn is_kept_for_routes(world: &World, replica: usize, kind: Kind) -> bool {
+    let snapshot = world.truth_of(replica);
+    let is_gone = |(url, name, params): &(String, String, _)| {
+        url == Kind::Route.url() && name != "*" && selected(&snapshot, Kind::Route, name, params).is_none()
+    };
+    let mut chain = world.chain_of(replica).into_iter();
+    matches!(kind, Kind::Cluster | Kind::Endpoints)
+        && chain
+            .any(|relay| relay.profile.protocol == Protocol::Sotw && relay.asked_since.keys().any(is_gone))
 }

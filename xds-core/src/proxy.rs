@@ -63,6 +63,8 @@ mod outage_tests;
 mod questions_tests;
 #[cfg(test)]
 mod random_tests;
+#[cfg(test)]
+mod removals_tests;
 mod review;
 mod route;
 #[cfg(test)]

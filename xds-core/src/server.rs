@@ -39,6 +39,7 @@ mod locators_tests;
 mod names_tests;
 mod order;
 mod progress;
+mod reached;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;

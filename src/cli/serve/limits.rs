@@ -71,6 +71,8 @@ pub(in crate::cli) struct Limits {
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count)]
     storm: usize,
     /// How long a resource that is gone is still served where no ACK tells that it is out of use
+    ///
+    /// It counts from when the client was sent the end of what named the resource, where that is known, else from its removal.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     removal_grace: Duration,
 }

@@ -11,7 +11,7 @@ use xds_core::client::{Code, View};
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
-use crate::exceptions::is_beside_wildcard;
+use crate::exceptions::{is_beside_wildcard, is_kept_for_routes};
 use crate::liar::AUTHORITY;
 use crate::script::{Home, Protocol};
 use crate::world::World;
@@ -36,7 +36,8 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
             let homes = &agent.profile.homes;
             let is_unheard = |name: &str| match homes[server] {
                 Home::Replica(replica) => {
-                    !hears && world.is_unheard(replica, watcher.kind, name, &watcher.parameters)
+                    (!hears && world.is_unheard(replica, watcher.kind, name, &watcher.parameters))
+                        || is_kept_for_routes(world, replica, watcher.kind)
                 }
                 Home::Liar => false,
             };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use prost::Message;
 use xds_proto::type_url;
 
-pub(crate) use dropped::Dropped;
+pub(crate) use dropped::{Dropped, LastDropped};
 
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};

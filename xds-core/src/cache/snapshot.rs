@@ -10,7 +10,7 @@ use rpds::HashTrieMapSync;
 
 use super::demand::Answer;
 use super::other_names::OtherNames;
-use super::refs::{Dropped, Naming, Target};
+use super::refs::{Dropped, LastDropped, Naming, Target};
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
@@ -114,7 +114,9 @@ pub struct TypeSnapshot {
     dropped: NameMap<Arc<Dropped>>,
     /// Up to here that is forgotten of names that were neither.
     drops_since: Revision,
-    /// Which resources name a cluster, a secret and so on, but for assignments, which clusters name like themselves.
+    /// What none of them names any more, and since when.
+    pub(crate) last_dropped: LastDropped,
+    /// Which resources name a cluster, a secret and so on, but for assignments that clusters name like themselves.
     naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
     /// What a source on demand said of what is asked for.
     answers: HashTrieMapSync<Locator, Answer, RandomState>,
@@ -209,6 +211,13 @@ impl TypeSnapshot {
         self.naming.get(&(target, name.clone())).into_iter().flat_map(|names| names.iter())
     }
 
+    /// Whether a resource, in whatever variant, names one of another type.
+    pub(crate) fn names(&self, target: Target, name: &ResourceName) -> bool {
+        let has_own = |variants: &Variants| variants.iter().any(|variant| variant.endpoints() == Some(name));
+        self.naming.contains_key(&(target, name.clone()))
+            || (target == Target::Assignment && self.get(name).is_some_and(has_own))
+    }
+
     /// Notes what a source says of a locator; whether that is something else than before.
     pub(super) fn set_answer(&mut self, locator: &Locator, answer: Option<Answer>) -> bool {
         if self.answers.get(locator) == answer.as_ref() {
@@ -234,7 +243,7 @@ impl TypeSnapshot {
         }
         let named = |variants: &[Arc<Variant>]| -> BTreeSet<_> {
             let references = variants.iter().flat_map(|variant| variant.references.iter(name));
-            let others = references.filter(|(target, _)| *target != Target::Assignment);
+            let others = references.filter(|(target, named)| *target != Target::Assignment || *named != name);
             others.map(|(target, named)| (target, named.clone())).collect()
         };
         let (gone, came) = (named(gone), named(came));
@@ -340,6 +349,7 @@ impl TypeSnapshot {
         if let Some(dropped) =
             Dropped::after(self.dropped.get(name).map(Arc::as_ref), &removed, &inserted, revision)
         {
+            self.last_dropped.note(&dropped, revision);
             self.dropped.insert_mut(name.clone(), Arc::new(dropped));
         }
         let forgotten = self.remember(name, removed, &inserted, revision);
@@ -564,6 +574,7 @@ impl Default for TypeSnapshot {
             other_names: OtherNames::default(),
             dropped: empty_map(),
             drops_since: Revision::ZERO,
+            last_dropped: LastDropped::new(),
             naming: empty_map(),
             answers: empty_map(),
         }

@@ -37,9 +37,12 @@ impl Gone {
         let Self::Held { since, variant, .. } = self else { return None };
         match release {
             Release::Later => None,
-            Release::Now(used) | Release::AfterGrace(used) if used.contains(name) => None,
+            Release::Now(used) | Release::AfterGrace(used, _) if used.contains(name) => None,
             Release::Now(_) if variant.is_some() => Some(*since),
-            Release::Now(_) | Release::AfterGrace(_) => Some(*since + grace),
+            Release::AfterGrace(_, unnamed) if variant.is_some() => {
+                Some(unnamed.get(name).map_or(*since, |at| *at.min(since)) + grace)
+            }
+            Release::Now(_) | Release::AfterGrace(..) => Some(*since + grace),
         }
     }
 }

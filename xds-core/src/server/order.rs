@@ -3,7 +3,7 @@
 //! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once, listeners and
 //! routes when the client has ACKed those, removals when it has ACKed the listeners and routes that named what is gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub(super) use unrelated::{Reached, is_unrelated};
@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
 use crate::cache::refs::Target;
-use crate::name::ResourceName;
+use crate::name::{ResourceName, Revision};
 
 mod unrelated;
 
@@ -79,12 +79,19 @@ pub(super) fn additions(
 pub(super) enum Release {
     /// Not before something else has happened to this client.
     Later,
-    /// Each when it was held for the grace time, but not these names.
-    AfterGrace(BTreeSet<ResourceName>),
+    /// Each the grace time after the client was sent the last of what named it, where that is known, or after it went; but not
+    /// these names.
+    AfterGrace(BTreeSet<ResourceName>, Unnamed),
     /// Now, but not these names. What the client brought from another stream still waits for the grace time: its first
     /// ACKs of referrers may be of those that did not change.
     Now(BTreeSet<ResourceName>),
 }
+
+/// When the client was sent that nothing names a resource any more.
+///
+/// A proxy learns of a removal when its upstream has waited for the grace time, and of the end of what named it right away: it
+/// does not wait once more. Where the upstream does not wait, both come together, and the whole grace time is still to pass.
+pub(super) type Unnamed = BTreeMap<ResourceName, Duration>;
 
 impl Release {
     /// Whatever it is.
@@ -98,7 +105,12 @@ impl Release {
 /// A client that did not accept the newest version of a referrer may use the one before, and what that names. So may one
 /// that still asks for a referrer that is gone: Envoy keeps a route configuration, and the clusters it names, for the
 /// connections of a listener that drains. What no such referrer names need not wait for it.
-pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &Snapshot) -> Release {
+pub(super) fn removals(
+    progress: &Progress,
+    referrers: &[Referrer],
+    unnamed: impl FnOnce() -> Unnamed,
+    snapshot: &Snapshot,
+) -> Release {
     if progress.gone.len() > HELD_LIMIT {
         return Release::now();
     }
@@ -106,7 +118,7 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
         return Release::now();
     }
     if referrers.is_empty() {
-        return Release::AfterGrace(BTreeSet::new());
+        return Release::AfterGrace(BTreeSet::new(), Unnamed::new());
     }
     match unsettled::used(progress, referrers, snapshot) {
         None => Release::Later,
@@ -115,8 +127,43 @@ pub(super) fn removals(progress: &Progress, referrers: &[Referrer], snapshot: &S
         Some(used) if progress.selects_all() && !may_have_other_routes(progress, referrers, snapshot) => {
             Release::Now(used)
         }
-        Some(used) => Release::AfterGrace(used),
+        // When what named it was dropped says nothing where not all that names it is known.
+        Some(used) if progress.selects_all() => Release::AfterGrace(used, Unnamed::new()),
+        Some(used) => Release::AfterGrace(used, unnamed()),
     }
+}
+
+/// When the client was sent the end of what named the removals that a type holds, where that is known.
+pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &Snapshot) -> Unnamed {
+    let Some(target) = Target::of(progress.type_url.as_str()) else { return Unnamed::new() };
+    let names = progress.gone.keys().map(|handle| &handle.name);
+    let with_time =
+        |name: &ResourceName| Some((name.clone(), unnamed_at(target, name, referrers, snapshot)?));
+    names.filter_map(with_time).collect()
+}
+
+/// When the client was sent that none of its referrers names a resource, which some did before; `None` where that is not so, or
+/// not known.
+fn unnamed_at(
+    target: Target,
+    name: &ResourceName,
+    referrers: &[&Progress],
+    snapshot: &Snapshot,
+) -> Option<Duration> {
+    let (mut is_dropped, mut unnamed_at) = (false, Duration::ZERO);
+    for referrer in referrers {
+        let Some(resources) = snapshot.of_type(&referrer.type_url) else { continue };
+        if resources.names(target, name) {
+            return None;
+        }
+        let dropped = resources.last_dropped.of(target, name);
+        let since = dropped.unwrap_or_default().max(resources.last_dropped.unknown());
+        if since > Revision::ZERO {
+            unnamed_at = unnamed_at.max(referrer.reached.at(since)?);
+        }
+        is_dropped |= dropped.is_some();
+    }
+    is_dropped.then_some(unnamed_at)
 }
 
 /// Whether the client may use clusters because of routes that are not known here: it follows listeners

@@ -8,6 +8,7 @@ use super::body::Shape;
 use super::failure::Failure;
 use super::gone::Gone;
 use super::handle::{Handle, asking_for};
+use super::reached::Reached;
 use super::response::StreamError;
 use super::responses::Responses;
 use super::waiting::Waiting;
@@ -67,6 +68,8 @@ pub(super) struct Progress {
     pub(super) waiting_since: Option<Duration>,
     /// The newest revision at which the client was known to use just what it had been sent (S33).
     pub(super) settled_at: Revision,
+    /// When it was sent what.
+    pub(super) reached: Reached,
     /// Something that was rejected is to be told again (D8).
     pub(super) is_retelling: bool,
     /// Held removals stood in the ledger.
@@ -130,6 +133,7 @@ impl Progress {
             ahead: BTreeMap::new(),
             waiting_since: None,
             settled_at: Revision::ZERO,
+            reached: Reached::default(),
             is_retelling: false,
             was_held: false,
             is_moved: true,
@@ -301,6 +305,7 @@ impl Progress {
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
         let update = membership.update(snapshot).ok_or_else(fell_behind)?;
         membership.advance(snapshot.revision());
+        self.reached.note(snapshot.revision(), now);
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
         let ahead = std::mem::take(&mut self.ahead);

@@ -10,7 +10,7 @@ use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
 use super::failure::Failure;
 use super::handle::Handle;
-use super::order::{self, Gate, Reached, Release};
+use super::order::{self, Gate, Reached, Release, Unnamed};
 use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
 use super::responses::Held;
@@ -562,7 +562,19 @@ impl<O: Owed> Types<O> {
         if let Some(seat) = self.seat() {
             referrers.extend(seat.referrers(types));
         }
-        order::removals(progress, &referrers, snapshot)
+        order::removals(progress, &referrers, || self.unnamed(at, snapshot), snapshot)
+    }
+
+    /// When the client was sent the end of what named the removals that a type holds: only where no other stream of it can tell.
+    fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
+        let progress = &self.states[at].progress;
+        let types = progress.known.referrers;
+        if self.seat().is_some_and(|seat| !seat.referrers(types).is_empty()) {
+            return Unnamed::new();
+        }
+        let own = self.states.iter().map(|state| &state.progress);
+        let referrers: Vec<_> = own.filter(|other| types.contains(&other.type_url.as_str())).collect();
+        order::unnamed(progress, &referrers, snapshot)
     }
 
     /// How far the client is with these types, on this stream and its others.

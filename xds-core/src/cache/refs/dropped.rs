@@ -3,6 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ahash::RandomState;
+use rpds::HashTrieMapSync;
+
+use super::super::snapshot::empty_map;
 use super::{Naming, Target, Targets};
 use crate::name::{ResourceName, Revision};
 use crate::variants::Variant;
@@ -72,6 +76,46 @@ impl Dropped {
         unknown.extend(types);
     }
 }
+
+/// Since when nothing that is there names a resource, as far as that is remembered (S33).
+#[derive(Debug, Clone)]
+pub(crate) struct LastDropped {
+    at: HashTrieMapSync<(Target, ResourceName), Revision, RandomState>,
+    /// When something went that may have named anything.
+    unknown: Revision,
+}
+
+impl LastDropped {
+    pub(crate) fn new() -> Self {
+        Self { at: empty_map(), unknown: Revision::ZERO }
+    }
+
+    /// Takes what was dropped at this revision.
+    pub(crate) fn note(&mut self, dropped: &Dropped, at: Revision) {
+        if dropped.unknown.0 == at {
+            self.unknown = at;
+        }
+        if self.at.size() > LAST_DROPPED_REMEMBERED {
+            self.at = empty_map();
+        }
+        for (_, target, name) in dropped.names.iter().rev().take_while(|(then, ..)| *then == at) {
+            self.at.insert_mut((*target, name.clone()), at);
+        }
+    }
+
+    /// The last revision at which something stopped naming a resource; `None` when nothing did, or nobody knows.
+    pub(crate) fn of(&self, target: Target, name: &ResourceName) -> Option<Revision> {
+        self.at.get(&(target, name.clone())).copied()
+    }
+
+    /// The last revision at which something went that may have named anything.
+    pub(crate) fn unknown(&self) -> Revision {
+        self.unknown
+    }
+}
+
+/// What is remembered of all names; whoever asks for one that is forgotten waits for all of the grace time.
+const LAST_DROPPED_REMEMBERED: usize = 10_000;
 
 /// What is remembered of one name; of what was dropped before that, any may be meant.
 const DROPPED_REMEMBERED: usize = 64;

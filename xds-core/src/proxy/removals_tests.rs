@@ -1,0 +1,189 @@
+//! How long a removal takes through proxies: as long as from the control plane itself (S33).
+
+use std::time::Duration;
+
+use super::ProxyConfig;
+use super::fixture::World;
+use crate::client::Protocol;
+use crate::server::fixture::{Delta, Sotw, commit};
+
+const CONTENT: &str = "LDS l=1>r,s; RDS r=1>c s=1; CDS c=static d=static e=1 g=1; EDS e=1 g=1";
+
+/// A control plane, a proxy and one before that.
+struct Tiers {
+    worlds: [World; 2],
+    now: Duration,
+}
+
+impl Tiers {
+    fn new(protocol: Protocol) -> Self {
+        let first = World::new(protocol, CONTENT, ProxyConfig::default());
+        let worlds = [World::behind(&first), first];
+        Self { worlds, now: Duration::ZERO }
+    }
+
+    fn pass(&mut self, millis: u64) {
+        let time = Duration::from_millis(millis);
+        self.now += time;
+        // What comes down goes on at once.
+        self.worlds[1].pass(time);
+        self.worlds[0].pass(time);
+        self.worlds.iter_mut().for_each(World::run);
+        self.worlds[0].run();
+    }
+
+    fn commit(&mut self, text: &str) {
+        commit(&self.worlds[1].origin, text);
+        self.pass(0);
+    }
+
+    /// The three places where a client may be.
+    fn caches(&self) -> [std::sync::Arc<crate::Cache>; 3] {
+        let [second, first] = &self.worlds;
+        [&first.origin, first.proxy.cache(), second.proxy.cache()].map(std::sync::Arc::clone)
+    }
+}
+
+/// What a client is sent, which it ACKs unless it is slow.
+fn read(leaf: &mut Delta, now: Duration, is_slow: bool) -> String {
+    leaf.now = now;
+    let sent = leaf.sent();
+    for line in sent.split("; ").filter(|line| !line.is_empty() && !is_slow) {
+        let (nonce, rest) = line[1..].split_once(' ').unwrap();
+        leaf.ack(rest.split(' ').next().unwrap(), nonce);
+    }
+    sent
+}
+
+/// Clients at the three places that ask for this and have it.
+fn leaves(tiers: &mut Tiers, asked: &[(&str, &str)]) -> Vec<Delta> {
+    let mut leaves: Vec<_> = tiers.caches().iter().map(Delta::new).collect();
+    for leaf in &mut leaves {
+        asked.iter().for_each(|(type_name, list)| _ = leaf.ask(type_name, list));
+    }
+    for _ in 0..100 {
+        tiers.pass(100);
+        leaves.iter_mut().for_each(|leaf| _ = read(leaf, tiers.now, false));
+    }
+    leaves
+}
+
+/// After how many milliseconds each of them is sent a line that ends so.
+fn times(tiers: &mut Tiers, leaves: &mut [Delta], end: &str) -> Vec<Option<u64>> {
+    let mut times = vec![None; leaves.len()];
+    for millis in (0..30_000).step_by(100) {
+        for (leaf, time) in leaves.iter_mut().zip(&mut times) {
+            if read(leaf, tiers.now, false).split("; ").any(|line| line.ends_with(end)) {
+                assert_eq!(time.replace(millis), None, "{end}: sent once");
+            }
+        }
+        tiers.pass(100);
+    }
+    times
+}
+
+#[test]
+fn s33_a_removal_takes_one_grace_time_through_however_many_proxies() {
+    // As gRPC asks, and as Envoy does.
+    let by_name = [("LDS", "l"), ("RDS", "r"), ("CDS", "c")];
+    let wildcard = [("CDS", "*"), ("EDS", "e g"), ("LDS", "*"), ("RDS", "r s")];
+    for protocol in [Protocol::Delta, Protocol::Sotw] {
+        let mut tiers = Tiers::new(protocol);
+        let mut clients = leaves(&mut tiers, &by_name);
+        tiers.commit("RDS r=2>d; CDS -c");
+        let got = times(&mut tiers, &mut clients, "CDS -c");
+        assert_eq!(got, [Some(5000); 3], "{protocol:?}: a cluster by name");
+        if protocol == Protocol::Sotw {
+            // Nothing says there that routes or endpoints are gone.
+            continue;
+        }
+
+        let mut tiers = Tiers::new(protocol);
+        let mut clients = leaves(&mut tiers, &wildcard);
+        tiers.commit("CDS -e; EDS -e");
+        assert_eq!(times(&mut tiers, &mut clients, "EDS -e"), [Some(5000); 3], "endpoints");
+        tiers.commit("LDS l=2>r; RDS -s");
+        assert_eq!(times(&mut tiers, &mut clients, "RDS -s"), [Some(5000); 3], "routes");
+    }
+}
+
+/// One that is gone at once, as other control planes do.
+#[test]
+fn s33_behind_an_upstream_that_does_not_wait_a_proxy_does() {
+    for order in [["RDS v2 n3: r[]=2>d", "CDS v2 n4: -c[]"], ["CDS v2 n4: -c[]", "RDS v2 n3: r[]=2>d"]] {
+        let mut world = World::scripted(Protocol::Delta);
+        let mut leaf = world.leaf("CDS", "c");
+        leaf.ask("RDS", "r");
+        world.run();
+        world.get("CDS v1 n1: c[]=static");
+        world.get("RDS v1 n2: r[]=1>c");
+        for _ in 0..100 {
+            world.pass(Duration::from_millis(100));
+            read(&mut leaf, world.now, false);
+        }
+        order.iter().for_each(|text| _ = world.get(text));
+        let since = world.now;
+        let told = loop {
+            if read(&mut leaf, world.now, false).ends_with("CDS -c") {
+                break world.now - since;
+            }
+            world.pass(Duration::from_millis(100));
+        };
+        assert_eq!(told, Duration::from_secs(5), "{order:?}");
+    }
+}
+
+#[test]
+fn s33_what_was_never_named_or_is_still_waits_for_all_of_the_grace_time() {
+    let mut tiers = Tiers::new(Protocol::Delta);
+    let mut clients = leaves(&mut tiers, &[("RDS", "r s"), ("CDS", "c d")]);
+    tiers.commit("CDS -d");
+    assert_eq!(times(&mut tiers, &mut clients, "CDS -d"), [Some(5000), Some(10_000), Some(15_000)]);
+    tiers.commit("CDS -c");
+    assert_eq!(times(&mut tiers, &mut clients, "CDS -c"), [Some(5000), Some(10_000), Some(15_000)]);
+}
+
+/// The ACK of what named it is waited for at each proxy, however long its upstream waited.
+#[test]
+fn s33_a_client_that_did_not_ack_the_routes_keeps_the_cluster_behind_proxies() {
+    let mut tiers = Tiers::new(Protocol::Delta);
+    let mut clients = leaves(&mut tiers, &[("RDS", "r"), ("CDS", "c")]);
+    tiers.commit("RDS r=2>d; CDS -c");
+    for _ in 0..200 {
+        tiers.pass(100);
+        clients.iter_mut().for_each(|leaf| assert!(!read(leaf, tiers.now, true).contains("CDS")));
+    }
+    for (at, leaf) in clients.iter_mut().enumerate() {
+        leaf.ack("RDS", "3");
+        assert_eq!(read(leaf, tiers.now, false), "n4 CDS -c", "{at}: the grace time is over");
+    }
+}
+
+/// SotW clients of a full state are sent it without the cluster.
+#[test]
+fn s33_a_sotw_client_is_not_kept_waiting_behind_proxies_either() {
+    let mut tiers = Tiers::new(Protocol::Delta);
+    let mut clients: Vec<_> = tiers.caches().iter().map(Sotw::new).collect();
+    let mut told = [None; 3];
+    for leaf in &mut clients {
+        leaf.ask("RDS", "r", "");
+        leaf.ask("CDS", "c d", "");
+    }
+    for step in 0..300_u64 {
+        if step == 100 {
+            tiers.commit("RDS r=2>d; CDS -c");
+        }
+        for (at, leaf) in clients.iter_mut().enumerate() {
+            leaf.now = tiers.now;
+            for line in leaf.sent().split("; ").filter(|line| !line.is_empty()) {
+                let (nonce, rest) = line[1..].split_once(' ').unwrap();
+                leaf.ack(rest.split(' ').next().unwrap(), nonce);
+                if rest == "CDS d=static" {
+                    told[at] = Some((step - 100) * 100);
+                }
+            }
+        }
+        tiers.pass(100);
+    }
+    assert_eq!(told, [Some(5000); 3]);
+}
