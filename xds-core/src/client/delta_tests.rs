@@ -246,3 +246,16 @@ fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
     assert_eq!(f.get("EDS v1 n2: d=2"), "d: 2");
     assert_eq!((f.view(a).as_str(), f.view(d).as_str(), f.sent(0).as_str()), ("1", "2", "EDS n1\nEDS n2"));
 }
+
+/// Regression: the name showed the resource that it had been an alias of whenever that one changed. Its own one is what counts.
+#[test]
+fn d24_a_name_with_a_resource_of_its_own_is_no_alias() {
+    let mut f = delta();
+    let (a, b) = (f.watch("EDS", "a"), f.watch("EDS", "b"));
+    f.sent(0);
+    f.get("EDS v1 n1: b=1/a");
+    f.get("EDS v1 n2: a=2 b=3");
+    assert_eq!((f.view(a).as_str(), f.view(b).as_str()), ("2", "3"));
+    assert_eq!(f.get("EDS v1 n3: b=4"), "b: 4");
+    assert_eq!(f.view(a), "2");
+}

@@ -446,6 +446,8 @@ impl Judge<'_> {
         self.coming.push(Coming { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
         self.judged.valid += 1;
+        // D24: what has a resource of its own is no alias.
+        self.orphans.extend(self.watched.forget_alias(&name));
         self.know_aliases(&name, aliases);
         self.stale.push(name);
     }
