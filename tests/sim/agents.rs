@@ -6,6 +6,7 @@ use std::time::Duration;
 use xds_core::Cache;
 
 use crate::agent::Access;
+use crate::client::Client;
 use crate::invariant::Violation;
 use crate::liar::lie;
 use crate::link::Link;
@@ -125,13 +126,18 @@ impl World {
         let end = self.now + time;
         for _ in 0..EXCHANGES * 100 {
             let of_agents = self.agents.iter().filter_map(|agent| agent.next_deadline());
-            let due = of_agents.chain(self.relays.iter().filter_map(|relay| relay.next_deadline())).min();
+            let of_relays = self.relays.iter().filter_map(|relay| relay.next_deadline());
+            let prompt = self.clients.iter().filter(|client| client.profile.is_prompt);
+            let of_streams = prompt.flat_map(Client::next_deadline);
+            let due = of_agents.chain(of_relays).chain(of_streams).min();
             let Some(due) = due.filter(|due| *due <= end) else {
                 self.now = end;
-                return self.drive_all();
+                self.drive_all()?;
+                return self.attend();
             };
             self.now = self.now.max(due);
             self.drive_all()?;
+            self.attend()?;
         }
         Err(Violation::new("quiet", "a client has always something due"))
     }

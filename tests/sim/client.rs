@@ -1,10 +1,11 @@
 //! A client: what it knows, and its side of its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use xds_core::Nonce;
 use xds_core::server::{DeltaRequest, SotwRequest};
 use xds_core::subscription::{self, Locator};
+use xds_core::{Nonce, Parameters};
 
 use crate::connection::{Connection, Envelope, Message, Request};
 use crate::content::Kind;
@@ -20,6 +21,10 @@ pub(crate) struct Client {
     pub(crate) rejected: BTreeSet<Kind>,
     /// What the origin had when it began to ask for something: the state of that number.
     pub(crate) since: BTreeMap<(Kind, Asked), usize>,
+    /// Nothing that it says arrives, and it reads nothing.
+    pub(crate) is_silent: bool,
+    /// Since when it lacks something that is there for it.
+    pub(crate) lacks: BTreeMap<(Kind, String, Parameters), Duration>,
 }
 
 impl Client {
@@ -42,6 +47,8 @@ impl Client {
             connections: BTreeMap::new(),
             rejected: BTreeSet::new(),
             since: BTreeMap::new(),
+            is_silent: false,
+            lacks: BTreeMap::new(),
         }
     }
 
@@ -64,6 +71,11 @@ impl Client {
     pub(crate) fn has_to_catch_up(&self, kind: Kind, asked: &BTreeSet<Asked>) -> bool {
         let is_new = |one: &&Asked| self.types.get(&kind).is_none_or(|known| !known.asked.contains(*one));
         asked.iter().filter(is_new).any(|(name, _)| name.is_none())
+    }
+
+    /// When its servers have something to do though nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.connections.values().filter_map(Connection::next_deadline).min()
     }
 
     /// Asks for something else; the request goes out if there is a stream.
@@ -145,6 +157,12 @@ impl Client {
         }
         self.send(received.kind, message);
         is_accepted
+    }
+
+    /// All its streams end.
+    pub(crate) fn disconnect_all(&mut self) {
+        let slots: Vec<_> = self.connections.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.disconnect(slot));
     }
 
     /// What it holds survives the end of a stream.

@@ -106,7 +106,7 @@ impl Connection {
         kind: Option<Kind>,
         replica: usize,
         cache: &Arc<Cache>,
-        group: &ClientGroup,
+        group: Option<&ClientGroup>,
         now: Duration,
     ) -> Self {
         let service = kind.map_or(Service::Aggregated, |kind| Service::Single(kind.url().into()));
@@ -254,6 +254,11 @@ impl Connection {
         self.requests.is_empty() && self.responses.is_empty()
     }
 
+    /// When its server has something to do though nothing happens.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.until.map(|until| self.started + until)
+    }
+
     /// Asks the way a driver does, without one.
     fn is_woken(&self) -> bool {
         let woken = pin!(self.watch.woken());
@@ -262,15 +267,15 @@ impl Connection {
 }
 
 impl Machine {
-    pub(crate) fn start(&mut self, node: &Parameters, group: &ClientGroup) {
+    pub(crate) fn start(&mut self, node: &Parameters, group: Option<&ClientGroup>) {
         match self {
             Self::Sotw(stream) => {
                 stream.on_node(node.clone());
-                stream.join(group);
+                group.into_iter().for_each(|group| stream.join(group));
             }
             Self::Delta(stream) => {
                 stream.on_node(node.clone());
-                stream.join(group);
+                group.into_iter().for_each(|group| stream.join(group));
             }
         }
     }

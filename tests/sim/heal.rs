@@ -68,6 +68,9 @@ fn compare(world: &World) -> Result<(), Violation> {
 
 fn connect_all(world: &mut World) {
     for at in 0..world.clients.len() {
+        if std::mem::take(&mut world.clients[at].is_silent) {
+            world.clients[at].disconnect_all();
+        }
         for kind in Kind::ALL {
             let client = &mut world.clients[at];
             if client.types.contains_key(&kind) && client.connection(kind).is_none() {

@@ -11,6 +11,7 @@ pub(crate) mod left;
 pub(crate) mod memory;
 pub(crate) mod news;
 pub(crate) mod order;
+pub(crate) mod prompt;
 pub(crate) mod questions;
 pub(crate) mod relayed;
 pub(crate) mod removal;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::server::{ClientGroup, DeltaStream, Next, Service, SotwStream, StreamConfig};
+use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig};
 use xds_core::{Cache, Parameters, Snapshot, Watch};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
@@ -58,7 +58,7 @@ impl Link {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, Service::Aggregated, config)),
             Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, Service::Aggregated, config)),
         };
-        machine.start(&Parameters::new(), &ClientGroup::default());
+        machine.start(&Parameters::new(), None);
         let skimmer = Skimmer::new(String::new(), Arc::default());
         let served = Served { machine, skimmer, watch, window, is_due: false, until: None };
         Self { served: Some(served), ..Self::to_liar(protocol, now) }

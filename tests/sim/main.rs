@@ -4,7 +4,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `script` | what happens, as data from a seed |
+//! | `script` | what happens, as data from a seed; `script/twins`: clients of one node id, or without one |
 //! | `content` | types, payloads, variants, commits |
 //! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |

@@ -93,6 +93,7 @@ fn parts(action: &Action) -> usize {
         | Action::Deliver { .. }
         | Action::Take { .. }
         | Action::Exchange { .. }
+        | Action::Silence { .. }
         | Action::Reconnect { .. }
         | Action::Pass { .. }
         | Action::Agent { .. }

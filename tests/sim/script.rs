@@ -16,8 +16,10 @@ use crate::random::Random;
 use crate::relay::RelayDeed;
 
 pub(crate) use relayed::{Liar, RelayProfile, Relaying};
+pub(crate) use twins::Identity;
 
 mod relayed;
+mod twins;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
@@ -59,6 +61,9 @@ pub(crate) struct Profile {
     pub(crate) rejects: Rejects,
     /// Responses that the transport takes before the server has to wait.
     pub(crate) window: usize,
+    pub(crate) identity: Identity,
+    /// It answers everything at once.
+    pub(crate) is_prompt: bool,
 }
 
 /// What one of our clients is like.
@@ -192,6 +197,10 @@ pub(crate) enum Action {
     Exchange {
         client: usize,
     },
+    /// Nothing that a client says arrives any more, and it reads nothing; its streams stand until faults stop.
+    Silence {
+        client: usize,
+    },
     /// A client's stream of a type breaks, and it comes back, perhaps to another replica.
     Reconnect {
         client: usize,
@@ -249,6 +258,7 @@ impl Script {
         agents.iter_mut().filter(|_| has_authority).for_each(AgentProfile::know_liar);
         let steps = AgentWriter { random, agents: &agents }.write(writer.steps);
         let mut script = Self { replicas, clients, agents, relays, salt, steps };
+        script.write_identities(seed, servers);
         if !script.relays.is_empty() {
             script.write_relays(&mut of_relays);
             script.write_lies(&mut of_lies);
@@ -267,6 +277,8 @@ impl Profile {
             is_legacy: random.chance(40),
             rejects: random.pick(&[Rejects::Nothing, Rejects::Nothing, Rejects::Bad, Rejects::Whole]),
             window: 1 + random.below(3),
+            identity: Identity::Own,
+            is_prompt: false,
         }
     }
 }
@@ -505,9 +517,10 @@ impl Writer {
 
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { protocol, is_aggregated, node, is_legacy, rejects, window } = self;
+        let Self { protocol, is_aggregated, node, is_legacy, rejects, window, identity, is_prompt } = self;
         let streams = if *is_aggregated { "one stream" } else { "a stream per type" };
         write!(f, "{protocol:?}, {streams}, window {window}, node {{{node}}}, rejects {rejects:?}")?;
+        write!(f, ", id {identity:?}{}", if *is_prompt { ", answers at once" } else { "" })?;
         if *is_legacy { f.write_str(", legacy wildcard") } else { Ok(()) }
     }
 }
@@ -531,6 +544,7 @@ impl fmt::Display for Action {
             Self::Deliver { client, kind, count } => write!(f, "server reads {count} of c{client} {kind}"),
             Self::Take { client, kind, count } => write!(f, "c{client} reads {count} of {kind}"),
             Self::Exchange { client } => write!(f, "c{client} and server exchange all"),
+            Self::Silence { client } => write!(f, "c{client} falls silent"),
             Self::Reconnect { client, kind, replica } => {
                 write!(f, "c{client} reconnects {kind} to replica {replica}")
             }

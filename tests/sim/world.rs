@@ -14,7 +14,7 @@ use crate::content::{Kind, Source};
 use crate::invariant::{self, Violation};
 use crate::liar::name_at_liar;
 use crate::relay::Relay;
-use crate::script::{Action, Home, Script, Step};
+use crate::script::{Action, Home, Identity, Profile, Script, Step};
 use crate::trace::Trace;
 use crate::wire::Received;
 
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) are_liars_honest: bool,
     pub(crate) truth: Arc<Cache>,
     /// The streams of one client at one replica (S33).
-    pub(crate) groups: BTreeMap<(usize, usize), ClientGroup>,
+    pub(crate) groups: BTreeMap<GroupKey, ClientGroup>,
     pub(crate) trace: Trace,
     /// What was sent to which client, since somebody began to look.
     pub(crate) sent: Vec<(usize, Received)>,
@@ -74,7 +74,21 @@ impl World {
     pub(crate) fn step(&mut self, step: &Step) -> Result<(), Violation> {
         self.trace.note(self.now, || step.to_string());
         self.act(&step.action)?;
-        if step.serves { self.serve_all() } else { Ok(()) }
+        if step.serves {
+            self.serve_all()?;
+        }
+        self.attend()
+    }
+
+    /// Clients that answer at once do so.
+    pub(crate) fn attend(&mut self) -> Result<(), Violation> {
+        for at in 0..self.clients.len() {
+            if self.clients[at].profile.is_prompt {
+                self.exchange(at)?;
+                invariant::prompt::check(self, at)?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn act(&mut self, action: &Action) -> Result<(), Violation> {
@@ -92,6 +106,8 @@ impl World {
                 self.crash(*replica);
                 self.cut_streams_of(Home::Replica(*replica))?;
             }
+            Action::Reconnect { client, .. } | Action::Ask { client, .. }
+                if self.clients[*client].is_silent => {}
             Action::Ask { client, kind, asked } => {
                 if self.clients[*client].has_to_catch_up(*kind, asked) {
                     self.exchange(*client)?;
@@ -114,6 +130,7 @@ impl World {
                 }
             }
             Action::Exchange { client } => self.exchange(*client)?,
+            Action::Silence { client } => self.clients[*client].is_silent = true,
             Action::Reconnect { client, kind, replica } => self.connect(*client, *kind, *replica),
             Action::Pass { time } => self.pass(*time)?,
             Action::Agent { agent, deed } => self.act_agent(*agent, deed)?,
@@ -158,7 +175,7 @@ impl World {
             let broken: Vec<_> = broken.map(|(slot, _)| *slot).collect();
             broken.into_iter().for_each(|slot| client.disconnect(slot));
         }
-        self.groups.retain(|(_, of), _| *of != replica);
+        self.groups.retain(|key, _| key.replica != replica);
         let crashed = &mut self.replicas[replica];
         crashed.lost.push(Arc::downgrade(&crashed.cache));
         crashed.cache = cache;
@@ -174,7 +191,7 @@ impl World {
         let client = &mut self.clients[at];
         let slot = client.slot(kind);
         client.disconnect(slot);
-        let group = self.groups.entry((at, replica)).or_default();
+        let group = group_of(&client.profile, at, replica).map(|key| &*self.groups.entry(key).or_default());
         let cache = &self.replicas[replica].cache;
         let mut connection = Connection::new(&client.profile, slot, replica, cache, group, self.now);
         connection.is_relayed = replica >= self.origins;
@@ -190,6 +207,9 @@ impl World {
     /// The server reads a request.
     fn deliver(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
         let (now, client) = (self.now, &mut self.clients[at]);
+        if client.is_silent {
+            return Ok(());
+        }
         let (slot, node) = (client.slot(kind), client.profile.node.clone());
         let Some(connection) = client.connections.get_mut(&slot) else { return Ok(()) };
         let Some(request) = connection.requests.front() else { return Ok(()) };
@@ -202,6 +222,9 @@ impl World {
     /// A client reads a response, and answers it.
     fn take(&mut self, at: usize, kind: Kind) -> Result<(), Violation> {
         let client = &mut self.clients[at];
+        if client.is_silent {
+            return Ok(());
+        }
         let Some(replica) = client.connection(kind).map(|connection| connection.replica) else {
             return Ok(());
         };
@@ -218,6 +241,9 @@ impl World {
 
     /// All that is under way between a client and its servers arrives.
     fn exchange(&mut self, at: usize) -> Result<(), Violation> {
+        if self.clients[at].is_silent {
+            return Ok(());
+        }
         for _ in 0..EXCHANGES {
             let slots: Vec<_> = self.clients[at].connections.keys().copied().collect();
             let mut is_quiet = true;
@@ -298,11 +324,37 @@ impl World {
         self.trace.note(self.now, || format!("  replica {on} to c{at}: {received}"));
         self.trace.stats.count_response(&received);
         if received.kind == Kind::Cluster && !received.resources.is_empty() {
-            self.clients[at].connections.values_mut().for_each(Connection::on_clusters_sent);
+            let profile = self.clients[at].profile.clone();
+            let key = group_of(&profile, at, on);
+            for (other, client) in self.clients.iter_mut().enumerate() {
+                let is_grouped = key.is_some() && group_of(&client.profile, other, on) == key;
+                if is_grouped || (other == at && profile.is_aggregated) {
+                    client.connections.values_mut().for_each(Connection::on_clusters_sent);
+                }
+            }
         }
         self.sent.push((at, received));
         Ok(true)
     }
+}
+
+/// What makes streams one client's: the replica, the connection, and the node id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GroupKey {
+    replica: usize,
+    connection: usize,
+    id: usize,
+}
+
+/// Whose stream it is, as a server decides it (S33b): aggregated streams, and those of nodes without an id (G6), stay alone.
+fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
+    let (connection, id) = match profile.identity {
+        Identity::Own => (at, at),
+        Identity::Twin { of, shares_connection: true } => (of, of),
+        Identity::Twin { of, shares_connection: false } => (at, of),
+        Identity::Nobody => return None,
+    };
+    Some(GroupKey { replica, connection, id }).filter(|_| !profile.is_aggregated)
 }
 
 impl Replica {

@@ -4,6 +4,7 @@
 use super::{Sent, Violation};
 use crate::exceptions;
 use crate::known::Held;
+use crate::script::Protocol;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
@@ -22,8 +23,10 @@ fn is_excused(sent: &Sent<'_>) -> bool {
 
 fn has_news(sent: &Sent<'_>) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
-    // Known: what a client brought to a proxy that did not know yet what there is comes again (D21).
-    let is_untold = |held: &Held| sent.is_relayed && !held.is_of_this_stream();
+    // Known: what a client brought to a proxy that did not know yet what there is comes again (D21). S32: in SotW nobody says
+    // what it brings, so what comes to a replica that lags is new to the client for all that is known there.
+    let is_untold =
+        |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
     let is_new = |held: Option<&Held>, now: &Held| {
         held.is_none_or(|held| held.content != now.content || is_untold(held))
     };
