@@ -84,7 +84,7 @@ impl Progress {
         })
     }
 
-    /// Whether what the client gets of the name overlaps this.
+    /// Whether what else the client gets of the name overlaps this. What came back meets only itself.
     fn meets_others(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let (Some(constraints), Some(variants)) =
             (&handle.constraints, snapshot.get(&self.type_url, &handle.name))
@@ -93,8 +93,9 @@ impl Progress {
         };
         let chosen = self.chosen(&handle.name, snapshot);
         let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
+        let is_other = |met: &&Arc<Variant>| self.handle(met) != *handle;
         // What is too complex to judge was judged when it was taken.
-        variants.meeting(constraints).is_ok_and(|met| met.iter().any(is_chosen))
+        variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
     }
 
     /// S33: removals of a type that others refer to wait; on demand all do.
@@ -123,7 +124,7 @@ impl Progress {
         grace: Duration,
         snapshot: &Snapshot,
     ) -> Option<Duration> {
-        let known = self.gone.iter().filter(|(handle, _)| self.is_known_gone(handle, snapshot));
+        let known = self.gone.iter().filter(|(handle, _)| self.is_over(handle, snapshot));
         known.filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
     }
 
@@ -140,7 +141,7 @@ impl Progress {
     ) -> Vec<Handle> {
         let is_due = |(handle, gone): &(&Handle, &Gone)| {
             gone.release_at(&handle.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_known_gone(handle, snapshot)
+                && self.is_over(handle, snapshot)
         };
         let due = self.gone.iter().filter(is_due);
         let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();

@@ -395,8 +395,7 @@ impl Progress {
         // T35: what it had is told by its constraints, and another locator's variant is left alone.
         let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
         // What others of its locators have, too, goes when nobody has anything in its place.
-        let own =
-            held.iter().filter(|handle| handle.matches(parameters) && self.is_known_gone(handle, snapshot));
+        let own = held.iter().filter(|handle| handle.matches(parameters) && self.is_over(handle, snapshot));
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|handle| self.told(handle));

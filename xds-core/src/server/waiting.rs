@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::failure::Failure;
 use super::handle::Handle;
 use super::order::Gate;
-use super::progress::Progress;
+use super::progress::{Progress, is_sent};
 use super::types::{Owed, TypeState, Types};
 use crate::cache::{Answer, Snapshot};
 use crate::code::Code;
@@ -19,6 +19,7 @@ use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
+use crate::variants::Variant;
 use crate::xdstp;
 
 /// Since when a locator waits, and whether the client was told.
@@ -180,6 +181,19 @@ impl Progress {
             Some(found) => self.handle(found) != *handle,
             None => self.is_answered_for(&handle.name, params, snapshot),
         })
+    }
+
+    /// Whether a client can be told that something is gone. T31: not before it was sent what its locators get in its place, which
+    /// may have to wait for other types (S33).
+    pub(super) fn is_over(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
+        let variants = snapshot.get(&self.type_url, &handle.name);
+        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+        let is_unsent =
+            |found: &Arc<Variant>| found.changed_at > self.cursor() && !is_sent(&self.ahead, found);
+        let awaits = |params: &Parameters| {
+            variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
+        };
+        self.is_known_gone(handle, snapshot) && !holders.any(awaits)
     }
 
     /// T36: where others may get something of the name, an error says for whom it is.

@@ -295,6 +295,25 @@ fn t35_what_a_client_brought_is_not_gone_while_another_of_its_locators_is_unknow
     assert_eq!(client.sent(), "n1 X -r[env=a] !r[env=b](14)");
 }
 
+/// Found by the simulator: an answer told the client that what it brought is gone, when what is there for it waited for the
+/// endpoints.
+#[test]
+fn t31_what_a_client_brought_is_not_gone_while_what_takes_its_place_waits() {
+    let cache = Cache::on_demand();
+    commit(&cache, "EDS e=1");
+    let mut client = Delta::new(&cache);
+    client.ask_with("LDS", "c?env=a d?env=a", "", &[("d", &version("LDS", "d", "1"))]);
+    assert_eq!(client.sent(), "");
+    client.ask("EDS", "e");
+    assert_eq!(client.sent(), "n1 EDS e=1");
+    commit(&cache, "LDS d[env=a]=1");
+    client.pass(Duration::from_secs(11));
+    assert_eq!(client.sent(), "n2 LDS !\"c\"(14)");
+    client.ack("LDS", "2");
+    client.ack("EDS", "1");
+    assert_eq!(client.sent(), "n3 LDS d[env=a]=1 -d[]");
+}
+
 /// Both have one variant, and it left the cache; one of them is known to have nothing in its place.
 #[test]
 fn t43_what_two_locators_of_a_stream_share_stays_until_both_are_answered() {
@@ -358,4 +377,23 @@ fn t43_what_one_locator_has_another_variant_for_goes_when_the_other_is_answered(
     client.ack("LDS", "2");
     commit(&cache, "LDS !a?ver=1");
     assert_eq!(client.sent(), "n3 LDS -a[ver!=9]");
+}
+
+/// Found by the simulator: the new content was held to overlap what had left, and the client was never sent anything again.
+#[test]
+fn c4b_what_left_and_comes_back_with_other_content_is_sent_in_a_full_state() {
+    for is_accepted in [true, false] {
+        let cache = Cache::on_demand();
+        commit(&cache, "LDS b[env=a]=1");
+        let mut client = sotw(&cache, "LDS", "b?env=a");
+        assert_eq!(client.sent(), "n1 LDS b[env=a]=1");
+        match is_accepted {
+            true => client.ack("LDS", "1"),
+            false => client.nack("LDS", "1"),
+        };
+        commit(&cache, "LDS -b[env=a]");
+        assert_eq!(client.sent(), "", "nobody knows that it is gone");
+        commit(&cache, "LDS b[env=a]=2");
+        assert_eq!(client.sent(), "n2 LDS b[env=a]=2");
+    }
 }
