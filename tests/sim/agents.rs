@@ -98,7 +98,7 @@ impl World {
             let profile = &self.agents[at].profile;
             let (protocol, window) = (profile.protocols[server], profile.window);
             let link = match self.server_cache(at, server) {
-                Some(cache) => Link::new(protocol, window, &cache, self.now),
+                Some(cache) => Link::new(&format!("a{at}"), (protocol, window), &cache, self.now),
                 None => Link::to_liar(protocol, self.now),
             };
             self.trace.note(self.now, || format!("  a{at} connects to s{server}"));
@@ -163,9 +163,8 @@ impl World {
     pub(crate) fn serve_agent(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_sent = false;
         for server in 0..self.agents[at].links.len() {
-            let Some(cache) = self.server_cache(at, server) else { continue };
             let Some(link) = &mut self.agents[at].links[server] else { continue };
-            if let Some(frame) = link.serve(self.now, &cache.snapshot())? {
+            if let Some(frame) = link.serve(self.now)? {
                 self.trace.stats.responses += 1;
                 let protocol = link.protocol();
                 self.trace.note(self.now, || {

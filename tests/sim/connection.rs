@@ -11,7 +11,7 @@ use xds_core::server::{
     ClientGroup, DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig,
 };
 use xds_core::subscription::Asked as List;
-use xds_core::{Cache, Nonce, Parameters, Snapshot, Watch};
+use xds_core::{Cache, ClientName, Nonce, Parameters, Snapshot, Watch};
 
 use crate::content::Kind;
 use crate::invariant::{self, Violation};
@@ -102,7 +102,7 @@ pub(crate) struct Seen {
 
 impl Connection {
     pub(crate) fn new(
-        profile: &Profile,
+        (profile, name): (&Profile, &str),
         kind: Option<Kind>,
         replica: usize,
         cache: &Arc<Cache>,
@@ -111,6 +111,7 @@ impl Connection {
     ) -> Self {
         let service = kind.map_or(Service::Aggregated, |kind| Service::Single(kind.url().into()));
         let watch = cache.watch();
+        watch.name_client(ClientName { id: name.into(), cluster: "".into() });
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
         let mut machine = match profile.protocol {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, service, config)),
@@ -165,13 +166,22 @@ impl Connection {
         result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
     }
 
+    /// The state of the replica that the stream may see, which is an older one while others try something, and all up to it.
+    pub(crate) fn seen_of<'h>(&self, history: &'h [Arc<Snapshot>]) -> (Arc<Snapshot>, &'h [Arc<Snapshot>]) {
+        let seen = self.watch.read(std::ptr::from_ref);
+        let at = history.iter().rposition(|state| std::ptr::eq(Arc::as_ptr(state), seen));
+        let at = at.expect("each state that is seen is remembered");
+        (Arc::clone(&history[at]), &history[..=at])
+    }
+
     /// Sends one response if there is one and room for it.
     pub(crate) fn serve(
         &mut self,
         now: Duration,
-        snapshot: &Snapshot,
         history: &[Arc<Snapshot>],
     ) -> Result<Option<Received>, Violation> {
+        let (snapshot, history) = self.seen_of(history);
+        let snapshot = &*snapshot;
         let now = now.saturating_sub(self.started);
         self.is_due |= self.is_woken() || self.until.is_some_and(|until| until <= now);
         if !self.is_due || self.responses.len() >= self.window {

@@ -1,6 +1,7 @@
 //! Known: what a client is told once too often, which is harmless, and what our own client does not do yet. Delete a
 //! function with its cause: what then fails to compile is where it was excused.
 
+use xds_core::Parameters;
 use xds_core::client::View;
 
 use crate::agent::{Event, Turn, is_same};
@@ -8,7 +9,7 @@ use crate::connection::Envelope;
 use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
-use crate::relay::is_of_liar;
+use crate::relay::{Relay, is_of_liar};
 use crate::script::Protocol;
 use crate::world::World;
 
@@ -44,8 +45,10 @@ pub(crate) fn is_other_outage(turn: &Turn<'_>) -> bool {
 pub(crate) fn is_split_switch(envelope: &Envelope, known: &Known, name: &str) -> bool {
     let received = &envelope.received;
     let brings = received.resources.iter().any(|item| item.name == name);
-    // T35: one that is known to be absent is told by the bare name, beside the error for one that is not known (seed 2187).
-    let removes = received.removed.iter().any(|gone| gone == name);
+    // T35: one that is known to be absent is told by the bare name (seed 2187), or for its parameters alone (seed 675), beside
+    // the error for one that is not known.
+    let variants = received.removed_variants.iter().map(|(gone, _)| gone);
+    let removes = received.removed.iter().chain(variants).any(|gone| gone == name);
     let is_unknown = received.errors.iter().any(|(of, _)| of == name);
     (brings || (removes && is_unknown)) && known.locators(name).len() > 1
 }
@@ -61,4 +64,11 @@ pub(crate) fn is_kept_for_routes(world: &World, replica: usize, kind: Kind) -> b
     matches!(kind, Kind::Cluster | Kind::Endpoints)
         && chain
             .any(|relay| relay.profile.protocol == Protocol::Sotw && relay.asked_since.keys().any(is_gone))
+}
+
+/// T35, T45: a response that waits for those who try it says of a name that there is nothing (T30). What the proxy asked for
+/// meanwhile, with other parameters, counts as answered by that, until its own answer is there (seeds 693, 1497, 1581).
+pub(crate) fn is_overtaken(chain: &[&Relay], kind: Kind, name: &str, params: &Parameters) -> bool {
+    let locator = (kind.url().to_owned(), name.to_owned(), params.clone());
+    chain.iter().any(|relay| relay.overtaken.contains(&locator))
 }

@@ -21,6 +21,7 @@ pub(crate) mod settled;
 pub(crate) mod switch;
 pub(crate) mod timers;
 pub(crate) mod told;
+pub(crate) mod trials;
 
 use std::sync::Arc;
 

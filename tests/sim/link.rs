@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use xds_core::server::{DeltaStream, Next, Service, SotwStream, StreamConfig};
-use xds_core::{Cache, Parameters, Snapshot, Watch};
+use xds_core::{Cache, ClientName, Parameters, Watch};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
 };
@@ -51,8 +51,14 @@ struct Served {
 
 impl Link {
     /// A stream to a server that serves a cache.
-    pub(crate) fn new(protocol: Protocol, window: usize, cache: &Arc<Cache>, now: Duration) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        (protocol, window): (Protocol, usize),
+        cache: &Arc<Cache>,
+        now: Duration,
+    ) -> Self {
         let watch = cache.watch();
+        watch.name_client(ClientName { id: name.into(), cluster: "".into() });
         let (of_machine, config) = (Arc::clone(&watch), StreamConfig::default());
         let mut machine = match protocol {
             Protocol::Sotw => Machine::Sotw(SotwStream::new(of_machine, Service::Aggregated, config)),
@@ -150,14 +156,14 @@ impl Link {
     }
 
     /// The server sends one response if it has one, and room for it.
-    pub(crate) fn serve(&mut self, now: Duration, snapshot: &Snapshot) -> Result<Option<Bytes>, Violation> {
+    pub(crate) fn serve(&mut self, now: Duration) -> Result<Option<Bytes>, Violation> {
         let Some(served) = &mut self.served else { return Ok(None) };
         let now = now.saturating_sub(self.opened);
         served.is_due |= served.is_woken() || served.until.is_some_and(|until| until <= now);
         if !served.is_due || self.responses.len() >= served.window {
             return Ok(None);
         }
-        match served.machine.next(now, snapshot) {
+        match served.watch.read(|snapshot| served.machine.next(now, snapshot)) {
             Next::Wait { until } => {
                 (served.is_due, served.until) = (false, until);
                 Ok(None)

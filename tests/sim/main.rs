@@ -11,6 +11,7 @@
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
 //! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world, some of them lied to |
 //! | `disk` | the file of a proxy, on a disk that may be full or damage it |
+//! | `trying` | responses that a few clients of a proxy try first |
 //! | `exceptions` | known defects that are excused |
 //! | `heal` | what comes after the last step |
 //! | `invariant/` | what must hold, one file each |
@@ -36,6 +37,7 @@ mod relays;
 mod run;
 mod script;
 mod trace;
+mod trying;
 mod wire;
 mod world;
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, ServerConfig};
+use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, Reason, Rejection, ServerConfig};
 use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
-use xds_core::{Cache, Code, VariantId};
+use xds_core::{Cache, Code, Snapshot, VariantId};
 
 use crate::agent::Access;
 use crate::disk::Disk;
@@ -17,6 +18,7 @@ use crate::liar::{AUTHORITY, lie_to_proxy, shared_lie};
 use crate::link::{Link, Locator};
 use crate::random::Random;
 use crate::script::{Liar, Protocol, RelayProfile, Relaying};
+use crate::trying::{Refused, Trying, contents};
 
 pub(crate) struct Relay {
     pub(crate) profile: RelayProfile,
@@ -37,6 +39,14 @@ pub(crate) struct Relay {
     pub(crate) disk: Option<Disk>,
     /// It was lied to: what it has need not be true.
     pub(crate) is_deceived: bool,
+    /// What some of its clients try.
+    pub(crate) trying: Option<Trying>,
+    /// What is not tried again.
+    pub(crate) refused: Refused,
+    /// What it asked for while a response waited that says that there is nothing of the name.
+    pub(crate) overtaken: BTreeSet<Locator>,
+    /// All that was ever rejected by those who tried it.
+    pub(crate) ever_refused: Refused,
     /// Makes the jitter of each failure another one.
     failures: u32,
 }
@@ -51,7 +61,8 @@ pub(crate) struct Upstream {
 
 impl Relay {
     pub(crate) fn new(profile: RelayProfile) -> Self {
-        let config = ProxyConfig { sharing: profile.sharing, ..ProxyConfig::default() };
+        let config =
+            ProxyConfig { sharing: profile.sharing, canaries: profile.canaries, ..ProxyConfig::default() };
         Self {
             disk: (profile.relaying == Relaying::Restored).then(Disk::empty),
             profile,
@@ -64,6 +75,10 @@ impl Relay {
             ever_wanted: BTreeSet::new(),
             restored: BTreeSet::new(),
             is_deceived: false,
+            trying: None,
+            refused: Refused::new(),
+            overtaken: BTreeSet::new(),
+            ever_refused: Refused::new(),
             failures: 0,
         }
     }
@@ -167,6 +182,9 @@ impl Relay {
                 if upstream.client.is_wanted(server) {
                     continue;
                 }
+                if self.trying.take_if(|trying| trying.is_of(&route, server)).is_some() {
+                    self.proxy.abandon(&upstream.client);
+                }
                 let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
                 if upstream.links[server].take().is_some() || was_connecting {
                     upstream.client.on_left(now, server);
@@ -186,6 +204,10 @@ impl Relay {
             self.tell(now, &route, &outcome);
         }
         self.driven = now;
+        if let Some(trying) = self.trying.as_ref().filter(|trying| trying.until <= now) {
+            let (route, server) = (trying.route.clone(), trying.server);
+            self.take(now, &route, server)?;
+        }
         if let Some(due) = self.proxy.next_deadline().filter(|due| *due <= now) {
             return Err(Violation::new("timers", format!("a proxy does not do what was due at {due:?}")));
         }
@@ -234,6 +256,11 @@ impl Relay {
 
     fn cut_stream(&mut self, now: Duration, route: &Route, server: usize) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
+        // As a driver does: it reads on when that is over.
+        if let Some(trying) = self.trying.as_mut().filter(|trying| trying.is_of(route, server)) {
+            trying.is_lost = true;
+            return;
+        }
         let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
         if upstream.links[server].take().is_none() && !was_connecting {
             return;
@@ -274,8 +301,37 @@ impl Relay {
     /// Reads a response, if there is one.
     pub(crate) fn take(&mut self, now: Duration, route: &Route, server: usize) -> Result<bool, Violation> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return Ok(false) };
-        let frame = upstream.links[server].as_mut().and_then(|link| link.responses.pop_front());
-        let Some(frame) = frame else { return Ok(false) };
+        let tried = match &self.trying {
+            Some(trying) if trying.is_of(route, server) => {
+                let Some(results) = trying.results(now) else { return Ok(false) };
+                let refused = trying.refused(&results);
+                let told = upstream.links[server].iter().flat_map(|link| link.told.keys());
+                self.overtaken.extend(trying.overtaken(told));
+                self.ever_refused.extend(refused.clone());
+                self.refused.extend(refused);
+                self.proxy.conclude(&mut upstream.client, &results);
+                self.trying.take()
+            }
+            Some(_) | None => None,
+        };
+        let frame = match &tried {
+            Some(trying) => trying.frame.clone(),
+            None => {
+                let frame = upstream.links[server].as_mut().and_then(|link| link.responses.pop_front());
+                let Some(frame) = frame else { return Ok(false) };
+                let before = self.proxy.cache().snapshot();
+                if let Some(delivery) = self.proxy.try_first(route, &upstream.client, server, &frame) {
+                    let snapshots = (before, &*self.proxy.cache().snapshot());
+                    let until = now + ProxyConfig::default().canary_timeout;
+                    let told = upstream.links[server].iter().flat_map(|link| link.told.keys().cloned());
+                    let asked = told.collect();
+                    let trying = Trying::new((route, server), frame, delivery, until, asked, snapshots);
+                    self.trying = Some(trying);
+                    return Ok(true);
+                }
+                frame
+            }
+        };
         let held = invariant::honest::Proxied::of(self.proxy.cache(), server);
         let upstream = self.upstreams.get_mut(route).expect("it was just there");
         let outcome = match upstream.client.on_response(now, server, &frame) {
@@ -287,7 +343,8 @@ impl Relay {
             }
             Err(error) => return Err(Violation::new("form", error.to_string())),
         };
-        let judged = outcome.response.as_ref().filter(|judged| !judged.rejections.is_empty());
+        let is_own = |rejection: &Rejection| !matches!(rejection.reason, Reason::Refused(_));
+        let judged = outcome.response.as_ref().filter(|judged| judged.rejections.iter().any(is_own));
         let is_liar = server == LIAR || self.profile.liar == Some(Liar::Upstream);
         if let Some(judged) = judged.filter(|_| !is_liar) {
             let what = format!("T45: a proxy rejects {:?}", judged.rejections);
@@ -295,6 +352,9 @@ impl Relay {
         }
         self.tell(now, route, &outcome);
         held.check(self.proxy.cache())?;
+        if tried.is_some_and(|trying| trying.is_lost) {
+            self.cut_stream(now, route, server);
+        }
         Ok(true)
     }
 
@@ -336,14 +396,33 @@ impl Relay {
             let connects = (0..client.servers()).filter_map(|server| client.connect_at(server));
             connects.chain(client.next_deadline())
         });
-        of_clients.chain(self.proxy.next_deadline()).min()
+        let of_trial = self.trying.as_ref().map(|trying| trying.until);
+        of_clients.chain(self.proxy.next_deadline()).chain(of_trial).min()
     }
 
+    /// Whether nothing is under way, but for what waits for those who try something.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.links().all(Link::is_at_rest) && self.proxy.to_settle().is_empty()
+        let waits =
+            |route: &Route, server| self.trying.as_ref().is_some_and(|trying| trying.is_of(route, server));
+        let mut links = self.upstreams.iter().flat_map(|(route, upstream)| {
+            let links = upstream.links.iter().enumerate();
+            links.filter_map(move |(server, link)| Some((route, server, link.as_ref()?)))
+        });
+        let are_at_rest = links.all(|(route, server, link)| {
+            link.requests.is_empty() && (link.responses.is_empty() || waits(route, server))
+        });
+        are_at_rest && self.proxy.to_settle().is_empty()
     }
 
-    pub(crate) fn cache(&self) -> &std::sync::Arc<Cache> {
+    /// What was rejected may be sent again once something else was there.
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot) {
+        if self.trying.is_none() && !self.refused.is_empty() {
+            let there = contents(snapshot);
+            self.refused.retain(|variation, refusal| there.get(variation) == refusal.had.as_ref());
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
         self.proxy.cache()
     }
 }
@@ -407,7 +486,7 @@ impl fmt::Display for RelayDeed {
 
 impl fmt::Display for RelayProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { home, protocol, window, sharing, relaying, policy, liar } = self;
+        let Self { home, protocol, window, sharing, relaying, policy, liar, canaries } = self;
         let lies = match liar {
             None => "",
             Some(Liar::Upstream) => ", lied to",
@@ -416,7 +495,7 @@ impl fmt::Display for RelayProfile {
         let disk = if *relaying == Relaying::Restored { ", with a disk" } else { "" };
         write!(
             f,
-            "asks replica {home} by {protocol:?}, window {window}, sharing {sharing:?}{disk}{lies}, {policy:?}"
+            "asks replica {home} by {protocol:?}, window {window}, sharing {sharing:?}{disk}{lies}, canaries {canaries}, {policy:?}"
         )
     }
 }

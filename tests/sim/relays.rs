@@ -89,6 +89,7 @@ impl World {
         let replica = self.relayed(at);
         let replica = &mut self.replicas[replica];
         let snapshot = replica.cache.snapshot();
+        self.relays[at].follow(&snapshot);
         if !replica.history.last().is_some_and(|last| Arc::ptr_eq(last, &snapshot)) {
             replica.history.push(snapshot);
         }
@@ -103,8 +104,9 @@ impl World {
             let Some((route, server)) = route else { return Ok(()) };
             let profile = &self.relays[at].profile;
             let (protocol, window) = (profile.protocol, profile.window);
+            let name = format!("p{}", self.relayed(at));
             let link = match self.upstream_cache(at, server) {
-                Some(cache) => Link::new(protocol, window, cache, self.now),
+                Some(cache) => Link::new(&name, (protocol, window), cache, self.now),
                 None => Link::to_liar(protocol, self.now),
             };
             let name = self.relayed(at);
@@ -155,6 +157,7 @@ impl World {
 
     fn take_from_upstream(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_taken = false;
+        self.remember(at);
         for (route, server) in self.relays[at].streams() {
             if self.relays[at].take(self.now, &route, server)? {
                 let name = self.relayed(at);
@@ -171,12 +174,9 @@ impl World {
         let name = self.relayed(at);
         let mut has_sent = false;
         for (route, server) in self.relays[at].streams() {
-            let Some(snapshot) = self.upstream_cache(at, server).map(|cache| cache.snapshot()) else {
-                continue;
-            };
             let upstream = self.relays[at].upstreams.get_mut(&route);
             let Some(link) = upstream.and_then(|upstream| upstream.links[server].as_mut()) else { continue };
-            if let Some(frame) = link.serve(self.now, &snapshot)? {
+            if let Some(frame) = link.serve(self.now)? {
                 self.trace.stats.responses += 1;
                 let protocol = link.protocol();
                 self.trace

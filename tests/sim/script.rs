@@ -233,6 +233,7 @@ impl Script {
         // Of their own, too.
         let mut of_lies = Random::new((!seed).rotate_left(32));
         relays.iter_mut().for_each(|relay| relay.liar = relayed::liar(&mut of_lies));
+        relayed::canaries(seed, &mut relays);
         let has_authority = relays.iter().any(|relay| relay.liar == Some(Liar::OfAuthority));
         let servers = if relays.is_empty() { replicas } else { relays.len() };
         let mut clients: Vec<_> = (0..1 + random.below(3)).map(|_| Profile::random(&mut random)).collect();

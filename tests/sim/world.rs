@@ -193,7 +193,8 @@ impl World {
         client.disconnect(slot);
         let group = group_of(&client.profile, at, replica).map(|key| &*self.groups.entry(key).or_default());
         let cache = &self.replicas[replica].cache;
-        let mut connection = Connection::new(&client.profile, slot, replica, cache, group, self.now);
+        let mut connection =
+            Connection::new((&client.profile, &format!("c{at}")), slot, replica, cache, group, self.now);
         connection.is_relayed = replica >= self.origins;
         client.connections.insert(slot, connection);
         let mut kinds = client.kinds_on(slot);
@@ -215,7 +216,8 @@ impl World {
         let Some(request) = connection.requests.front() else { return Ok(()) };
         self.trace.note(now, || format!("  c{at} to replica {}: {request}", connection.replica));
         self.trace.stats.requests += 1;
-        let read_at = self.replicas[connection.replica].history.len() - 1;
+        let (_, history) = connection.seen_of(&self.replicas[connection.replica].history);
+        let read_at = history.len() - 1;
         connection.read(now, &node, read_at)
     }
 
@@ -316,8 +318,7 @@ impl World {
         let connection =
             self.clients[at].connections.get_mut(&slot).expect("the slot is one of the client's");
         let replica = &self.replicas[connection.replica];
-        let snapshot = replica.cache.snapshot();
-        let Some(received) = connection.serve(self.now, &snapshot, &replica.history)? else {
+        let Some(received) = connection.serve(self.now, &replica.history)? else {
             return Ok(false);
         };
         let on = connection.replica;
@@ -332,6 +333,9 @@ impl World {
                     client.connections.values_mut().for_each(Connection::on_clusters_sent);
                 }
             }
+        }
+        if let Some(relay) = on.checked_sub(self.origins) {
+            invariant::trials::check(self, relay, &format!("c{at}"), &received)?;
         }
         self.sent.push((at, received));
         Ok(true)

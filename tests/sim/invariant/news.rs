@@ -1,7 +1,10 @@
 //! A response says something that the client was not told, or answers something that it asked for; so a NACK, and content
 //! that was rejected, never cause one (S6, S7, D8, D12).
 
+use xds_core::Snapshot;
+
 use super::{Sent, Violation};
+use crate::content::selected;
 use crate::exceptions;
 use crate::known::Held;
 use crate::script::Protocol;
@@ -27,10 +30,18 @@ fn has_news(sent: &Sent<'_>) -> bool {
     // what it brings, so what comes to a replica that lags is new to the client for all that is known there.
     let is_untold =
         |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
-    let is_new = |held: Option<&Held>, now: &Held| {
-        held.is_none_or(|held| held.content != now.content || is_untold(held))
+    // What was tried and taken back, as the stream that brought it ended, is new when it comes again.
+    let has_left = |name: &str, held: &Held| {
+        let is_there = |snapshot: &Snapshot| {
+            let mut locators = after.locators(name).into_iter();
+            locators.any(|params| selected(snapshot, sent.kind(), name, &params).is_some())
+        };
+        sent.is_relayed && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
     };
-    let changes = after.held.iter().any(|(key, now)| is_new(before.held.get(key), now));
+    let is_new = |name: &str, held: Option<&Held>, now: &Held| {
+        held.is_none_or(|held| held.content != now.content || is_untold(held) || has_left(name, held))
+    };
+    let changes = after.held.iter().any(|(key, now)| is_new(&key.0, before.held.get(key), now));
     let removes =
         before.held.keys().any(|key| !after.held.contains_key(key)) || after.absent != before.absent;
     changes || removes || has_blinked(sent)

@@ -13,7 +13,7 @@ use super::Violation;
 use crate::client::Client;
 use crate::connection::Envelope;
 use crate::content::{Content, Kind, selected};
-use crate::exceptions::{is_beside_wildcard, is_split_switch};
+use crate::exceptions::{is_beside_wildcard, is_overtaken, is_split_switch};
 use crate::known::{Asked, Known};
 use crate::relay::Relay;
 use crate::script::Protocol;
@@ -27,6 +27,8 @@ struct Taken<'a> {
     before: &'a Known,
     after: &'a Known,
     chain: Vec<&'a Relay>,
+    /// What asks each of them on its behalf.
+    below: Vec<String>,
     /// All states of the origin.
     history: &'a [Arc<Snapshot>],
 }
@@ -44,7 +46,11 @@ pub(crate) fn check(
     }
     let Some((before, after)) = before.get(&kind).zip(client.types.get(&kind)) else { return Ok(()) };
     let history = &world.replicas[0].history;
-    let taken = Taken { client, envelope, before, after, chain, history };
+    let proxies = std::iter::successors(Some(replica), |replica| {
+        world.chain_of(*replica).first().map(|relay| relay.profile.home)
+    });
+    let below = std::iter::once(format!("c{at}")).chain(proxies.map(|proxy| format!("p{proxy}"))).collect();
+    let taken = Taken { client, envelope, before, after, chain, below, history };
     // What a proxy on the way was told need not be so.
     let checked = match world.is_honest(replica) {
         true => is_genuine(&taken).and_then(|()| nothing_is_lost(&taken)),
@@ -100,6 +106,8 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
         let mut states = taken.history[since..].iter().filter(|snapshot| snapshot.is_synced());
         if !is_split_switch(envelope, after, &name)
             && !is_silent(taken, &name, &params)
+            && !is_taken_back(taken, &name, &params)
+            && !is_overtaken(&taken.chain, after.kind, &name, &params)
             && states.all(|snapshot| selected(snapshot, after.kind, &name, &params).is_some())
         {
             return Err(format!("T35: the origin always had {name} for {{{params}}} since state {since}"));
@@ -115,6 +123,18 @@ fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     let mut asked = locators.iter().flat_map(|locator| taken.chain.iter().map(move |relay| (relay, locator)));
     asked.any(|(relay, locator)| {
         !relay.profile.policy.resource_timer_is_transient_error && relay.silent.contains(locator)
+    })
+}
+
+/// T45: who tried what another one rejected has what was there before, or nothing; so do all behind a proxy that did.
+fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
+    let tried_by = taken.chain.iter().zip(&taken.below);
+    let mut refused =
+        tried_by.flat_map(|(relay, below)| relay.ever_refused.iter().map(move |it| (it, below)));
+    refused.any(|(((kind, refused, constraints), refusal), below)| {
+        (*kind, refused.as_str()) == (taken.after.kind, name)
+            && constraints.matches(params)
+            && refusal.chosen.contains(below)
     })
 }
 

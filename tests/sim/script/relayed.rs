@@ -21,6 +21,8 @@ pub(crate) struct RelayProfile {
     pub(crate) policy: ErrorPolicy,
     /// Until faults stop.
     pub(crate) liar: Option<Liar>,
+    /// How many clients try what is new before the others are sent it.
+    pub(crate) canaries: usize,
 }
 
 /// Who lies to a proxy.
@@ -52,6 +54,16 @@ pub(crate) fn profiles(random: &mut Random) -> Vec<RelayProfile> {
     (0..1 + random.below(2)).map(|at| RelayProfile::random(random, at)).collect()
 }
 
+/// In every other world with proxies a few clients try first what is new. Only delta tells them from others.
+pub(crate) fn canaries(seed: u64, relays: &mut [RelayProfile]) {
+    if seed % 6 == 3 {
+        for (relay, at) in relays.iter_mut().zip(seed..) {
+            (relay.protocol, relay.liar) = (Protocol::Delta, None);
+            relay.canaries = 1 + (at / 6 % 2) as usize;
+        }
+    }
+}
+
 /// Of most proxies nobody.
 pub(crate) fn liar(random: &mut Random) -> Option<Liar> {
     random.pick(&[None, None, None, Some(Liar::Upstream), Some(Liar::OfAuthority)])
@@ -73,6 +85,7 @@ impl RelayProfile {
                 resource_timer_is_transient_error: protocol == Protocol::Delta && random.chance(60),
             },
             liar: None,
+            canaries: 0,
         }
     }
 }

@@ -1,0 +1,49 @@
+//! What a few clients try nobody else is sent before it was accepted, and what one of them rejected is not sent to anybody
+//! again, until something else came in its place (T45).
+
+use super::Violation;
+use crate::wire::Received;
+use crate::world::World;
+
+/// Checks what a proxy has just sent to a client.
+pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received) -> Result<(), Violation> {
+    let relay = &world.relays[at];
+    for item in &received.resources {
+        // Who asks by name is not told which variant it is.
+        let Some(constraints) = &item.told else { continue };
+        let variation = (received.kind, item.name.clone(), constraints.clone());
+        let is_it = |of: Option<&_>| of == Some(&item.content);
+        if let Some(trying) = &relay.trying {
+            let is_tried = is_it(trying.tried.get(&variation));
+            if is_tried && !trying.chosen().contains(client) {
+                return violation(format!("{client} is sent what others try: {received}"));
+            }
+        }
+        if is_it(relay.refused.get(&variation).map(|refusal| &refusal.content)) {
+            return violation(format!("{client} is sent what was rejected: {received}"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks at rest that all trials ended, for all streams.
+pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
+    for (at, relay) in world.relays.iter().enumerate() {
+        if relay.trying.is_some() {
+            return violation(format!("p{} still tries something", world.relayed(at)));
+        }
+    }
+    for (at, client) in world.clients.iter().enumerate() {
+        for connection in client.connections.values() {
+            let replica = &world.replicas[connection.replica];
+            if connection.seen_of(&replica.history).0.revision() != replica.cache.snapshot().revision() {
+                return violation(format!("c{at} does not see the newest state"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn violation(what: String) -> Result<(), Violation> {
+    Err(Violation::new("trials", what))
+}

@@ -1,0 +1,120 @@
+//! A response that a few clients of a proxy try before the others see it, as a driver waits for them (`--ack canary`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+use xds_core::proxy::Route;
+use xds_core::{Constraints, Delivered, Delivery, Outcome, Snapshot};
+use xds_proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
+
+use crate::content::{Content, Kind};
+use crate::link::Locator;
+
+/// A variant by what a client sees of it.
+pub(crate) type Variation = (Kind, String, Constraints);
+
+/// A response under trial.
+pub(crate) struct Trying {
+    pub(crate) route: Route,
+    pub(crate) server: usize,
+    pub(crate) frame: Bytes,
+    delivery: Delivery,
+    pub(crate) until: Duration,
+    /// What the others see meanwhile.
+    pub(crate) before: Arc<Snapshot>,
+    /// What was asked for on its stream when it came.
+    pub(crate) asked: BTreeSet<Locator>,
+    /// The contents that are tried.
+    pub(crate) tried: BTreeMap<Variation, Content>,
+    /// The stream that brought it broke meanwhile, which nobody sees before it is over.
+    pub(crate) is_lost: bool,
+}
+
+/// What a client rejected that tried it.
+pub(crate) type Refused = BTreeMap<Variation, Refusal>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) content: Content,
+    /// What there was in its place.
+    pub(crate) had: Option<Content>,
+    /// All who tried it.
+    pub(crate) chosen: BTreeSet<String>,
+}
+
+impl Trying {
+    pub(crate) fn new(
+        (route, server): (&Route, usize),
+        frame: Bytes,
+        delivery: Delivery,
+        until: Duration,
+        asked: BTreeSet<Locator>,
+        (before, now): (Arc<Snapshot>, &Snapshot),
+    ) -> Self {
+        let mut tried = contents(now);
+        let had = contents(&before);
+        tried.retain(|variation, content| had.get(variation) != Some(content));
+        Self { route: route.clone(), server, frame, delivery, until, before, asked, tried, is_lost: false }
+    }
+
+    pub(crate) fn is_of(&self, route: &Route, server: usize) -> bool {
+        self.route == *route && self.server == server
+    }
+
+    /// What those say who try it; `None` while some may still say something.
+    pub(crate) fn results(&self, now: Duration) -> Option<Vec<Delivered>> {
+        let settled = pin!(self.delivery.settled());
+        match settled.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(results) => Some(results),
+            Poll::Pending if self.until <= now => Some(self.delivery.results()),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Those who try it.
+    pub(crate) fn chosen(&self) -> BTreeSet<String> {
+        self.delivery.results().into_iter().map(|result| result.client.id.to_string()).collect()
+    }
+
+    /// What was asked for meanwhile of the names that it says do not exist.
+    pub(crate) fn overtaken<'a>(&'a self, told: impl Iterator<Item = &'a Locator>) -> BTreeSet<Locator> {
+        let removed = DeltaDiscoveryResponse::decode(self.frame.clone()).unwrap_or_default();
+        let is_late = |locator: &&Locator| {
+            let is_it = (removed.type_url == locator.0) && removed.removed_resources.contains(&locator.1);
+            is_it && !self.asked.contains(*locator)
+        };
+        told.filter(is_late).cloned().collect()
+    }
+
+    /// What there is to remember of it when it is over.
+    pub(crate) fn refused(&self, results: &[Delivered]) -> Refused {
+        if !results.iter().any(|result| matches!(result.outcome, Outcome::Nacked { .. })) {
+            return Refused::new();
+        }
+        let (had, chosen) = (contents(&self.before), self.chosen());
+        let refusal = |(of, content): (&Variation, &Content)| {
+            let (content, had) = (content.clone(), had.get(of).cloned());
+            (of.clone(), Refusal { content, had, chosen: chosen.clone() })
+        };
+        self.tried.iter().map(refusal).collect()
+    }
+}
+
+/// All that a state of a cache holds.
+pub(crate) fn contents(snapshot: &Snapshot) -> BTreeMap<Variation, Content> {
+    let mut all = BTreeMap::new();
+    for kind in Kind::ALL {
+        let names = snapshot.of_type(&kind.url().into()).into_iter().flat_map(|names| names.iter());
+        for (name, variant) in names.flat_map(|(name, all)| all.iter().map(move |one| (name, one))) {
+            if let Ok(content) = Content::of(kind, variant.payload()) {
+                all.insert((kind, name.to_string(), variant.constraints().clone()), content);
+            }
+        }
+    }
+    all
+}
