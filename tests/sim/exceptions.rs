@@ -9,7 +9,7 @@ use crate::connection::Envelope;
 use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
-use crate::relay::{Relay, is_of_liar};
+use crate::relay::Relay;
 use crate::script::Protocol;
 use crate::world::World;
 
@@ -19,11 +19,6 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
     let mut removed = sent.received.removed.iter().chain(variants);
     sent.received.resources.is_empty() && removed.all(|name| sent.before.removed.contains_key(name))
-}
-
-/// C16: a wildcard of a proxy brings names of other authorities, too, as long as somebody else asks for them by name (seed 18).
-pub(crate) fn is_beside_wildcard(name: &str) -> bool {
-    is_of_liar(name)
 }
 
 /// P4.5: who begins to watch while nobody can be reached hears nothing of that if it makes the client fall back; that the

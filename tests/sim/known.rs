@@ -6,6 +6,7 @@ use std::fmt;
 use xds_core::{Constraints, Parameters};
 
 use crate::content::{Content, Kind};
+use crate::relay::is_of_liar;
 use crate::script::Protocol;
 use crate::wire::{Item, Received};
 
@@ -59,6 +60,11 @@ pub(crate) enum Rejects {
     /// A full state with a bad payload is not used at all, as Envoy does. Elsewhere it uses the rest: nobody sends that
     /// again.
     Whole,
+}
+
+/// Whether it is asked for by this. C16: the wildcard is not for what only proxies have servers for.
+pub(crate) fn stands_for(asked: &Option<String>, name: &str) -> bool {
+    asked.as_deref().map_or_else(|| !is_of_liar(name), |asked| asked == name)
 }
 
 impl Held {
@@ -120,7 +126,7 @@ impl Known {
 
     /// The parameters with which a name is asked for.
     pub(crate) fn locators(&self, name: &str) -> Vec<Parameters> {
-        let asked = self.asked.iter().filter(|(asked, _)| asked.as_deref().is_none_or(|asked| asked == name));
+        let asked = self.asked.iter().filter(|(asked, _)| stands_for(asked, name));
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 

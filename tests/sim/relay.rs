@@ -61,8 +61,14 @@ pub(crate) struct Upstream {
 
 impl Relay {
     pub(crate) fn new(profile: RelayProfile) -> Self {
-        let config =
-            ProxyConfig { sharing: profile.sharing, canaries: profile.canaries, ..ProxyConfig::default() };
+        // C16: the proxies of a chain are configured alike, whichever server of theirs the authority has.
+        let authorities = [AUTHORITY.to_owned()].into();
+        let config = ProxyConfig {
+            sharing: profile.sharing,
+            canaries: profile.canaries,
+            authorities,
+            ..ProxyConfig::default()
+        };
         Self {
             disk: (profile.relaying == Relaying::Restored).then(Disk::empty),
             profile,
@@ -106,6 +112,7 @@ impl Relay {
             };
             let mut config = ClientConfig::new(Bytes::from_static(b"\x0a\x05relay"), server.clone());
             config.default_authority.speaks_locators = true;
+            config.authorities.insert(AUTHORITY.to_owned(), config.default_authority.clone());
             if profile.liar == Some(Liar::OfAuthority) {
                 let of_liar = AuthorityConfig { servers: vec![LIAR], ..config.default_authority.clone() };
                 config.authorities.insert(AUTHORITY.to_owned(), of_liar);
@@ -292,7 +299,9 @@ impl Relay {
         // What was given up during an outage is never said to be.
         let types: BTreeSet<_> = link.told.keys().map(|(of, ..)| of).collect();
         // That of an authority says nothing of the names of another.
-        let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_of_liar(name) == (server == LIAR);
+        let has_liar = self.profile.liar == Some(Liar::OfAuthority);
+        let is_at_liar = |name: &str| has_liar && is_of_liar(name);
+        let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_at_liar(name) == (server == LIAR);
         self.asked_since.retain(|locator, _| link.told.contains_key(locator) || !is_of_link(locator));
         self.tell(now, route, &Outcome::default());
         Ok(true)

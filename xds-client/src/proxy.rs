@@ -265,7 +265,8 @@ impl ProxyBuilder {
     /// See [`StartError`].
     pub fn start(self) -> Result<Proxy, StartError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-        let Self { config, settings, last_good } = self;
+        let Self { mut config, settings, last_good } = self;
+        config.authorities.extend(settings.bootstrap.authorities.keys().cloned());
         let mut machine = Machine::new(config.clone());
         let (mut persist, mut restored, mut file) = (None, Vec::new(), None);
         if let Some((path, secrets)) = last_good {

@@ -11,7 +11,7 @@ use atomic_waker::AtomicWaker;
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::subscription::Locator;
+use crate::subscription::{Apart, Locator};
 use crate::variants::{Variant, Variants};
 
 use commits::CommitLog;
@@ -97,11 +97,18 @@ impl Cache {
     /// (T34).
     #[must_use]
     pub fn on_demand() -> Arc<Self> {
+        Self::on_demand_but(None)
+    }
+
+    /// The same, where no wildcard stands for some names (C16).
+    #[must_use]
+    pub fn on_demand_but(apart: Option<Apart>) -> Arc<Self> {
         let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
-        cache.snapshot.store(Arc::new(Snapshot::on_demand()));
+        let snapshot = Snapshot::on_demand(apart);
         let mut interest = lock(&cache.interest);
-        interest.begin_on_demand(Snapshot::on_demand().revision());
+        interest.begin_on_demand(snapshot.revision());
         drop(interest);
+        cache.snapshot.store(Arc::new(snapshot));
         Arc::new(cache)
     }
 

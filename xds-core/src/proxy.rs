@@ -34,6 +34,7 @@ use std::time::Duration;
 use crate::cache::{Cache, ClientName, Demand, Demanded};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
+use crate::subscription::Apart;
 
 use linger::Idle;
 use name::{Name, Want};
@@ -144,7 +145,7 @@ impl Proxy {
     /// A proxy that nobody asks anything yet.
     #[must_use]
     pub fn new(config: ProxyConfig) -> Self {
-        let cache = Cache::on_demand();
+        let cache = Cache::on_demand_but(Apart::new(config.authorities.clone()));
         let demand = cache.demand().expect("it is on demand");
         Self {
             config,

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 
+pub use apart::Apart;
 pub use name_set::NameSet;
 
+mod apart;
 mod name_set;
 
 /// A name as it is asked for: with the parameters that choose its variant (T2).
@@ -146,6 +148,8 @@ pub enum Selection {
     All,
     /// The resources of these names.
     Names(NameSet),
+    /// Every resource of the type but those apart, and of these the ones of these names.
+    AllBut(Apart, NameSet),
 }
 
 /// The subscription of one stream to one type.
@@ -158,6 +162,8 @@ pub struct Subscription {
     located: BTreeMap<Parameters, Group>,
     legacy: Legacy,
     knows_locators: bool,
+    /// What none of its wildcards stands for.
+    apart: Option<Apart>,
 }
 
 /// What a request added to a subscription, and therefore has to be answered.
@@ -234,8 +240,14 @@ impl Selection {
     pub fn names(&self) -> &[ResourceName] {
         match self {
             Self::All => &[],
-            Self::Names(names) => names.as_slice(),
+            Self::Names(names) | Self::AllBut(_, names) => names.as_slice(),
         }
+    }
+
+    /// Whether it is one of everything, or nearly.
+    #[must_use]
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, Self::All | Self::AllBut(..))
     }
 
     /// Whether it includes a name.
@@ -244,6 +256,15 @@ impl Selection {
         match self {
             Self::All => true,
             Self::Names(names) => names.contains(name),
+            Self::AllBut(apart, names) => names.contains(name) || !apart.has(name),
+        }
+    }
+
+    /// Whether it includes a name that is listed by itself.
+    pub(crate) fn lists(&self, name: &ResourceName) -> bool {
+        match self {
+            Self::All => false,
+            Self::Names(names) | Self::AllBut(_, names) => names.contains(name),
         }
     }
 
@@ -255,7 +276,15 @@ impl Selection {
         if selections.contains(&Self::All) {
             return Self::All;
         }
-        Self::Names(selections.iter().flat_map(Self::names).cloned().collect())
+        let names = selections.iter().flat_map(Self::names).cloned().collect();
+        let apart = selections.iter().find_map(|selection| match selection {
+            Self::AllBut(apart, _) => Some(apart.clone()),
+            Self::All | Self::Names(_) => None,
+        });
+        match apart {
+            Some(apart) => Self::AllBut(apart, names),
+            None => Self::Names(names),
+        }
     }
 
     /// The same selection, made of the strings of an older one where it has them.
@@ -263,7 +292,7 @@ impl Selection {
         match (self, old) {
             (Self::Names(_), Self::Names(old)) => Self::Names(old.edited(added, removed)),
             (Self::Names(_), Self::All) => Self::Names(added.iter().cloned().collect()),
-            (Self::All, _) => Self::All,
+            (new, _) => new,
         }
     }
 }
@@ -273,6 +302,12 @@ impl Subscription {
     #[must_use]
     pub fn new(derived: Parameters) -> Self {
         Self { derived, ..Self::default() }
+    }
+
+    /// The same, whose wildcards do not stand for these names.
+    #[must_use]
+    pub fn without(self, apart: Option<Apart>) -> Self {
+        Self { apart, ..self }
     }
 
     /// SotW: what a request lists is the whole subscription (S14).
@@ -299,7 +334,7 @@ impl Subscription {
         }
         let wildcards_before: BTreeSet<_> = before.wildcards().collect();
         added.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
-        if self.knows_locators && self.is_wildcard() {
+        if (self.knows_locators || self.apart.is_some()) && self.is_wildcard() {
             for (parameters, old) in before.groups() {
                 let now = self.group(parameters, before.is_plain(old));
                 added.left.insert(parameters, old.names.without(now.map_or(&nothing, |now| &now.names)));
@@ -380,7 +415,10 @@ impl Subscription {
 
     /// The parameters with which a name is asked for.
     pub fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Parameters> {
-        let covers = move |group: &Group| self.is_wildcard_group(group) || group.names.contains(name);
+        let mut apart = None;
+        let mut is_apart = move || *apart.get_or_insert_with(|| self.is_apart(name));
+        let mut covers =
+            move |group: &Group| group.names.contains(name) || (self.is_wildcard_group(group) && !is_apart());
         self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
     }
 
@@ -389,17 +427,23 @@ impl Subscription {
         locators.retain(|parameters, names| {
             let plain = Some(&self.plain).filter(|_| *parameters == self.derived);
             let groups: Vec<_> = self.located.get(parameters).into_iter().chain(plain).collect();
-            if groups.iter().any(|group| self.is_wildcard_group(group) || group.names.is_same(names)) {
+            let is_wildcard = groups.iter().any(|group| self.is_wildcard_group(group));
+            if (is_wildcard && self.apart.is_none()) || groups.iter().any(|group| group.names.is_same(names))
+            {
                 return names.clone();
             }
-            names.filter(|name| groups.iter().any(|group| group.names.contains(name)))
+            let is_listed = |name: &ResourceName| groups.iter().any(|group| group.names.contains(name));
+            names.filter(|name| is_listed(name) || (is_wildcard && !self.is_apart(name)))
         });
     }
 
     /// Whether the name is asked for with these parameters.
     #[must_use]
     pub fn covers_locator(&self, locator: &Locator) -> bool {
-        let covers = |group: &Group| self.is_wildcard_group(group) || group.names.contains(&locator.name);
+        let covers = |group: &Group| {
+            group.names.contains(&locator.name)
+                || (self.is_wildcard_group(group) && !self.is_apart(&locator.name))
+        };
         let is_plain = locator.parameters == self.derived;
         (is_plain && covers(&self.plain)) || self.located.get(&locator.parameters).is_some_and(covers)
     }
@@ -431,7 +475,9 @@ impl Subscription {
     pub fn selections(&self) -> impl Iterator<Item = (&Parameters, Selection)> {
         self.groups().filter_map(|(parameters, group)| {
             if self.is_wildcard_group(group) {
-                Some((parameters, Selection::All))
+                let names = || group.names.clone();
+                let of = self.apart.clone().map(|apart| Selection::AllBut(apart, names()));
+                Some((parameters, of.unwrap_or(Selection::All)))
             } else if group.names.is_empty() {
                 None
             } else {
@@ -471,6 +517,10 @@ impl Subscription {
 
     fn is_wildcard_group(&self, group: &Group) -> bool {
         group.wildcard || (self.legacy == Legacy::On && self.is_plain(group))
+    }
+
+    fn is_apart(&self, name: &ResourceName) -> bool {
+        self.apart.as_ref().is_some_and(|apart| apart.has(name))
     }
 
     /// The parameters of all wildcards.

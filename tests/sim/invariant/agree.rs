@@ -3,7 +3,6 @@
 use super::Violation;
 use crate::client::Client;
 use crate::content::Kind;
-use crate::exceptions::is_beside_wildcard;
 use crate::known::Known;
 use crate::world::World;
 
@@ -41,11 +40,7 @@ fn compare(clients: [&Client; 2], known: &Known, other: &Known) -> Result<(), Vi
             Some(theirs) => {
                 theirs.content == held.content || !(known.hears_removals() || other.hears_removals())
             }
-            None => {
-                is_beside_wildcard(&key.0)
-                    || !known.hears_removals()
-                    || clients.iter().any(|one| one.is_used(known.kind, &key.0))
-            }
+            None => !known.hears_removals() || clients.iter().any(|one| one.is_used(known.kind, &key.0)),
         })
     };
     if has(known, other) && has(other, known) {

@@ -9,7 +9,6 @@ use xds_core::{Constraints, Parameters, Snapshot};
 use super::Violation;
 use crate::client::Client;
 use crate::content::{Content, names, selected};
-use crate::exceptions::is_beside_wildcard;
 use crate::known::{Held, Key, Known};
 use crate::world::World;
 
@@ -52,8 +51,7 @@ fn compare(
             && ((hears && known.hears_removals()) || users.all(is_there))
     };
     let is_told = |key: &Key, held: &Held| is_told(key, held) && !client.is_used(known.kind, &key.0);
-    let held = known.held.iter().filter(|(key, _)| !is_beside_wildcard(&key.0));
-    let held = held.filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
+    let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
     let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
     if held == expected {
         return Ok(());

@@ -13,8 +13,8 @@ use super::Violation;
 use crate::client::Client;
 use crate::connection::Envelope;
 use crate::content::{Content, Kind, selected};
-use crate::exceptions::{is_beside_wildcard, is_overtaken, is_split_switch};
-use crate::known::{Asked, Known};
+use crate::exceptions::{is_overtaken, is_split_switch};
+use crate::known::{Asked, Known, stands_for};
 use crate::relay::Relay;
 use crate::script::Protocol;
 use crate::wire::Item;
@@ -64,8 +64,7 @@ pub(crate) fn check(
 /// T43: it is for the parameters of somebody who asked, and the origin had it for them.
 fn is_genuine(taken: &Taken<'_>) -> Result<(), String> {
     let (kind, asked) = (taken.after.kind, &taken.envelope.asked);
-    let resources = taken.envelope.received.resources.iter();
-    for item in resources.filter(|item| !is_beside_wildcard(&item.name)) {
+    for item in &taken.envelope.received.resources {
         let locators = locators(asked, &item.name, &taken.after.node);
         let is_of_origin = |params: &Parameters| {
             taken.history.iter().any(|snapshot| {
@@ -142,7 +141,7 @@ fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
 fn since(taken: &Taken<'_>, name: &str, params: &Parameters) -> usize {
     let kind = taken.after.kind;
     let asked = taken.client.since.iter().filter(|((of, (asked, with)), _)| {
-        let is_it = asked.as_deref().is_none_or(|asked| asked == name);
+        let is_it = stands_for(asked, name);
         *of == kind && is_it && with.as_ref().unwrap_or(&taken.after.node) == params
     });
     let of_proxies = taken.chain.iter().flat_map(|relay| {
@@ -187,6 +186,6 @@ const NOT_FOUND: i32 = 5;
 
 /// The parameters with which a name was asked for.
 fn locators(asked: &BTreeSet<Asked>, name: &str, node: &Parameters) -> BTreeSet<Parameters> {
-    let of_name = asked.iter().filter(|(asked, _)| asked.as_deref().is_none_or(|asked| asked == name));
+    let of_name = asked.iter().filter(|(asked, _)| stands_for(asked, name));
     of_name.map(|(_, params)| params.as_ref().unwrap_or(node).clone()).collect()
 }

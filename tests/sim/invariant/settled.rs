@@ -11,7 +11,7 @@ use xds_core::client::{Code, View};
 use super::Violation;
 use crate::agent::{Agent, Watcher};
 use crate::content::{Kind, names, selected};
-use crate::exceptions::{is_beside_wildcard, is_kept_for_routes};
+use crate::exceptions::is_kept_for_routes;
 use crate::liar::AUTHORITY;
 use crate::script::{Home, Protocol};
 use crate::world::World;
@@ -90,8 +90,7 @@ fn compare(
         let Some(view) = sight.members.get(*name) else { return Err(format!("does not have {name}")) };
         is_it(view, variant.payload()).map_err(|what| format!("{what} of {name}"))?;
     }
-    let is_gone = |name: &&String| !expected.contains_key(name.as_str()) && !is_beside_wildcard(name);
-    let mut gone = sight.members.keys().filter(is_gone);
+    let mut gone = sight.members.keys().filter(|name| !expected.contains_key(name.as_str()));
     if let Some(name) = gone.next().filter(|_| hears) {
         return Err(format!("has {name}, which is gone"));
     }

@@ -393,6 +393,7 @@ impl TypeInterest {
         let wanted = wanted.map(|selection| match selection {
             Selection::All => Selection::All,
             Selection::Names(names) => Selection::Names(self.interned(names)),
+            Selection::AllBut(apart, names) => Selection::AllBut(apart, self.interned(names)),
         });
         let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
         self.by_parameters.insert(class.id, &class.wanted);

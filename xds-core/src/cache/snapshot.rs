@@ -16,7 +16,7 @@ use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::subscription::Locator;
+use crate::subscription::{Apart, Locator};
 use crate::variants::{Form, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
 
@@ -27,6 +27,8 @@ pub struct Snapshot {
     types: BTreeMap<TypeUrl, TypeSnapshot>,
     /// What it does not hold is unknown until a source says that it is absent.
     is_on_demand: bool,
+    /// What no wildcard stands for.
+    pub(crate) apart: Option<Apart>,
 }
 
 impl Snapshot {
@@ -43,8 +45,8 @@ impl Snapshot {
     }
 
     /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered yet, so it begins later.
-    pub(super) fn on_demand() -> Self {
-        Self { revision: Revision::ZERO.next(), is_on_demand: true, ..Self::default() }
+    pub(super) fn on_demand(apart: Option<Apart>) -> Self {
+        Self { revision: Revision::ZERO.next(), is_on_demand: true, apart, ..Self::default() }
     }
 
     /// Whether what it does not hold is unknown rather than absent.
@@ -213,21 +215,20 @@ impl TypeSnapshot {
 
     /// Whether a resource, in whatever variant, names one of another type.
     pub(crate) fn names(&self, target: Target, name: &ResourceName) -> bool {
-        let has_own = |variants: &Variants| variants.iter().any(|variant| variant.endpoints() == Some(name));
-        self.naming.contains_key(&(target, name.clone()))
-            || (target == Target::Assignment && self.get(name).is_some_and(has_own))
+        let mut own =
+            self.get(name).filter(|_| target == Target::Assignment).into_iter().flat_map(Variants::iter);
+        self.naming.contains_key(&(target, name.clone())) || own.any(|own| own.endpoints() == Some(name))
     }
 
     /// Notes what a source says of a locator; whether that is something else than before.
     pub(super) fn set_answer(&mut self, locator: &Locator, answer: Option<Answer>) -> bool {
-        if self.answers.get(locator) == answer.as_ref() {
-            return false;
-        }
-        match answer {
+        let is_new = self.answers.get(locator) != answer.as_ref();
+        match answer.filter(|_| is_new) {
             Some(answer) => self.answers.insert_mut(locator.clone(), answer),
-            None => _ = self.answers.remove_mut(locator),
+            None if is_new => _ = self.answers.remove_mut(locator),
+            None => {}
         }
-        true
+        is_new
     }
 
     /// Whether nothing is known of the type, and nothing ever was there that a stream may have been sent.

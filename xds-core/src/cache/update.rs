@@ -9,7 +9,6 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
 use crate::server::{Body, Handle};
-use crate::subscription::Selection;
 use crate::variants::{Form, Variant, Variants};
 
 /// What the streams of a class at one cursor have to learn to be at another revision.
@@ -120,7 +119,7 @@ impl Update {
     /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.
     fn find_absent(&mut self, wanted: &Wanted, resources: &TypeSnapshot) {
         for asked in wanted.names().iter() {
-            let mut named = wanted.covering(asked).filter(|part| part.selection != Selection::All).peekable();
+            let mut named = wanted.covering(asked).filter(|part| part.selection.lists(asked)).peekable();
             if named.peek().is_none() {
                 continue;
             }
@@ -231,7 +230,7 @@ impl Update {
             .extend(chosen.iter().filter(|variant| variant.differs_since(self.from)).copied().cloned());
         let variants = resources.get(name);
         if self.from == Revision::ZERO {
-            let named = wanted.covering(name).filter(|part| part.selection != Selection::All);
+            let named = wanted.covering(name).filter(|part| part.selection.lists(name));
             if let Some(variants) = variants.filter(|_| !chosen.is_empty()) {
                 let unmatched = named.filter_map(|part| variants.unmatched(&part.parameters));
                 let distinct: BTreeSet<_> = unmatched.collect();

@@ -20,6 +20,8 @@ pub(crate) struct Wanted {
     pub(crate) ttl: bool,
     /// The names that may be read, where that is not all; what others there are is nothing to it.
     scope: Option<NamePatterns>,
+    /// A wildcard in it does not stand for every name.
+    has_apart: bool,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
     parts: Vec<Part>,
     /// Where the parts are many: a proxy may ask for each name with parameters of its own.
@@ -104,7 +106,7 @@ impl PartIndex {
     fn of(parts: &[Part]) -> Self {
         let mut index = Self::default();
         for (at, part) in parts.iter().enumerate() {
-            if part.selection == Selection::All {
+            if part.selection.is_wildcard() {
                 index.wildcards.push(at);
             }
             for name in part.selection.names() {
@@ -137,8 +139,9 @@ impl Wanted {
             merged.entry(parameters).or_default().push(selection);
         }
         let merge = |(parameters, of_them)| Part { parameters, selection: Selection::union(of_them) };
-        let parts = merged.into_iter().map(merge).collect();
-        Self { form, ttl, scope, parts, index: OnceLock::new() }
+        let parts: Vec<_> = merged.into_iter().map(merge).collect();
+        let has_apart = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
+        Self { form, ttl, scope, has_apart, parts, index: OnceLock::new() }
     }
 
     /// The same as far as the parameters matter.
@@ -164,17 +167,18 @@ impl Wanted {
 
     /// Whether every name is wanted, under whatever parameters.
     pub(crate) fn is_wildcard(&self) -> bool {
-        self.parts.iter().any(|part| part.selection == Selection::All)
+        self.parts.iter().any(|part| part.selection.is_wildcard())
     }
 
     /// Whether every name is wanted, and may be read.
     pub(super) fn is_unlimited(&self) -> bool {
-        self.is_wildcard() && self.scope.is_none()
+        self.parts.iter().any(|part| part.selection == Selection::All) && self.scope.is_none()
     }
 
     /// Whether a resource may be read.
     pub(super) fn allows(&self, name: &ResourceName) -> bool {
         self.scope.as_ref().is_none_or(|scope| scope.matches(name))
+            && (!self.has_apart || self.covering(name).next().is_some())
     }
 
     /// The sets of parameters under which something is wanted, each once, in order.
@@ -227,7 +231,8 @@ impl Wanted {
             (&[][..], Some(self.index.get_or_init(|| PartIndex::of(&self.parts))))
         };
         let places = many.into_iter().flat_map(move |index| index.covering(name));
-        few.iter().filter(move |part| part.selection.covers(name)).chain(places.map(|at| &self.parts[at]))
+        let many = places.map(|at| &self.parts[at]);
+        few.iter().chain(many).filter(move |part| part.selection.covers(name))
     }
 
     /// The variants of a name that it gets, each once (T29).
@@ -256,7 +261,7 @@ impl Wanted {
     fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Choice<'r> {
         match self.only_part() {
             Some(part) if is_plain => {
-                debug_assert!(part.selection.covers(name), "{name} is asked for");
+                debug_assert!(self.has_apart || part.selection.covers(name), "{name} is asked for");
                 let variants = resources.get(name).filter(|_| self.allows(name));
                 Choice::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }

@@ -11,6 +11,8 @@ use crate::name::TypeUrl;
 pub struct ProxyConfig {
     /// What its upstreams understand.
     pub upstream: UpstreamKind,
+    /// Authorities with servers of their own: no wildcard stands for their names (C16). Default: none.
+    pub authorities: BTreeSet<String>,
     /// How variants are shared. Default: [`Sharing::Trust`].
     pub sharing: Sharing,
     /// The same for types where it differs.
@@ -73,6 +75,7 @@ impl Default for ProxyConfig {
     fn default() -> Self {
         Self {
             upstream: UpstreamKind::Locators { set_keys: None },
+            authorities: BTreeSet::new(),
             sharing: Sharing::default(),
             sharing_of: BTreeMap::new(),
             coalesce: Duration::from_millis(50),

@@ -62,8 +62,6 @@ pub(super) struct World {
     /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
     told: Vec<String>,
     pub(super) is_up: bool,
-    /// Which have servers of their own: the same one. Without any it serves all.
-    pub(super) authorities: Vec<&'static str>,
     /// Types that the origin refuses.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
     /// Responses that the proxy has not read yet, while it is told not to.
@@ -89,7 +87,6 @@ impl World {
             upstreams: BTreeMap::new(),
             told: Vec::new(),
             is_up: true,
-            authorities: Vec::new(),
             refused: BTreeMap::new(),
             is_slow: false,
             held: VecDeque::new(),
@@ -104,7 +101,12 @@ impl World {
 
     /// In front of an upstream that says only what it is [told to](Self::get).
     pub(super) fn scripted(protocol: Protocol) -> Self {
-        Self { is_scripted: true, ..Self::new(protocol, "", ProxyConfig::default()) }
+        Self::scripted_for(protocol, ProxyConfig::default())
+    }
+
+    /// The same of a proxy that shares so.
+    pub(super) fn scripted_for(protocol: Protocol, config: ProxyConfig) -> Self {
+        Self { is_scripted: true, ..Self::new(protocol, "", config) }
     }
 
     /// In front of another proxy.
@@ -258,8 +260,8 @@ impl World {
             ServerConfig { name: "origin".into(), protocol: self.protocol, errors: Default::default() };
         let mut config = ClientConfig::new(Bytes::new(), server);
         config.default_authority.speaks_locators = route.node().is_none();
-        let of_authority = |name: &&str| ((*name).to_owned(), config.default_authority.clone());
-        config.authorities = self.authorities.iter().map(of_authority).collect();
+        let of_authority = |name: &String| (name.clone(), config.default_authority.clone());
+        config.authorities = self.config.authorities.iter().map(of_authority).collect();
         config.relay = Some(route.relay(self.proxy.cache(), &self.config.upstream));
         config
     }

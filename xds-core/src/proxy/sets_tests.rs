@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ProxyConfig;
 use super::fixture::World;
 use crate::client::Protocol;
 use crate::server::fixture::Delta;
@@ -43,8 +44,8 @@ fn x12_a_glob_has_the_members_that_its_parameters_choose() {
 #[test]
 fn c16_t43c_a_wildcard_is_shared_whatever_comes_of_another_authority() {
     for protocol in PROTOCOLS {
-        let mut world = World::scripted(protocol);
-        world.authorities = vec!["a"];
+        let config = ProxyConfig { authorities: ["a".to_owned()].into(), ..ProxyConfig::default() };
+        let mut world = World::scripted_for(protocol, config);
         let leaves = ["*?env=p", "xdstp://a/X/e?env=p"].map(|list| world.leaf("X", list));
         world.run();
         world.get("X v1 n1: b[]=1 xdstp://a/X/e=2");

@@ -429,6 +429,11 @@ impl Progress {
         since: Revision,
         snapshot: &Snapshot,
     ) -> Vec<Answer> {
+        if self.form() == Form::Name && !self.subscription.covers(&locator.name) {
+            let by_name = Handle::of_name(&locator.name);
+            self.told(&by_name);
+            return vec![Answer::Gone(vec![by_name])];
+        }
         if self.form() == Form::Name {
             return vec![self.answer(locator, &mut Others::new(), snapshot)];
         }

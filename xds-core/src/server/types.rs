@@ -134,6 +134,8 @@ impl<O: Owed> Types<O> {
         let derived = if is_on_demand { derived.bound() } else { derived };
         let mut progress = Progress::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
         progress.scope = scope;
+        let apart = self.watch.cache().read(|snapshot| snapshot.apart.clone());
+        progress.subscription = std::mem::take(&mut progress.subscription).without(apart);
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can tell it, as what comes with a payload is content.
         progress.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
