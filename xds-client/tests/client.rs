@@ -20,6 +20,8 @@ use xds_server::Server;
 
 #[path = "client/csds.rs"]
 mod csds;
+#[path = "client/damaged_file.rs"]
+mod damaged_file;
 #[cfg(feature = "prometheus")]
 #[path = "client/prometheus.rs"]
 mod prometheus;
