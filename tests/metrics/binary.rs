@@ -89,8 +89,10 @@ async fn the_document_has_each_metric_that_is_exported_and_no_other() {
     let upstream = origin.address.to_string();
     // Nobody listens there, so that a failure is counted.
     let nobody = "127.0.0.1:1";
-    let proxy = Process::start(&["proxy", "--upstream", nobody, "--upstream", &upstream]);
     let secrets = Secrets::new("document");
+    let file = secrets.path("cache");
+    let arguments = ["proxy", "--upstream", nobody, "--upstream", &upstream, "--cache-file", &file];
+    let proxy = Process::start(&arguments);
     let secured = Process::start(&[
         "serve",
         "examples/variants",
