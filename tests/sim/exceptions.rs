@@ -1,7 +1,6 @@
 //! Known: what a client is told once too often, which is harmless, and what our own client does not do yet. Delete a
 //! function with its cause: what then fails to compile is where it was excused.
 
-use xds_core::Parameters;
 use xds_core::client::View;
 
 use crate::agent::{Event, Turn, is_same};
@@ -9,7 +8,6 @@ use crate::connection::Envelope;
 use crate::content::{Kind, selected};
 use crate::invariant::Sent;
 use crate::known::Known;
-use crate::relay::Relay;
 use crate::script::Protocol;
 use crate::world::World;
 
@@ -59,11 +57,4 @@ pub(crate) fn is_kept_for_routes(world: &World, replica: usize, kind: Kind) -> b
     matches!(kind, Kind::Cluster | Kind::Endpoints)
         && chain
             .any(|relay| relay.profile.protocol == Protocol::Sotw && relay.asked_since.keys().any(is_gone))
-}
-
-/// T35, T45: a response that waits for those who try it says of a name that there is nothing (T30). What the proxy asked for
-/// meanwhile, with other parameters, counts as answered by that, until its own answer is there (seeds 693, 1497, 1581).
-pub(crate) fn is_overtaken(chain: &[&Relay], kind: Kind, name: &str, params: &Parameters) -> bool {
-    let locator = (kind.url().to_owned(), name.to_owned(), params.clone());
-    chain.iter().any(|relay| relay.overtaken.contains(&locator))
 }

@@ -43,8 +43,6 @@ pub(crate) struct Relay {
     pub(crate) trying: Option<Trying>,
     /// What is not tried again.
     pub(crate) refused: Refused,
-    /// What it asked for while a response waited that says that there is nothing of the name.
-    pub(crate) overtaken: BTreeSet<Locator>,
     /// All that was ever rejected by those who tried it.
     pub(crate) ever_refused: Refused,
     /// Makes the jitter of each failure another one.
@@ -83,7 +81,6 @@ impl Relay {
             is_deceived: false,
             trying: None,
             refused: Refused::new(),
-            overtaken: BTreeSet::new(),
             ever_refused: Refused::new(),
             failures: 0,
         }
@@ -190,7 +187,7 @@ impl Relay {
                     continue;
                 }
                 if self.trying.take_if(|trying| trying.is_of(&route, server)).is_some() {
-                    self.proxy.abandon(&upstream.client);
+                    self.proxy.abandon(&mut upstream.client);
                 }
                 let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
                 if upstream.links[server].take().is_some() || was_connecting {
@@ -314,8 +311,6 @@ impl Relay {
             Some(trying) if trying.is_of(route, server) => {
                 let Some(results) = trying.results(now) else { return Ok(false) };
                 let refused = trying.refused(&results);
-                let told = upstream.links[server].iter().flat_map(|link| link.told.keys());
-                self.overtaken.extend(trying.overtaken(told));
                 self.ever_refused.extend(refused.clone());
                 self.refused.extend(refused);
                 self.proxy.conclude(&mut upstream.client, &results);
@@ -329,12 +324,10 @@ impl Relay {
                 let frame = upstream.links[server].as_mut().and_then(|link| link.responses.pop_front());
                 let Some(frame) = frame else { return Ok(false) };
                 let before = self.proxy.cache().snapshot();
-                if let Some(delivery) = self.proxy.try_first(route, &upstream.client, server, &frame) {
+                if let Some(delivery) = self.proxy.try_first(route, &mut upstream.client, server, &frame) {
                     let snapshots = (before, &*self.proxy.cache().snapshot());
                     let until = now + ProxyConfig::default().canary_timeout;
-                    let told = upstream.links[server].iter().flat_map(|link| link.told.keys().cloned());
-                    let asked = told.collect();
-                    let trying = Trying::new((route, server), frame, delivery, until, asked, snapshots);
+                    let trying = Trying::new((route, server), frame, delivery, until, snapshots);
                     self.trying = Some(trying);
                     return Ok(true);
                 }

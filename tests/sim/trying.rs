@@ -7,13 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message;
 use xds_core::proxy::Route;
 use xds_core::{Constraints, Delivered, Delivery, Outcome, Snapshot};
-use xds_proto::envoy::service::discovery::v3::DeltaDiscoveryResponse;
 
 use crate::content::{Content, Kind};
-use crate::link::Locator;
 
 /// A variant by what a client sees of it.
 pub(crate) type Variation = (Kind, String, Constraints);
@@ -27,8 +24,6 @@ pub(crate) struct Trying {
     pub(crate) until: Duration,
     /// What the others see meanwhile.
     pub(crate) before: Arc<Snapshot>,
-    /// What was asked for on its stream when it came.
-    pub(crate) asked: BTreeSet<Locator>,
     /// The contents that are tried.
     pub(crate) tried: BTreeMap<Variation, Content>,
     /// The stream that brought it broke meanwhile, which nobody sees before it is over.
@@ -53,13 +48,12 @@ impl Trying {
         frame: Bytes,
         delivery: Delivery,
         until: Duration,
-        asked: BTreeSet<Locator>,
         (before, now): (Arc<Snapshot>, &Snapshot),
     ) -> Self {
         let mut tried = contents(now);
         let had = contents(&before);
         tried.retain(|variation, content| had.get(variation) != Some(content));
-        Self { route: route.clone(), server, frame, delivery, until, before, asked, tried, is_lost: false }
+        Self { route: route.clone(), server, frame, delivery, until, before, tried, is_lost: false }
     }
 
     pub(crate) fn is_of(&self, route: &Route, server: usize) -> bool {
@@ -79,16 +73,6 @@ impl Trying {
     /// Those who try it.
     pub(crate) fn chosen(&self) -> BTreeSet<String> {
         self.delivery.results().into_iter().map(|result| result.client.id.to_string()).collect()
-    }
-
-    /// What was asked for meanwhile of the names that it says do not exist.
-    pub(crate) fn overtaken<'a>(&'a self, told: impl Iterator<Item = &'a Locator>) -> BTreeSet<Locator> {
-        let removed = DeltaDiscoveryResponse::decode(self.frame.clone()).unwrap_or_default();
-        let is_late = |locator: &&Locator| {
-            let is_it = (removed.type_url == locator.0) && removed.removed_resources.contains(&locator.1);
-            is_it && !self.asked.contains(*locator)
-        };
-        told.filter(is_late).cloned().collect()
     }
 
     /// What there is to remember of it when it is over.

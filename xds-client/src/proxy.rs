@@ -523,7 +523,12 @@ impl Relay {
     }
 
     /// Who tries a response first, if anybody does. The lock of the client is held, here and below.
-    pub(crate) fn try_first(&self, client: &ClientMachine, server: usize, frame: &Bytes) -> Option<Delivery> {
+    pub(crate) fn try_first(
+        &self,
+        client: &mut ClientMachine,
+        server: usize,
+        frame: &Bytes,
+    ) -> Option<Delivery> {
         // Most proxies try nothing.
         if self.shared.config.canaries == 0 {
             return None;
@@ -539,7 +544,7 @@ impl Relay {
         self.shared.lock().machine.conclude(client, results);
     }
 
-    pub(crate) fn abandon(&self, client: &ClientMachine) {
+    pub(crate) fn abandon(&self, client: &mut ClientMachine) {
         self.shared.lock().machine.abandon(client);
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use xds_core::client::Client as Machine;
+use xds_core::client::{Client as Machine, Outcome};
 use xds_core::{Delivered, Delivery};
 
 use crate::hub::Hub;
@@ -19,7 +19,8 @@ impl<'h> Trial<'h> {
     /// `None` when nobody tries it.
     pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
         let relay = hub.relay.as_ref()?;
-        let delivery = hub.read(|machine| relay.try_first(machine, server, frame))?;
+        let delivery =
+            hub.change(|machine, _| (relay.try_first(machine, server, frame), Outcome::default()))?;
         Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
     }
 
@@ -42,7 +43,7 @@ impl<'h> Trial<'h> {
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         if let Some(relay) = self.hub.relay.as_ref().filter(|_| !self.is_concluded) {
-            self.hub.read(|machine| relay.abandon(machine));
+            self.hub.change(|machine, _| (relay.abandon(machine), Outcome::default()));
         }
     }
 }

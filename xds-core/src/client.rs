@@ -68,7 +68,7 @@ use crate::resource::VariantId;
 use crate::xdstp::XdstpName;
 
 use authority::Authority;
-use preview::Refusal;
+use preview::{Late, Refusal};
 use state::State;
 use upstream::{Phase, Upstream};
 pub(crate) use watched::is_set;
@@ -143,6 +143,8 @@ pub struct Client {
     relay: Option<Relay>,
     /// What clients of a proxy cannot use.
     refused: BTreeMap<VariantId, Refusal>,
+    /// While clients of a proxy try a response: what a server was asked meanwhile.
+    late: Option<Late>,
     /// How many responses were judged.
     responses: u64,
     /// C5, C6: when entries count as absent, by how long they may take; those that do not any more are passed over.
@@ -223,6 +225,7 @@ impl Client {
             },
             relay: config.relay,
             refused: BTreeMap::new(),
+            late: None,
             upstreams: config.servers.into_iter().map(Upstream::new).collect(),
             authorities,
             authority_numbers: Arc::new(authority_numbers),

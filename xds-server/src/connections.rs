@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::stream::FuturesUnordered;
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -197,7 +198,6 @@ impl<G> Connection<G> {
         } = self;
         let times = Times { handshake: config.handshake_timeout, idle: config.idle_timeout };
         let activity = Arc::clone(guest.activity());
-        let mut overdue = pin!(activity.overdue(times));
         let greeted = async {
             let hello = greet.hello(io).await?;
             activity.enter(Phase::Queued);
@@ -205,7 +205,7 @@ impl<G> Connection<G> {
         };
         let greeted = tokio::select! {
             greeted = greeted => greeted,
-            end = &mut overdue => return reports.on_end(end, &peer),
+            end = activity.overdue(times) => return reports.on_end(end, &peer),
         };
         let (io, identity) = match greeted {
             Ok(greeted) => greeted,
@@ -242,11 +242,18 @@ impl<G> Connection<G> {
                 None => std::future::pending().await,
             }
         };
+        // Looked at when it was woken, not with each frame of the connection.
+        let mut ends = FuturesUnordered::new();
+        ends.push(async {
+            tokio::select! {
+                () = age => None,
+                _ = stopping.wait_for(|stopping| *stopping) => None,
+                end = activity.overdue(times) => Some(end),
+            }
+        });
         let end = tokio::select! {
             done = connection.as_mut() => return on_done(done, &reports, &peer),
-            () = age => None,
-            _ = stopping.wait_for(|stopping| *stopping) => None,
-            end = &mut overdue => Some(end),
+            end = ends.next() => end.flatten(),
         };
         if let Some(end) = end {
             reports.on_end(end, &peer);
@@ -265,7 +272,7 @@ impl<G> Connection<G> {
         tokio::select! {
             done = connection.as_mut() => on_done(done, &reports, &peer),
             () = last_words => {}
-            end = overdue, if end.is_none() => reports.on_end(end, &peer),
+            end = activity.overdue(times), if end.is_none() => reports.on_end(end, &peer),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::Violation;
 use crate::client::Client;
 use crate::connection::Envelope;
 use crate::content::{Content, Kind, selected};
-use crate::exceptions::{is_overtaken, is_split_switch};
+use crate::exceptions::is_split_switch;
 use crate::known::{Asked, Known, stands_for};
 use crate::relay::Relay;
 use crate::script::Protocol;
@@ -106,7 +106,6 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
         if !is_split_switch(envelope, after, &name)
             && !is_silent(taken, &name, &params)
             && !is_taken_back(taken, &name, &params)
-            && !is_overtaken(&taken.chain, after.kind, &name, &params)
             && states.all(|snapshot| selected(snapshot, after.kind, &name, &params).is_some())
         {
             return Err(format!("T35: the origin always had {name} for {{{params}}} since state {since}"));

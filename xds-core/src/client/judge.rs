@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::WatchId;
 use super::accepted::{Accepted, Decoded};
 use super::config::{Protocol, Relay};
 use super::failure::Failure;
@@ -39,6 +40,7 @@ impl Client {
         frame: &Bytes,
     ) -> Result<Outcome, Unreadable> {
         let protocol = self.upstreams[server].config.protocol;
+        let late = self.take_late(server);
         let response = Response::read(frame, protocol)?;
         let mut outcome = Outcome::default();
         self.upstreams[server].on_response();
@@ -58,6 +60,7 @@ impl Client {
             protocol,
             relay: self.relay.as_ref(),
             refused: &self.refused,
+            late,
             speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
             policy: self.upstreams[server].config.errors,
             generation: self.upstreams[server].generation,
@@ -189,6 +192,8 @@ struct Judge<'c> {
     stale: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
     absent: Vec<Gone>,
+    /// What the server was asked for after it made the response.
+    late: BTreeSet<WatchId>,
     /// Ends of TTLs that do not count any more.
     outdated: Vec<Timed>,
     /// D24: resources that lost an alias, by which alone they may have been watched.

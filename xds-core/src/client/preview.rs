@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Client;
 use super::config::Protocol;
 use super::overlap::{Changes, Why};
 use super::response::{Payload, Received, Response};
 use super::watched::{WatchedType, is_set};
+use super::{Client, WatchId};
 use crate::cache::Cache;
 use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
@@ -31,7 +31,41 @@ pub(super) struct Refusal {
     pub(super) detail: Arc<str>,
 }
 
+/// What a server was asked for after it made a response that still waits.
+///
+/// What the response says does not exist was true of those that it was made for (T35). For these the
+/// server answers by itself.
+#[derive(Debug)]
+pub(super) struct Late {
+    server: usize,
+    watches: BTreeSet<WatchId>,
+}
+
+impl Late {
+    pub(super) fn note(&mut self, server: usize, watch: WatchId) {
+        if server == self.server {
+            self.watches.insert(watch);
+        }
+    }
+}
+
 impl Client {
+    /// A response of this server waits from now on, until it is handed over or [never will be](Self::end_wait).
+    pub(crate) fn begin_wait(&mut self, server: usize) {
+        self.late = Some(Late { server, watches: BTreeSet::new() });
+    }
+
+    /// Nothing waits any more.
+    pub(crate) fn end_wait(&mut self) {
+        self.late = None;
+    }
+
+    /// What was asked meanwhile, for the response that waited.
+    pub(super) fn take_late(&mut self, server: usize) -> BTreeSet<WatchId> {
+        let late = self.late.take_if(|late| late.server == server);
+        late.map(|late| late.watches).unwrap_or_default()
+    }
+
     /// What a delta response brings that is new and says whom it is for; `None` when that is nothing.
     pub(crate) fn preview(&self, server: usize, frame: &Bytes) -> Option<Preview> {
         if self.upstreams[server].config.protocol != Protocol::Delta {

@@ -233,6 +233,9 @@ impl Client {
                 continue;
             }
             changes.added.push(at);
+            if let Some(late) = &mut self.late {
+                late.note(server, watch_id(of_type, at));
+            }
             // C5, P5.5: on a connected stream, and only for what is not there.
             let is_cached = match entry.is_collection() {
                 true => entry.state.status == ResourceStatus::Acked,

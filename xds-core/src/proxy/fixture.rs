@@ -141,7 +141,7 @@ impl World {
 
     /// The same of a response that may be tried first, though nobody does.
     pub(super) fn try_lie(&mut self, text: &str) {
-        let client = &self.upstreams[&Route::Shared].client;
+        let client = &mut self.upstreams.get_mut(&Route::Shared).expect("it was made").client;
         let response = scripted::response(text, self.protocol);
         assert!(self.proxy.try_first(&Route::Shared, client, 0, &response).is_none());
         self.lie(text);
@@ -215,7 +215,7 @@ impl World {
         self.is_up = false;
         self.held.clear();
         if self.trying.take().is_some() {
-            self.proxy.abandon(&self.upstreams[&Route::Shared].client);
+            self.proxy.abandon(&mut self.upstreams.get_mut(&Route::Shared).expect("it was made").client);
         }
         for (route, upstream) in &mut self.upstreams {
             if upstream.stream.take().is_some() {
@@ -316,7 +316,7 @@ impl World {
         {
             // A client that is not needed any more reads nothing.
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            if let Some(delivery) = self.proxy.try_first(&route, &upstream.client, 0, &response) {
+            if let Some(delivery) = self.proxy.try_first(&route, &mut upstream.client, 0, &response) {
                 self.trying = Some((response, delivery));
                 return true;
             }

@@ -38,7 +38,7 @@ impl Proxy {
     pub fn try_first(
         &mut self,
         route: &Route,
-        client: &Client,
+        client: &mut Client,
         server: usize,
         frame: &Bytes,
     ) -> Option<Delivery> {
@@ -51,6 +51,9 @@ impl Proxy {
         let brought = preview.commit(&self.cache);
         let delivery = self.cache.tried();
         self.counts.tried += u64::from(delivery.is_some());
+        if delivery.is_some() {
+            client.begin_wait(server);
+        }
         // Where nobody tries it, it is judged at once, and what is not used goes all the same.
         self.trial = Some(Trial { before, type_url, brought, is_concluded: delivery.is_none() });
         delivery
@@ -82,7 +85,8 @@ impl Proxy {
     }
 
     /// The stream of a response that is tried ended; nobody judges it any more.
-    pub fn abandon(&mut self, client: &Client) {
+    pub fn abandon(&mut self, client: &mut Client) {
+        client.end_wait();
         if self.trial.is_some() {
             self.take_back(client);
             self.end_trial();

@@ -250,7 +250,8 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Noticing<IO> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if this.activity.is_crowded(cx) {
+        // Few bytes bring few requests, and an ACK is not to pay for the look.
+        if this.in_turn >= CROWD_BYTES && this.activity.is_crowded(cx) {
             return Poll::Pending;
         }
         let before = buf.filled().len();
@@ -303,6 +304,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
 /// About how much is read of a connection before others have their turn: one read of HTTP/2, or some dozens of streams with their
 /// requests.
 const TURN_BYTES: usize = 4 << 10;
+/// From so many bytes in one turn on it is looked whether too many requests came.
+const CROWD_BYTES: usize = 256;
 /// How many requests may have come whose tasks have not run yet.
 const FRESH_REQUESTS: usize = 16;
 /// Of HTTP/2: `PRI * HTTP/2.0` and so on. HTTP/1 has a time for its head by itself.

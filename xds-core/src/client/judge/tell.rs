@@ -203,7 +203,8 @@ impl Judge<'_> {
                 // X13: of a glob this says that it has no members.
                 Whom::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
                 Whom::Unmatched(resources) => {
-                    self.watched.resolve(name, &entry.parameters, resources).is_some()
+                    self.late.contains(&watch_id(self.of_type, at))
+                        || self.watched.resolve(name, &entry.parameters, resources).is_some()
                 }
             };
             if !is_meant || is_spared || !self.serves(entry) {
