@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::Target;
 use crate::http2::{BEGIN, PING, SETTINGS, connect, data, headers, request, reset, streams};
+use crate::server::LARGE_NAMES;
 
 /// Opens streams and resets them at once, as fast as the server reads (CVE-2023-44487).
 pub(crate) async fn rapid_reset(target: Target) {
@@ -84,6 +85,17 @@ pub(crate) async fn connections_at_once(target: Target) {
     assert!(slowest < Duration::from_millis(900), "a connection took {slowest:?}");
     target.is_on();
     pending::<()>().await;
+}
+
+/// Polls over REST whose answers, of 20 MB each, nobody reads.
+pub(crate) async fn unread_polls(target: Target) {
+    let poll = |_| {
+        let names: Vec<_> = (0..LARGE_NAMES).map(|number| format!("\"large-{number}\"")).collect();
+        let body = format!("{{\"resource_names\": [{}]}}", names.join(","));
+        let head = "POST /v3/discovery:endpoints HTTP/1.1\r\nhost: xds\r\ncontent-type: application/json";
+        format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    };
+    hold(&target, 60, poll).await;
 }
 
 /// One connection whose streams never come to the end of their first request.

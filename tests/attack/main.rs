@@ -143,6 +143,11 @@ async fn half_a_request_on_each_of_a_thousand_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_answers_to_polls_that_nobody_reads() {
+    bears("unread polls", Setup::Large, AreServed, attacks::unread_polls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_idle_connections_than_descriptors() {
     bears("full descriptors, idle", Setup::Descriptors(256), AreServed, attacks::a_thousand_idle).await;
 }

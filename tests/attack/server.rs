@@ -17,6 +17,8 @@ pub(crate) enum Setup {
     Tls,
     /// It may have so many descriptors.
     Descriptors(usize),
+    /// There are 20 MB of endpoints besides.
+    Large,
 }
 
 /// A server and its folder, gone at the end.
@@ -37,6 +39,14 @@ impl Server {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(folder.join("config")).unwrap();
         write(&folder, 0);
+        for number in (0..LARGE_NAMES).filter(|_| matches!(setup, Setup::Large)) {
+            let text = format!(
+                "\"@type\": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment\ncluster_name: large-{number}\n\
+                 endpoints: [{{ lb_endpoints: [{{ endpoint: {{ hostname: {} }} }}] }}]\n",
+                "x".repeat(LARGE_BYTES)
+            );
+            fs::write(folder.join(format!("config/large-{number}.yaml")), text).unwrap();
+        }
         let mut command = match setup {
             Setup::Descriptors(limit) => {
                 let mut limited = Command::new("bash");
@@ -47,7 +57,7 @@ impl Server {
                 ]);
                 limited
             }
-            Setup::Plain | Setup::Tls => Command::new(env!("CARGO_BIN_EXE_xds")),
+            Setup::Plain | Setup::Tls | Setup::Large => Command::new(env!("CARGO_BIN_EXE_xds")),
         };
         command.arg("serve").arg(folder.join("config")).args(["--listen", "127.0.0.1:0", "--admin", "none"]);
         let mut certificate = None;
@@ -109,6 +119,10 @@ impl Drop for Server {
         _ = fs::remove_dir_all(&self.folder);
     }
 }
+
+/// Names of large endpoints, `large-0` and so on, and the size of each: below the 4 MiB of one resource.
+pub(crate) const LARGE_NAMES: usize = 6;
+const LARGE_BYTES: usize = 3_500_000;
 
 /// By a rename, so that nobody reads a part.
 fn write(folder: &Path, content: usize) {
