@@ -301,9 +301,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
     }
 }
 
-/// About how much is read of a connection before others have their turn: one read of HTTP/2, or some dozens of streams with their
-/// requests.
-const TURN_BYTES: usize = 4 << 10;
+/// About how much is read of a connection before others have their turn: an ACK in SotW that names 1,000 resources goes in one
+/// turn, as each further one costs as much as a wake-up.
+const TURN_BYTES: usize = 16 << 10;
 /// From so many bytes in one turn on it is looked whether too many requests came.
 const CROWD_BYTES: usize = 256;
 /// How many requests may have come whose tasks have not run yet.
