@@ -28,7 +28,8 @@ mod types;
 /// Serve a folder to Envoy and gRPC, and follow its changes
 ///
 /// Loads the folder, prints what it loaded, then listens. A mistake in a file that changes later goes to the log and
-/// the last good state stays. SIGHUP has the folder, certificates and policy read again at once. SIGTERM and SIGINT end all streams in an orderly way; a second one ends at once.
+/// the last good state stays. SIGHUP has the folder, certificates and policy read again at once. SIGTERM and SIGINT end
+/// all streams in an orderly way; a second one ends at once.
 ///
 /// The port speaks gRPC, over ADS and a service per type, and HTTP for clients that poll (api_type: REST in Envoy):
 /// POST /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
