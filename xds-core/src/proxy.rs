@@ -109,6 +109,8 @@ pub struct Proxy {
     /// Orders the wants and questions by age.
     last_number: u64,
     trial: Option<Trial>,
+    /// Names of variants that were tried and taken back, to be looked at again.
+    taken_back: BTreeSet<Key>,
 }
 
 /// A name of one type.
@@ -163,6 +165,7 @@ impl Proxy {
             counts: ProxyCounts::default(),
             last_number: 0,
             trial: None,
+            taken_back: BTreeSet::new(),
         }
     }
 

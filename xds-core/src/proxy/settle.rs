@@ -254,8 +254,15 @@ impl Proxy {
         if matches!(route, Route::Shared | Route::Node(_)) {
             self.look_at_asides(route, &touched);
         }
-        self.review_all(now, touched);
         self.end_concluded_trial(client);
+        for key in std::mem::take(&mut self.taken_back) {
+            // Who asked while it was tried found something that is there no longer.
+            if let Some(name) = self.names.get_mut(&key) {
+                name.is_stale = true;
+                touched.insert(key);
+            }
+        }
+        self.review_all(now, touched);
     }
 
     /// T43c: what came without saying whom it is for is asked for again, by each locator alone.

@@ -107,8 +107,9 @@ impl Proxy {
     }
 
     /// Takes away what was brought, and puts back what was there before and the client holds still.
-    fn take_back(&self, client: &Client) {
+    fn take_back(&mut self, client: &Client) {
         let Some(Trial { before, type_url, brought, .. }) = &self.trial else { return };
+        self.taken_back.extend(brought.iter().map(|(id, _)| (type_url.clone(), id.name.clone())));
         let now = self.cache.snapshot();
         let is_there = |name: &ResourceName, constraints: &Constraints| {
             now.get(type_url, name).is_some_and(|there| there.get(constraints).is_some())

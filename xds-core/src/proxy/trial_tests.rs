@@ -210,3 +210,28 @@ fn d13_what_nobody_tries_and_the_judge_refuses_does_not_stay() {
     world.run();
     assert_eq!(late.sent(), "n1 X r[env=a]=A");
 }
+
+/// T43: a question that found its answer in what was tried is asked when that is taken back.
+#[test]
+fn t43_who_asked_while_others_tried_and_the_upstream_was_lost_is_asked_for_after_all() {
+    let mut world = trying("X");
+    let mut first = world.leaf("X", "r?env=a&pod=0");
+    world.run();
+    assert_eq!(first.sent(), "n1 X -r");
+    first.ack("X", "1");
+    world.commit("X r=A");
+    world.run();
+    assert!(world.trying.is_some());
+    let mut late = world.leaf("X", "r?env=a&pod=1");
+    world.run();
+    world.lose();
+    world.commit("X -r r[pod=1]=B");
+    world.is_up = true;
+    for _ in 0..3 {
+        world.pass(Duration::from_secs(5));
+        while world.trying.is_some() {
+            world.conclude();
+        }
+    }
+    assert_eq!(late.sent(), "n1 X r[pod=1]=B");
+}
