@@ -225,3 +225,16 @@ fn c19_p6_4_a_second_rejection_in_the_same_words_is_the_newer_one_and_told_to_no
     let error = f.client.report()[0].error.clone().expect("it is rejected");
     assert_eq!((error.rejected_version.as_deref(), error.at), (Some("v2"), Duration::from_secs(1)));
 }
+
+/// What is kept though it went (P1.9) is still gone after something invalid came and went.
+#[test]
+fn p1_7_s25_what_was_rejected_and_is_not_in_the_next_full_state_does_not_exist() {
+    let mut f = Fixture::new(Protocol::Sotw);
+    refuse_bad(&mut f.client, "CDS");
+    f.watch("CDS", "a");
+    f.sent(0);
+    f.get("CDS v1 n1: a=1");
+    assert_eq!(f.get("CDS v2 n2:"), "a: 1 beside NOT_FOUND");
+    assert_eq!(f.get("CDS v3 n3: a=bad"), "a: 1 beside INVALID_ARGUMENT");
+    assert_eq!(f.get("CDS v4 n4:"), "a: 1 beside NOT_FOUND");
+}

@@ -174,6 +174,17 @@ fn s25_s37_what_a_full_state_lacks_without_an_error_does_not_exist_any_more() {
 }
 
 #[test]
+fn s25_s37_a_locator_without_a_variant_in_a_full_state_has_none_whatever_others_have() {
+    let mut f = sotw();
+    f.watch("CDS", "a{env=prod}");
+    let test = f.watch("CDS", "a{env=test}");
+    f.sent(0);
+    f.get("CDS v1 n1: a[env=prod]=1 a[env=test]!14");
+    assert_eq!(f.view(test), "UNAVAILABLE");
+    assert_eq!(f.get("CDS v2 n2: a[env=prod]=1"), "a{env=test}: NOT_FOUND");
+}
+
+#[test]
 fn s25_c2_what_is_there_and_not_valid_is_not_missing() {
     let mut f = sotw();
     refuse_bad(&mut f.client, "CDS");

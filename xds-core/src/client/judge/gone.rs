@@ -97,7 +97,7 @@ impl Judge<'_> {
                 || (!in_error.is_empty() && glob_of(name).is_some_and(|glob| in_error.contains(&glob)))
         };
         let bit = 1 << self.server;
-        let mut watching = Vec::new();
+        let (mut watching, mut gone) = (Vec::new(), BTreeSet::new());
         for (name, named) in &self.watched.names {
             let is_present = |held: &Held| {
                 held.seen == self.number
@@ -116,12 +116,12 @@ impl Judge<'_> {
                 let key = (name.clone(), held.accepted.constraints().clone());
                 self.changes.removed.insert(key, Why::Missing);
             }
-            self.absent.push(Gone { name: name.clone(), constraints: None });
+            gone.insert(name.clone());
         }
-        // P1.7: of what was rejected there may be no copy, and its error is not what is wrong with it any more. S37: nor is one
-        // that the server told and does not tell again.
+        // P1.7: of what was rejected there may be no variant, and its error is not what is wrong with it any more. S37: nor is
+        // one that the server told and does not tell again. A variant for other locators says nothing of these.
         let is_lost = |state: &State| match state.status {
-            ResourceStatus::Nacked => state.copy.is_none(),
+            ResourceStatus::Nacked => true,
             ResourceStatus::ReceivedError => {
                 state.error.as_ref().is_some_and(|error| error.code != Code::NOT_FOUND)
             }
@@ -133,20 +133,10 @@ impl Judge<'_> {
             let members = entry.members.iter().flat_map(|members| members.iter());
             members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
         });
-        let lost: BTreeSet<_> = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name).collect();
-        if lost.is_empty() {
-            return;
-        }
-        let put: BTreeSet<_> = self.changes.put.keys().map(|(name, _)| name).collect();
-        let is_repeated = |name: &ResourceName| {
-            let named = self.watched.names.get(name);
-            named.is_some_and(|named| named.held.iter().any(|held| held.seen == self.number))
-        };
-        let is_present = |name: &ResourceName| {
-            put.contains(name) || rejected.contains(name) || is_in_error(name) || is_repeated(name)
-        };
-        let gone = lost.into_iter().filter(|name| !is_present(name)).cloned();
-        self.absent.extend(gone.map(|name| Gone { name, constraints: None }).collect::<Vec<_>>());
+        let lost = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name);
+        let lost = lost.filter(|name| !rejected.contains(*name) && !is_in_error(name));
+        gone.extend(lost.cloned());
+        self.absent.extend(gone.into_iter().map(|name| Gone { name, constraints: None }));
     }
 
     /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
