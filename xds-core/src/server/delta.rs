@@ -11,17 +11,18 @@ use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
 use super::failure::Failure;
 use super::handle::Handle;
-use super::progress::{Progress, Step};
+use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::access::Access;
-use crate::cache::{Membership, Snapshot, TypeSnapshot, Update, Watch};
+use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::client::is_set;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, Locators, Subscription, can_be};
+use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be};
 use crate::variants::{Form, Variant};
+use crate::xdstp;
 
 use content::Content;
 
@@ -64,9 +65,6 @@ struct Owed {
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
     everything: bool,
-    /// A set was given up and is asked for again, perhaps before what was on its way came: what of that is gone meanwhile
-    /// is told (S8b).
-    is_crossed: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
     /// S21: nothing was asked for, and the client waits to hear so.
@@ -168,11 +166,13 @@ impl DeltaStream {
             let before = is_giving_up.then(|| progress.subscription.locators());
             let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
             progress.awaits_sets |= added.wildcard;
-            owed.is_crossed |= added.wildcard || added.locators.names().any(|name| is_set(name.as_str()));
             let dropped = before.map(|before| before.without(&progress.subscription.locators()));
-            if dropped.is_some_and(|dropped| dropped.names().any(|name| is_set(name.as_str()))) {
-                progress.responses.cross_contents();
-                owed.is_crossed = false;
+            // By name the answer to who asks again says all.
+            let leaves_variants = |dropped: &Locators| {
+                progress.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
+            };
+            if let Some(dropped) = dropped.filter(leaves_variants) {
+                progress.responses.cross_contents(asked_by(&dropped));
             }
             progress.check_limit(names_limit)?;
             let left = progress.reselect(&watch);
@@ -244,27 +244,35 @@ fn respond(
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
-    if owed.is_crossed {
-        let mut crossed = progress.responses.take_crossed_contents();
+    // S8b: what was on its way when it was given up, and is asked for again before it came, may be gone meanwhile.
+    if owed.everything || !owed.locators.is_empty() {
+        let is_asked = asked_by(&owed.locators);
+        let is_asked = |handle: &Handle| owed.everything || is_asked(handle);
+        let mut crossed = progress.responses.take_crossed_contents(is_asked);
         crossed.retain(|handle| {
             let chosen = progress.chosen(&handle.name, snapshot);
             let is_it = |variant| handle.constraints.is_none() || progress.handle(variant) == *handle;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
+        // T33: what is for none of its locators the client drops by itself.
+        progress.retain_asked(&mut crossed);
         content.removed.extend(crossed);
     }
     if progress.membership.is_some() {
         let form = progress.form();
-        // Its answer says so already. D14: a removal too many does no harm, one too few does.
-        let is_unknown = |_: &Subscription, _: &Update, gone: &Variant| {
-            form == Form::Name && owed.locators.has_name(gone.name())
+        let is_asked = asked_by(&owed.locators);
+        let has = |_: &Subscription, gone: &Variant| match is_asked(&Handle::of(gone, form)) {
+            // Its answer says so already. D14: a removal too many does no harm.
+            true if form == Form::Name && owed.locators.has_name(gone.name()) => Has::No,
+            is_asked if is_asked || owed.everything => Has::Perhaps,
+            _ => Has::Yes,
         };
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
             true => {
                 left_later.append(&mut owed.left);
                 progress.stay(&owed.locators, snapshot)
             }
-            false => progress.advance(now, snapshot, is_unknown)?,
+            false => progress.advance(now, snapshot, has)?,
         };
         content.removed.extend(gone);
         if update.from == Revision::ZERO {
@@ -289,6 +297,7 @@ fn respond(
         types.state(at).owed.left_later = left_later;
         return Ok(None);
     }
+    content.removed.iter().for_each(|handle| progress.told(handle));
     let resources = snapshot.of_type(&progress.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(progress), Vec::new());
@@ -327,6 +336,15 @@ fn respond(
         _ => clusters_sent.add(&endpoints, content.is_whole()),
     }
     Ok(Some(response))
+}
+
+/// What they ask for, by its name or by a set that it may belong to.
+fn asked_by(locators: &Locators) -> impl Fn(&Handle) -> bool {
+    let is_wildcard = locators.has_name(&WILDCARD.into());
+    move |Handle { name, .. }| {
+        let glob = || xdstp::glob_of(name);
+        is_wildcard || locators.has_name(name) || glob().is_some_and(|glob| locators.has_name(&glob))
+    }
 }
 
 impl Progress {

@@ -153,6 +153,7 @@ impl Progress {
             self.membership = None;
             self.former = None;
             self.gone.clear();
+            self.ahead.clear();
             self.waiting.clear();
             self.responses.forget_rejected();
             (self.settled_at, self.is_retelling) = (Revision::ZERO, false);
@@ -178,6 +179,10 @@ impl Progress {
         }
         self.forget_uncovered();
         let subscription = &self.subscription;
+        // D12: what the client gave up it has to be sent again.
+        self.ahead
+            .values_mut()
+            .for_each(|sent| sent.retain(|variant| asking_for(subscription, variant).next().is_some()));
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         let mut left = Vec::new();
@@ -282,7 +287,7 @@ impl Progress {
             if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
-                let had = removed.filter(|removed| removed.variant.born_at <= update.from);
+                let had = removed.filter(|removed| removed.variant.was_there(update.from));
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
                 for Removed { variant, at } in had {
                     self.responses.tell_ahead(update.from, *at);
@@ -294,12 +299,12 @@ impl Progress {
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
-    /// except what the client cannot have.
+    /// except what the client does not have.
     pub(super) fn advance(
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
-        is_unknown: impl Fn(&Subscription, &Update, &Variant) -> bool,
+        has: impl Fn(&Subscription, &Variant) -> Has,
     ) -> Result<Step, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
@@ -332,20 +337,22 @@ impl Progress {
         let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
         let gone = passed.map(|variant| self.handle(variant)).collect();
         let mut step = Step { update, gone, unsure };
-        let removed = step
-            .update
-            .removed
-            .iter()
-            .filter(|gone| !is_unknown(&self.subscription, &step.update, &gone.variant));
+        let (subscription, update) = (&self.subscription, &step.update);
+        // What came and went since the cursor was sent only where that was ahead.
+        let was_sent =
+            |gone: &&Removed| gone.variant.was_there(update.from) || ahead.contains_key(gone.variant.name());
+        let removed = update.removed.iter().filter(was_sent);
+        let removed = removed.filter(|gone| has(subscription, &gone.variant) != Has::No);
         let removed = removed.map(|gone| (self.handle(&gone.variant), gone.clone()));
         // S24: only what is still asked for.
-        let subscription = &self.subscription;
         let is_wanted = |gone: &&Removed| asking_for(subscription, &gone.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|gone| (Handle::of_name(gone.variant.name()), gone.clone()));
         if self.holds_removals() {
             for (handle, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
-                let is_sent = !variant.differs_since(step.update.from) && !ahead.contains_key(variant.name());
+                let is_sent = !variant.differs_since(step.update.from)
+                    && !ahead.contains_key(variant.name())
+                    && has(&self.subscription, &variant) == Has::Yes;
                 let held = Gone::Held { variant: Some(variant), is_sent, removed_at: at, since: now };
                 // What is held already stays: what came and went since was never sent.
                 self.gone.entry(handle).or_insert(held);
@@ -437,11 +444,15 @@ impl Progress {
         if self.form() == Form::Name {
             return vec![self.answer(locator, &mut Others::new(), snapshot)];
         }
-        let had = |variant: &Variant| variant.born_at <= since;
+        let had = |variant: &Variant| variant.was_there(since);
         let resources = snapshot.of_type(&self.type_url).into_iter();
         let gone = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
         let gone = gone.map(|removed| &removed.variant);
-        let gone = gone.filter(|variant| had(variant) && variant.constraints().matches(&locator.parameters));
+        // Whose it is beside this locator's, the update tells.
+        let is_shared = |variant: &Variant| asking_for(&self.subscription, variant).next().is_some();
+        let is_own =
+            |variant: &Variant| variant.constraints().matches(&locator.parameters) && !is_shared(variant);
+        let gone = gone.filter(|variant| had(variant) && is_own(variant));
         let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.handle(variant)])).collect();
         for variant in self.find(locator, snapshot) {
             if self.chosen(variant.name(), snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
@@ -517,6 +528,15 @@ impl Progress {
     pub(super) fn selects_all(&self) -> bool {
         self.subscription.is_wildcard()
     }
+}
+
+/// Whether a client has what was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Has {
+    No,
+    /// It asked for it anew, and may have given it up before.
+    Perhaps,
+    Yes,
 }
 
 /// Whether it is what a name was answered with.

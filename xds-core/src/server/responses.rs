@@ -35,8 +35,8 @@ pub(super) struct Responses {
     is_overfull: bool,
     /// A request that had not seen the newest one gave up something that may stand in it.
     is_crossed: bool,
-    /// What was on its way when a set that it may belong to was given up, until that is asked for again.
-    crossed: Vec<Held>,
+    /// What was on its way when it was given up, until it is asked for again.
+    crossed: BTreeSet<Handle>,
     /// The [standing](Self::standing) may be another one than when it was last asked for news.
     is_news: bool,
 }
@@ -177,15 +177,19 @@ impl Responses {
         std::mem::take(&mut self.is_crossed)
     }
 
-    /// Delta: what is on its way is held by who asks for the set again before it comes.
-    pub(super) fn cross_contents(&mut self) {
+    /// Delta: what is on its way and was given up is held by who asks for it again before it comes.
+    pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&Handle) -> bool) {
         let queued = self.queued.iter().map(|part| &part.content);
-        self.crossed = self.in_flight.iter().map(|sent| &sent.content).chain(queued).cloned().collect();
+        let contents = self.in_flight.iter().map(|sent| &sent.content).chain(queued).flat_map(Held::handles);
+        let crossed = contents.filter(|handle| self.crossed.contains(*handle) || is_given_up(handle));
+        self.crossed = crossed.cloned().collect();
     }
 
-    /// All that was on its way so.
-    pub(super) fn take_crossed_contents(&mut self) -> BTreeSet<Handle> {
-        std::mem::take(&mut self.crossed).iter().flat_map(Held::handles).cloned().collect()
+    /// What was on its way so and is asked for again.
+    pub(super) fn take_crossed_contents(&mut self, is_asked: impl Fn(&Handle) -> bool) -> BTreeSet<Handle> {
+        let (asked, rest) = std::mem::take(&mut self.crossed).into_iter().partition(is_asked);
+        self.crossed = rest;
+        asked
     }
 
     /// Nothing has to be sent up to a revision.

@@ -11,7 +11,7 @@ use super::config::StreamConfig;
 use super::failure::Failure;
 use super::handle::{Handle, asking_for};
 use super::order::Release;
-use super::progress::{Answer, Others, Progress, Step};
+use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
 use super::responses::Held;
@@ -263,17 +263,21 @@ fn respond(
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
-    let is_unknown = |subscription: &Subscription, update: &Update, gone: &Variant| {
+    let has = |subscription: &Subscription, gone: &Variant| {
         let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
         };
-        let mut holders = asking_for(subscription, gone);
-        holders.all(is_new) || gone.born_at > update.from
+        let are_new: Vec<bool> = asking_for(subscription, gone).map(is_new).collect();
+        match are_new.contains(&true) {
+            _ if !are_new.contains(&false) => Has::No,
+            true => Has::Perhaps,
+            false => Has::Yes,
+        }
     };
     let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
     let Step { update, mut unsure, .. } = match is_answer_only {
         true => progress.stay(&owed.locators, snapshot),
-        false => progress.advance(now, snapshot, is_unknown)?,
+        false => progress.advance(now, snapshot, has)?,
     };
     if !progress.known.full_state && tells_missing {
         owed.refused.extend(progress.missing(released, &owed.locators, &update, snapshot));

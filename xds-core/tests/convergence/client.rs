@@ -46,6 +46,8 @@ pub(crate) trait Client {
     fn known(&self, type_url: &'static str) -> (Arc<Cache>, Option<&Known>);
     fn take(&mut self, accept: bool) -> bool;
     fn receive(&mut self);
+    /// Whether all that it asked for was answered, and all answers taken.
+    fn is_idle(&mut self) -> bool;
     fn pass(&mut self, time: Duration);
     fn reconnect(&mut self);
     fn check(&self) -> Result<(), String>;
@@ -95,7 +97,7 @@ impl SotwClient {
         let known = &self.types[type_url];
         let request = SotwRequest {
             type_url: type_url.into(),
-            version_info: known.version.clone(),
+            version_info: known.version_info().to_owned(),
             response_nonce: Nonce::parse(&known.nonce),
             error_detail,
             asked: Some(request(known.asked.iter())),
@@ -127,7 +129,7 @@ impl Client for SotwClient {
         let type_url = TYPES.into_iter().find(|url| *url == response.type_url).unwrap();
         let known = self.types.get_mut(type_url).unwrap();
         known.nonce = response.nonce;
-        known.version = response.version_info;
+        known.take_version(response.version_info);
         if KnownType::of(type_url).full_state {
             known.held.clear();
         }
@@ -152,6 +154,10 @@ impl Client for SotwClient {
             assert!(self.types[decoded.type_url.as_str()].has_asked, "S24: a type nobody asked for");
             self.inbox.push_back(decoded);
         }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.inbox.is_empty() && self.stream.until_due(self.now, &self.cache.snapshot()) == Some(None)
     }
 
     fn pass(&mut self, time: Duration) {
@@ -278,6 +284,10 @@ impl Client for DeltaClient {
         while let Some(response) = sent(self.stream.next(self.now, &self.cache.snapshot()), self.now) {
             self.inbox.push_back(DeltaDiscoveryResponse::decode(response.as_slice()).unwrap());
         }
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.inbox.is_empty() && self.stream.until_due(self.now, &self.cache.snapshot()) == Some(None)
     }
 
     fn pass(&mut self, time: Duration) {

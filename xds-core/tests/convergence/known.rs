@@ -20,7 +20,10 @@ pub(crate) struct Known {
     /// Whether this stream has sent a locator of the type.
     pub(crate) knows_locators: bool,
     pub(crate) nonce: String,
+    /// Of the last response.
     pub(crate) version: String,
+    /// The client may have dropped some of what the version stands for.
+    is_partial: bool,
     pub(crate) has_asked: bool,
 }
 
@@ -30,6 +33,8 @@ pub(crate) struct Held {
     pub(crate) version: String,
     /// It was sent on a stream before this one.
     is_old: bool,
+    /// It was sent under its plain name, for who asks by that.
+    is_plain: bool,
 }
 
 impl Known {
@@ -50,10 +55,7 @@ impl Known {
     /// Asks for something else.
     pub(crate) fn ask(&mut self, asked: BTreeSet<Asked>) {
         self.knows_locators |= asked.iter().any(|(_, parameters)| parameters.is_some());
-        if asked.difference(&self.asked).any(|(name, _)| name.is_none()) {
-            // S32: it does not have all that the version stands for.
-            self.version.clear();
-        }
+        self.is_partial |= asked.difference(&self.asked).any(|(name, _)| name.is_none());
         self.asked = asked;
         self.has_asked = true;
         self.drop_unasked();
@@ -65,11 +67,28 @@ impl Known {
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 
-    /// T33: what no locator matches is dropped.
+    /// The version as a request says it. S32: for a wildcard one that is equal to the server's is not answered.
+    pub(crate) fn version_info(&self) -> &str {
+        let is_wildcard = self.asked.iter().any(|(name, _)| name.is_none());
+        if self.is_partial && is_wildcard { "" } else { &self.version }
+    }
+
+    /// The version of a response, which brings all that it stands for.
+    pub(crate) fn take_version(&mut self, version: String) {
+        (self.version, self.is_partial) = (version, false);
+    }
+
+    /// T33: what no locator matches is dropped. D20: what came by name goes with the last plain name that covers it.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
-        held.retain(|(name, constraints), _| {
-            self.locators(name).iter().any(|params| constraints.matches(params))
+        held.retain(|(name, constraints), held| {
+            let covers = |(asked, parameters): &Asked| {
+                parameters.is_none() && asked.as_ref().is_none_or(|asked| asked == name)
+            };
+            match held.is_plain {
+                true => self.asked.iter().any(covers),
+                false => self.locators(name).iter().any(|params| constraints.matches(params)),
+            }
         });
         self.held = held;
         let absent = std::mem::take(&mut self.absent);
@@ -90,7 +109,8 @@ impl Known {
             *other != name || *theirs == constraints || !served.iter().any(|params| theirs.matches(params))
         });
         served.iter().for_each(|params| _ = self.absent.remove(&(name.clone(), (*params).clone())));
-        let held = Held { content, version: version.to_owned(), is_old: false };
+        let held =
+            Held { content, version: version.to_owned(), is_old: false, is_plain: resource_name.is_none() };
         self.held.insert((name, constraints), held);
     }
 

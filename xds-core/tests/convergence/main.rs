@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod client;
+mod found;
 mod history;
 mod known;
 
@@ -25,10 +26,13 @@ fn converges(cache: &Arc<Cache>, client: &mut dyn Client, history: &History) -> 
     // A commit is about those who asked for what it changed when it was made.
     let mut has_asked = false;
     for step in &history.steps {
-        has_asked = !matches!(step, Step::Commit(_)) && (has_asked || matches!(step, Step::Ask { .. }));
         match step {
-            Step::Commit(changes) => commits.push(commit(cache, changes)),
+            Step::Commit(changes) => {
+                has_asked &= !client.is_idle();
+                commits.push(commit(cache, changes));
+            }
             Step::Ask { type_url, asked } => {
+                has_asked = true;
                 client.ask(history::type_of(*type_url), asked.iter().map(history::asked_of).collect());
             }
             Step::Take { accept } => _ = client.take(*accept),
@@ -140,4 +144,13 @@ fn a_delta_client_with_locators_holds_what_the_cache_has() {
         delta(&history.0)
     }
     quick().quickcheck(holds as fn(Located) -> bool);
+}
+
+/// Each went wrong once.
+#[test]
+fn histories_that_were_found_converge() {
+    for history in found::histories() {
+        assert!(sotw(&history), "{history:?}");
+        assert!(delta(&history), "{history:?}");
+    }
 }
