@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{FutureExt, TryFutureExt, lazy};
 use futures_util::stream::FuturesUnordered;
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -104,7 +105,7 @@ where
     G: Greet<IO>,
 {
     let present = watch::Sender::new(());
-    let builder = builder(&terms);
+    let builder = Arc::new(builder(&terms));
     let config = terms.config;
     let guests =
         Guests::new(config.connections_limit, config.address_connections_limit, config.handshakes_limit);
@@ -135,7 +136,7 @@ where
                         greet: greet.clone(),
                         peer,
                         guest,
-                        builder: builder.clone(),
+                        builder: Arc::clone(&builder),
                         routes: routes.clone(),
                         config: Arc::clone(&config),
                         reports: Arc::clone(&reports),
@@ -168,7 +169,7 @@ struct Connection<G> {
     greet: G,
     peer: Peer,
     guest: Guest,
-    builder: auto::Builder<TokioExecutor>,
+    builder: Arc<auto::Builder<TokioExecutor>>,
     routes: axum::Router,
     config: Arc<ServerConfig>,
     reports: Arc<Reports>,
@@ -179,47 +180,37 @@ struct Connection<G> {
 }
 
 impl<G> Connection<G> {
-    async fn run<IO>(self, io: IO)
+    async fn run<IO>(mut self, io: IO)
     where
         IO: Send + 'static,
         G: Greet<IO>,
     {
-        let Self {
-            greet,
-            mut peer,
-            guest,
-            builder,
-            routes,
-            config,
-            reports,
-            partial,
-            mut stopping,
-            _present,
-        } = self;
+        let (config, reports) = (&self.config, &self.reports);
         let times = Times { handshake: config.handshake_timeout, idle: config.idle_timeout };
-        let activity = Arc::clone(guest.activity());
+        let activity = Arc::clone(self.guest.activity());
         let greeted = async {
-            let hello = greet.hello(io).await?;
+            let hello = self.greet.hello(io).await?;
             activity.enter(Phase::Queued);
-            guest.in_turn(greet.greet(hello), || activity.enter(Phase::Handshake)).await
+            self.guest.in_turn(self.greet.greet(hello), || activity.enter(Phase::Handshake)).await
         };
         let greeted = tokio::select! {
             greeted = greeted => greeted,
-            end = activity.overdue(times) => return reports.on_end(end, &peer),
+            end = activity.overdue(times) => return reports.on_end(end, &self.peer),
         };
         let (io, identity) = match greeted {
             Ok(greeted) => greeted,
             Err(error) => {
-                debug!(peer = ?peer.address, %error, "a connection could not be greeted");
-                return reports.on_end(ConnectionEnd::HandshakeFailed, &peer);
+                debug!(peer = ?self.peer.address, %error, "a connection could not be greeted");
+                return reports.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
             }
         };
         activity.enter(Phase::Preface);
         let leaves_at = config.connection_age.map(|age| Instant::now() + jittered(age));
-        (peer.identity, peer.ends_at) = (identity, leaves_at);
-        peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
+        (self.peer.identity, self.peer.ends_at) = (identity, leaves_at);
+        self.peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
         let service = {
-            let (peer, activity, reports) = (peer.clone(), Arc::clone(&activity), Arc::clone(&reports));
+            let (peer, activity, reports) = (self.peer.clone(), Arc::clone(&activity), Arc::clone(reports));
+            let (routes, partial) = (self.routes.clone(), Arc::clone(&self.partial));
             let time = config.request_timeout;
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                 let (open, fresh) = (activity.open(), activity.came());
@@ -228,14 +219,13 @@ impl<G> Connection<G> {
                     Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), peer.clone());
                 head.extensions.insert(peer.clone());
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
-                async {
-                    drop(fresh);
-                    answer.await.map(|answer| answer.map(|body| Answer::new(body, open)))
-                }
+                // Not an async block: that has room for what it captures and once more for what it awaits, for each stream.
+                let answer = lazy(move |_| drop(fresh)).then(move |()| answer);
+                answer.map_ok(move |answer| answer.map(|body| Answer::new(body, open)))
             })
         };
         let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
                 Some(at) => sleep_until(at).await,
@@ -247,32 +237,33 @@ impl<G> Connection<G> {
         ends.push(async {
             tokio::select! {
                 () = age => None,
-                _ = stopping.wait_for(|stopping| *stopping) => None,
+                _ = self.stopping.wait_for(|stopping| *stopping) => None,
                 end = activity.overdue(times) => Some(end),
             }
         });
         let end = tokio::select! {
-            done = connection.as_mut() => return on_done(done, &reports, &peer),
+            done = connection.as_mut() => return on_done(done, reports, &self.peer),
             end = ends.next() => end.flatten(),
         };
         if let Some(end) = end {
-            reports.on_end(end, &peer);
+            reports.on_end(end, &self.peer);
             if end != ConnectionEnd::Idle {
                 return;
             }
         }
         // GOAWAY: what runs goes on, and new streams go elsewhere.
         connection.as_mut().graceful_shutdown();
-        let last_words = async {
+        let overdue = async {
             match end {
                 Some(_) => sleep(LAST_WORDS).await,
-                None => std::future::pending().await,
+                None => reports.on_end(activity.overdue(times).await, &self.peer),
             }
         };
+        // Apart from the connection, which has to have room for this from its beginning.
+        let overdue = Box::pin(overdue);
         tokio::select! {
-            done = connection.as_mut() => on_done(done, &reports, &peer),
-            () = last_words => {}
-            end = activity.overdue(times), if end.is_none() => reports.on_end(end, &peer),
+            done = connection.as_mut() => on_done(done, reports, &self.peer),
+            () = overdue => {}
         }
     }
 }
