@@ -21,6 +21,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[path = "docs/links.rs"]
+mod links;
 #[path = "docs/page.rs"]
 mod page;
 #[path = "docs/run.rs"]
@@ -29,12 +31,17 @@ mod run;
 /// Pages for reading, without commands for their readers.
 const FOR_READING: [&str; 3] = ["docs/performance.md", "docs/protocol.md", "docs/proxy.md"];
 
+/// Pages with something to do.
 fn pages() -> Vec<String> {
+    all_pages().into_iter().filter(|page| !FOR_READING.contains(&page.as_str())).collect()
+}
+
+fn all_pages() -> Vec<String> {
     let below = |folder: &str| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let examples = below("examples").map(|folder| folder.join("README.md")).filter(|page| page.exists());
     let docs = below("docs").filter(|page| page.extension().is_some_and(|extension| extension == "md"));
-    let all = docs.chain(examples).chain([PathBuf::from("README.md")]).map(|page| page.display().to_string());
-    let mut all: Vec<_> = all.filter(|page| !FOR_READING.contains(&page.as_str())).collect();
+    let top = ["README.md", "CONTRIBUTING.md"].map(PathBuf::from);
+    let mut all: Vec<_> = docs.chain(examples).chain(top).map(|page| page.display().to_string()).collect();
     all.sort();
     all
 }
@@ -61,6 +68,12 @@ fn every_page_does_what_it_says() {
     let trials: Vec<_> = pages().into_iter().map(|page| std::thread::spawn(move || tried(&page))).collect();
     let errors: Vec<_> = trials.into_iter().flat_map(|trial| trial.join().unwrap()).collect();
     assert!(errors.is_empty(), "\n{}", errors.join("\n\n"));
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_its_heading() {
+    let errors: Vec<_> = all_pages().iter().flat_map(|page| links::broken(Path::new(page))).collect();
+    assert!(errors.is_empty(), "\n{}", errors.join("\n"));
 }
 
 #[test]
