@@ -19,7 +19,7 @@ use super::{Failure, Source, load, say};
 /// overlap, variants that name different keys. Each name is checked on its own, so one run finds
 /// all errors.
 ///
-/// Warnings are likely mistakes in a folder without errors: parameters that no variant of a name
+/// Warnings are likely mistakes that `xds serve` accepts: parameters that no variant of a name
 /// matches, variants that no client gets, keys that make no difference, and references to resources
 /// (routes, clusters, endpoints, secrets, extensions) that the folder does not have, or not for all
 /// clients that would subscribe to them. Each comes with parameters that prove it. The check looks

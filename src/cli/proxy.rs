@@ -82,7 +82,7 @@ pub(super) struct ProxyCommand {
     /// Whether a variant is served to all clients that its constraints match
     #[arg(long, value_enum, value_name = "MODE", default_value_t = SharingMode::Trust, help_heading = SHARING)]
     sharing: SharingMode,
-    /// With --sharing audit: one in this many hits is also subscribed to upstream
+    /// With --sharing audit: also subscribe upstream for one hit in this many
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..), help_heading = SHARING)]
     audit_one_in: u32,
     /// The members of a wildcard or glob depend only on these parameters [default: on all

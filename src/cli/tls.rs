@@ -8,7 +8,7 @@ use xds::client::bootstrap::{ChannelCredentials, IdentityFiles, TlsFiles};
 
 #[derive(Debug, Args)]
 pub(super) struct Tls {
-    /// Connect with TLS; the system must trust the certificate of the server, or --ca must
+    /// Connect with TLS; the certificate of the server must be trusted by the system, or by --ca
     #[arg(long, requires = "server", help_heading = SERVER)]
     tls: bool,
     /// Connect with TLS, and trust these certificates (PEM)
