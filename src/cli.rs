@@ -76,7 +76,8 @@ fn failed(failure: &Failure) -> ExitCode {
     failure.exit_code()
 }
 
-/// An xDS control plane: serves a folder of resources to Envoy and gRPC, and shows what any xDS server says.
+/// An xDS control plane: serves a folder of resources to Envoy and gRPC, and shows the resources of
+/// any xDS server.
 #[derive(Debug, Parser)]
 #[command(name = "xds", version, arg_required_else_help = true, after_help = EXAMPLES, after_long_help = FOLDER)]
 struct Cli {
@@ -103,30 +104,33 @@ struct Source {
     folder: PathBuf,
     /// Accept a folder without any resource
     ///
-    /// Without this such a folder is refused, also when a change leaves nothing: a volume that is not mounted must
-    /// not empty a fleet.
+    /// Without this, such a folder is refused, also after a change that leaves no resource: a
+    /// volume that is not mounted must not remove the configuration of all clients.
     #[arg(long)]
     allow_empty: bool,
     /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
-    /// What keeps its last good content when a file has a mistake, or collides with another: the folder, or that file alone
+    /// Keep the last good content of the folder, or of each file, when a file has an error or
+    /// conflicts with another
     ///
-    /// With `file` all others are served. New content that collides with what is served is the mistake; of two new files, the
-    /// one with the later path is. At the start all files have to be good: what a broken one holds is unknown, and clients must
-    /// not be answered that it does not exist.
+    /// With `file`, all other files are served. If new content conflicts with served content, the
+    /// new content is in error; of two new files, the one with the later path is. At startup all
+    /// files must be valid: the resources of an invalid file are unknown, and clients must not be
+    /// answered that they do not exist.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = IsolationMode::Folder)]
     isolate: IsolationMode,
     /// The largest file, in bytes; a larger one is an error of that file
     ///
-    /// What is no regular file, such as a FIFO or a device, is never read, also not by way of a link.
+    /// Only regular files are read. A FIFO or a device is never read, not through a link either.
     #[arg(long, value_name = "BYTES", default_value_t = FILE_LIMIT_BYTES, value_parser = serve::count)]
     file_limit: usize,
     /// The largest resource, in bytes of its encoded message
     ///
-    /// A resource is one message on the wire. Clients of gRPC refuse messages of more than 4 MiB unless they are
-    /// configured otherwise (in Go: MaxCallRecvMsgSize), which is where the default comes from. Envoy takes larger ones:
-    /// 200,000 endpoints are 5.7 MB. Raise it where all clients of the folder do.
+    /// A resource is sent in one message. gRPC clients refuse messages of more than 4 MiB unless
+    /// they are configured otherwise (in Go: MaxCallRecvMsgSize), so the default is below that.
+    /// Envoy accepts larger ones: 200,000 endpoints are 5.7 MB. Raise the limit if all clients of
+    /// the folder accept larger messages.
     #[arg(long, value_name = "BYTES", default_value_t = PAYLOAD_LIMIT_BYTES, value_parser = resource_limit)]
     resource_limit: usize,
 }
@@ -135,7 +139,7 @@ struct Source {
 enum IsolationMode {
     /// The folder is one transaction
     Folder,
-    /// Each file is one, as far as they do not collide
+    /// Each file is one transaction, unless it conflicts with another
     File,
 }
 
@@ -258,14 +262,14 @@ const EXAMPLES: &str = "\
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000 --listen-cert c.pem --listen-key k.pem    for other machines
-  xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
-  xds check config                             find all mistakes, without serving
+  xds proxy --upstream 10.0.0.1:18000          share the resources of that server with many clients
+  xds check config                             find all errors, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
-  xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once
-  xds watch --server 127.0.0.1:18000 EDS web   and as it changes
+  xds get --server 127.0.0.1:18000 CDS '*'     the resources of a server, once
+  xds watch --server 127.0.0.1:18000 EDS web   and each change
   xds completions bash > /etc/bash_completion.d/xds
 
-`xds --help` tells what a folder may hold.";
+`xds --help` describes the files of a folder.";
 
 const FOLDER: &str = "\
 What a folder may hold:
@@ -279,36 +283,36 @@ What a folder may hold:
     - one wrapper:              \"@type\": type.googleapis.com/envoy.service.discovery.v3.Resource
                                 name: web
                                 resource: { \"@type\": .. }
-      which may also have     ttl: 30s               # clients drop it unless they hear of it again
-                              aliases: [www]         # other names it can be asked for by, in delta
+      which may also have     ttl: 30s               # clients drop it unless they get it again
+                              aliases: [www]         # other names for delta clients
                               cache_control: { do_not_cache: true }
                               metadata: { .. }
-  Beside \"@type\" may stand whom the resource is for, so that one name has several variants. Each
-  client gets the one that its parameters select (see `xds serve --help`); variants that overlap
-  are refused.
+  `when:` beside \"@type\" says which clients the resource is for, so one name can have several
+  variants. Each client gets the one that its parameters select (see `xds serve --help`); variants
+  that overlap are refused.
     - \"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
       name: web
-      when: env=prod,!version      # also: env in (a,b), env!=prod, key (is there), ||, parentheses
-  YAML wants quotes where it begins with an exclamation mark: when: '!version'
+      when: env=prod,!version      # also: env in (a,b), env!=prod, key (present), ||, parentheses
+  YAML needs quotes if it begins with an exclamation mark: when: '!version'
 
-  A YAML file may hold several, separated by `---`. A .pb file is a binary DiscoveryResponse.
+  A YAML file may hold several documents, separated by `---`. A .pb file is a binary DiscoveryResponse.
 
-  domains.yaml at the top says what values clients have, for `xds check` to judge by (see its --help).
+  domains.yaml at the top lists the values that clients have, for `xds check` (see its --help).
 
-  The folder is one transaction: everything in it parses and validates, or the last good state stays (with
-  `xds serve --isolate file`, that of each file). Changes are picked up while serving: writes in place, renames, and the
+  The folder is one transaction: if a file has an error, the last good state of the folder stays in use (with
+  `xds serve --isolate file`, that of the file). The server picks up changes: writes in place, renames, and the
   ..data link of Kubernetes volumes.
 
 Examples:
   xds serve examples/quickstart                serve a folder on 127.0.0.1:18000
   xds serve config --listen 0.0.0.0:18000 --listen-cert c.pem --listen-key k.pem    for other machines
-  xds proxy --upstream 10.0.0.1:18000          share what that server has with many clients
-  xds check config                             find all mistakes, without serving
+  xds proxy --upstream 10.0.0.1:18000          share the resources of that server with many clients
+  xds check config                             find all errors, without serving
   xds resolve config RDS web env=prod          which variant such clients get, and why
-  xds get --server 127.0.0.1:18000 CDS '*'     what a server has, once
-  xds watch --server 127.0.0.1:18000 EDS web   and as it changes
+  xds get --server 127.0.0.1:18000 CDS '*'     the resources of a server, once
+  xds watch --server 127.0.0.1:18000 EDS web   and each change
   xds completions bash > /etc/bash_completion.d/xds
 
 Exit codes:
-  0  done    1  the machine or the server says no    2  bad input: arguments, files
-  3  what was asked for does not exist (`xds resolve`, `xds get`)";
+  0  done    1  system or server error    2  invalid input: arguments, files
+  3  the resource does not exist (`xds resolve`, `xds get`)";

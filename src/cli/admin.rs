@@ -16,13 +16,16 @@ use super::running::LogFormat;
 
 #[derive(Debug, Args)]
 pub(super) struct Admin {
-    /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port after that of --listen, or any where that is taken]
+    /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port
+    /// after that of --listen, or any port if that is taken]
     ///
-    /// It shows clients, resources, commits and how all of that stands; GET /api/ tells the same to programs. Whoever
-    /// reaches it may read it, so it listens for this machine alone.
+    /// The page shows clients, resources, commits and their state; GET /api/ returns the same as
+    /// JSON. Everybody who can connect may read it, so by default it listens on the loopback
+    /// address.
     #[arg(id = "admin", long = "admin", value_name = "ADDRESS", help_heading = ADMIN)]
     place: Option<Place>,
-    /// A name under which the admin page may be asked for, beside IP addresses and localhost; may be repeated
+    /// A host name that the admin page accepts, in addition to IP addresses and localhost; may be
+    /// repeated
     #[arg(id = "admin_host", long = "admin-host", value_name = "NAME", help_heading = ADMIN)]
     hosts: Vec<String>,
 }

@@ -13,29 +13,32 @@ use xds_core::CommitError;
 use super::progress::while_working;
 use super::{Failure, Source, load, say};
 
-/// Check a folder: report every mistake and every likely one, or count its resources per type
+/// Check a folder: report all errors and likely mistakes, or count its resources per type
 ///
-/// Errors are what `xds serve` refuses: files that cannot be read as resources, variants that overlap, variants that
-/// name different keys. Each name is judged by itself, so all of them are found at once.
+/// `xds serve` refuses a folder with errors: files that cannot be read as resources, variants that
+/// overlap, variants that name different keys. Each name is checked on its own, so one run finds
+/// all errors.
 ///
-/// Warnings are what it serves and what is unlikely to be meant: parameters that no variant of a name matches, variants
-/// that no client gets, keys that make no difference, and names of other resources (routes, clusters, endpoints,
-/// secrets, extensions) that the folder does not have, or not for all clients that would ask for them. Each comes with
-/// parameters that prove it. They are looked for once all files can be read.
+/// Warnings are likely mistakes that `xds serve` accepts: parameters that no variant of a name
+/// matches, variants that no client gets, keys that make no difference, and references to resources
+/// (routes, clusters, endpoints, secrets, extensions) that the folder does not have, or not for all
+/// clients that would subscribe to them. Each comes with parameters that prove it. The check looks
+/// for warnings only if all files can be read.
 ///
-/// The file domains.yaml at the top of the folder says which clients to think of.
+/// The file domains.yaml at the top of the folder lists the values that clients have.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Check {
     #[command(flatten)]
     source: Source,
-    /// Take warnings for errors: exit with code 2
+    /// Treat warnings as errors: exit with code 2
     #[arg(long)]
     strict: bool,
-    /// Leave out warnings of this kind, where they are meant: say clusters that only some clients have
+    /// Do not report warnings of this kind, if they are intended: for example clusters that only
+    /// some clients have
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = PossibleValuesParser::new(Warning::KINDS))]
     allow: Vec<String>,
-    /// How to report
+    /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
 }
@@ -183,13 +186,13 @@ pub(super) fn when(constraints: &xds::Constraints) -> Option<String> {
 const EXAMPLES: &str = "\
 Examples:
   xds check config && git push
-  xds check config --strict                    nothing unlikely either
-  xds check config --strict --allow gap        but for names that only some clients have
+  xds check config --strict                    likely mistakes are errors too
+  xds check config --strict --allow gap        except names that only some clients have
   xds check config --format json | jq -r '.warnings[] | .places[0].file + \": \" + .message'
 
-domains.yaml, at the top of the folder (or domains.yml, domains.json): what values clients have.
-A key with a list is always there, with one of its values; one that is not in the file can be
-anything, or absent.
+domains.yaml, at the top of the folder (or domains.yml, domains.json): the values that clients have.
+A key with a list is always present, with one of these values. A key that is not in the file can
+have any value, or be absent.
   env: [prod, canary, test]
   version: { values: [v1, v2], absent: true }  # or not sent at all
   pod-name: { other: true }                    # always sent, with any value
@@ -200,9 +203,9 @@ JSON: one object with
               witnesses: [{parameters, absent, any}], reference: {type, name}, message, hint}]
             kind: those of --allow
   summary   {files, resources, types: [{type, names, variants}], errors, warnings, isolated}
-  What does not apply is null or an empty list. Fields may be added.
+  Fields that do not apply are null or an empty list. Fields may be added.
 
 Exit codes:
   0  `xds serve` would serve the folder
-  1  something cannot be read
-  2  a mistake; with --strict, a warning";
+  1  a file cannot be read
+  2  an error; with --strict, a warning";

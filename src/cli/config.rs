@@ -20,13 +20,14 @@ mod print;
 /// The options of a command that can have a file. They are read from the matches, before all others are known.
 #[derive(Debug, Args)]
 pub(super) struct ConfigFile {
-    /// Read options from this YAML file, too; where the command line gives one, it counts
+    /// Read options from this YAML file too; an option on the command line overrides it
     ///
-    /// Keys are the long names of the options, and `folder` for DIR: `names-limit: 10000`. Options that may be repeated have
-    /// lists, switches have true or false. Paths start from the working directory, as on the command line.
+    /// Keys are the long names of the options, and `folder` for DIR: `names-limit: 10000`. Options
+    /// that may be repeated have lists, switches have true or false. Paths are relative to the
+    /// working directory, as on the command line.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print all options with their values, as a file for --config, and end
+    /// Print all options with their values, in the format of --config, and exit
     #[arg(long)]
     print_config: bool,
 }

@@ -9,8 +9,9 @@ use super::query::{Mode, Query};
 
 /// Fetch resources from an xDS server, as its clients do
 ///
-/// Asks any server that speaks ADS, waits until each name is known, prints the resources in the order of the arguments
-/// and ends. A server that cannot be reached is tried again until --timeout is over.
+/// Connects to any server that speaks ADS, waits until each name is known, prints the resources in
+/// the order of the arguments and exits. If it cannot reach the server, it tries again until
+/// --timeout is over.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = LONG)]
 pub(super) struct Get {
@@ -31,7 +32,7 @@ Examples:
   xds get --server localhost:18000 CDS web
   xds get --server localhost:18000 RDS web env=prod                  by dynamic parameters
   xds get --server localhost:18000 RDS web --metadata env=prod       as an Envoy with this metadata
-  xds get --server localhost:18000 CDS '*' --format yaml > c.yaml    what `xds serve` can serve
+  xds get --server localhost:18000 CDS '*' --format yaml > c.yaml    as files for `xds serve`
   GRPC_XDS_BOOTSTRAP=bootstrap.json xds get LDS checkout"
     };
 }
@@ -43,14 +44,14 @@ const LONG: &str = concat!(
     "
 
 JSON: one object per line, with `event`, `type`, `name`, and
-  changed   version, constraints (in the syntax of `when:`; null: for everyone, or not told),
+  changed   version, constraints (in the syntax of `when:`; null: for all clients, or not sent),
             generation (of the stream), stale, resource
-  gone      code, message: there is none
+  gone      code, message: the resource does not exist
   Fields may be added.
 
 Exit codes:
-  0  all were printed
+  0  all resources were printed
   1  the server cannot be reached, refuses, or fails
-  2  bad input: arguments, bootstrap document
-  3  a resource does not exist; those that do were printed"
+  2  invalid input: arguments, bootstrap document
+  3  a resource does not exist; the others were printed"
 );

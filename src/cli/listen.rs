@@ -21,9 +21,11 @@ pub(super) struct Listen {
     /// Address and port to listen on; port 0 lets the system choose
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:18000", help_heading = None)]
     listen: SocketAddr,
-    /// Serve with TLS, and this certificate (PEM, with those between it and its authority); needs --listen-key
+    /// Serve with TLS and this certificate (PEM, with its intermediate certificates); needs
+    /// --listen-key
     ///
-    /// Certificates, keys and authorities are read again when their files change. No stream ends for that.
+    /// Certificates, keys and authorities are read again when their files change. No stream ends
+    /// for that.
     #[arg(long, value_name = "FILE", requires = "listen_key")]
     listen_cert: Option<PathBuf>,
     /// The key of the certificate (PEM)
@@ -32,12 +34,14 @@ pub(super) struct Listen {
     /// Serve only clients with a certificate that one of these authorities signed (PEM)
     #[arg(long, value_name = "FILE", requires = "listen_cert")]
     listen_client_ca: Option<PathBuf>,
-    /// Who may read what (YAML): see docs/security.md. Without it, everybody may read everything
+    /// Which clients may read which resources (YAML): see docs/security.md. Without it, all clients
+    /// may read everything
     ///
-    /// Read again when it changes; a client that may read something else now comes back with a new stream.
+    /// It is read again when it changes. A stream whose rights changed ends, and its client
+    /// reconnects.
     #[arg(long, value_name = "FILE", requires = "listen_client_ca")]
     policy: Option<PathBuf>,
-    /// Let other machines connect without TLS, where something else protects the port
+    /// Let other machines connect without TLS, if something else protects the port
     #[arg(long)]
     insecure: bool,
 }

@@ -7,11 +7,12 @@ use xds::{MetadataKeys, NamedPath, ParameterMapping};
 
 #[derive(Debug, Args)]
 pub(super) struct Mapping {
-    /// Take a parameter from a place of the client's node, such as zone=node.locality.zone
+    /// Take a parameter from a field of the client's node, such as zone=node.locality.zone
     ///
-    /// Resources with `when:` go to the clients whose parameters match. Clients that ask by name, which is all of them
-    /// so far, get theirs from their node: every string and bool at the top level of node.metadata, and what this
-    /// option adds. PATH is node.id, node.cluster, node.locality.{region,zone,sub_zone} or node.metadata.KEY.KEY..
+    /// Resources with `when:` go to the clients whose parameters match. Clients that subscribe by
+    /// plain name, as all released clients do, get their parameters from their node: every string
+    /// and bool at the top level of node.metadata, and those of this option. PATH is node.id,
+    /// node.cluster, node.locality.{region,zone,sub_zone} or node.metadata.KEY.KEY..
     #[arg(long, value_name = "NAME=PATH")]
     param: Vec<NamedPath>,
     /// Take parameters from these keys of node.metadata only; `none` for no key

@@ -28,103 +28,113 @@ use super::traces::{self, Started, Traces};
 
 mod status;
 
-/// Serve what other servers have to many clients, each variant fetched once
+/// Serve the resources of other servers to many clients, each variant fetched once
 ///
-/// A client that asks for what is at hand and for it by its constraints is answered at once. All else is asked for
-/// upstream, once for all that wait for it. When the upstream is away, clients keep what they have, and new ones get
-/// what is at hand.
+/// If a cached variant matches a client, the client is answered at once. Otherwise the proxy
+/// subscribes upstream, once for all clients that wait for the same resource. When the upstream is
+/// down, clients keep their resources, and new clients get the cached ones.
 ///
-/// SIGHUP has certificates and the policy read again at once.
+/// On SIGHUP the certificates and the policy are read again at once.
 ///
-/// GET /proxy on the same port tells how upstreams and types stand, /readyz/CDS whether a type can be had.
+/// GET /proxy on the same port reports the state of upstreams and types, /readyz/CDS whether a type
+/// is available.
 #[derive(Debug, Args)]
 #[command(name = "proxy", after_help = EXAMPLES)]
 pub(super) struct ProxyCommand {
     #[command(flatten)]
     config_file: ConfigFile,
-    /// A server to ask: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH. May be repeated
+    /// An upstream server: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH.
+    /// May be repeated
     ///
-    /// The first is preferred; the next one is asked when it cannot be reached and something is missing. They are asked for xdstp
-    /// names of every authority.
+    /// The first is preferred. The proxy uses the next one when it cannot connect to the first and
+    /// a resource is missing. It subscribes to xdstp names of every authority at these servers.
     #[arg(id = "server", long = "upstream", value_name = "URI", required_unless_present = "bootstrap", help_heading = UPSTREAM)]
     upstream: Vec<String>,
-    /// A bootstrap file, as gRPC has it: servers, also for authorities of xdstp names
+    /// A bootstrap file in gRPC's format: servers, also for authorities of xdstp names
     ///
-    /// When it lists authorities, names of others get a resource error; else its servers are asked for all.
+    /// If it lists authorities, names of other authorities get a resource error. Otherwise its
+    /// servers get the subscriptions to all names.
     #[arg(long, value_name = "FILE", conflicts_with = "server", help_heading = UPSTREAM)]
     bootstrap: Option<PathBuf>,
     #[command(flatten)]
     tls: Tls,
-    /// Ask in state of the world, which every server speaks [default: delta, in which absence is told at once]
+    /// Subscribe in state of the world (SotW), which every server speaks [default: delta, which
+    /// reports absent resources at once]
     #[arg(long, action = ArgAction::SetTrue, help_heading = UPSTREAM)]
     sotw: bool,
-    /// The node.id to ask with
+    /// The node.id to send upstream
     #[arg(long, value_name = "ID", default_value = "xds-proxy", help_heading = UPSTREAM)]
     node_id: String,
-    /// The node.cluster to ask with
+    /// The node.cluster to send upstream
     #[arg(long, value_name = "CLUSTER", default_value = "", help_heading = UPSTREAM)]
     node_cluster: String,
-    /// The servers do not speak TP2: what a client gets depends on these of its parameters; `none` for on nothing
+    /// The servers do not speak TP2: their responses depend on these parameters of a client; `none`
+    /// for no parameter
     ///
-    /// There is one stream upstream for each set of their values, whose node has them where clients have them: in its
-    /// metadata, or where --param says. What comes on it is for all clients with these values.
+    /// The proxy opens one upstream stream for each set of their values. The node of the stream has
+    /// the values where clients have them: in its metadata, or where --param says. All clients with
+    /// these values get the responses of that stream.
     #[arg(long, value_name = "KEY", value_delimiter = ',', help_heading = UPSTREAM)]
     by_node: Vec<String>,
-    /// How long an upstream may leave a name unanswered before it counts as absent
+    /// How long an upstream may leave a name without an answer before the name counts as absent
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = wait, help_heading = UPSTREAM)]
     resource_timeout: Duration,
     /// Whether a variant is served to all clients that its constraints match
     #[arg(long, value_enum, value_name = "MODE", default_value_t = SharingMode::Trust, help_heading = SHARING)]
     sharing: SharingMode,
-    /// With --sharing audit: one hit in so many is asked for upstream all the same
+    /// With --sharing audit: also subscribe upstream for one hit in this many
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = clap::value_parser!(u32).range(1..), help_heading = SHARING)]
     audit_one_in: u32,
-    /// What belongs to a wildcard or glob depends on these parameters only [default: on all of them]
+    /// The members of a wildcard or glob depend only on these parameters [default: on all
+    /// parameters]
     ///
-    /// Without this each distinct set of parameters has a wildcard of its own upstream: which resources there are for a
-    /// client cannot be told from those of another.
+    /// Without this, each distinct set of parameters has its own wildcard upstream, because the
+    /// resources that exist for one client say nothing about those of another.
     #[arg(long, value_name = "KEY", value_delimiter = ',', conflicts_with = "by_node", help_heading = SHARING)]
     wildcard_keys: Vec<String>,
-    /// How long further clients wait for the first answer of a name, which may be for them too
+    /// How long further clients wait for the first response to a name, which may match them too
     ///
-    /// Then as many more ask as wait for an answer, and the next wait is twice as long, so that a slow upstream is not asked by all at once.
+    /// Then as many more subscribe upstream as wait for a response, and the next wait is twice as
+    /// long. So a slow upstream does not get the subscriptions of all clients at once.
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = wait, help_heading = SHARING)]
     coalesce: Duration,
-    /// When what an upstream sends is accepted
+    /// When to accept a response of an upstream
     ///
-    /// With canary, each new variant is sent to a few clients first. What one of them rejects is rejected upstream, by name and
-    /// with its words, and nobody else is sent it. For delta upstreams that know TP2.
+    /// With canary, each new variant is sent to a few clients first. If one of them rejects it, the
+    /// proxy rejects it upstream, by name and with the message of the client, and sends it to no
+    /// other client. For delta upstreams that speak TP2.
     #[arg(long, value_enum, default_value = "commit", help_heading = SHARING)]
     ack: AckMode,
-    /// With --ack canary: how many clients are sent each variant first
+    /// With --ack canary: the number of clients that are sent each variant first
     #[arg(long, value_name = "COUNT", default_value = "2", value_parser = count, help_heading = SHARING)]
     canaries: usize,
-    /// How long what nobody asks for any more stays at hand
+    /// How long a variant stays in the cache after the last client unsubscribed
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = wait, help_heading = SHARING)]
     linger: Duration,
-    /// How many bytes of that; what is asked for is never dropped
+    /// Bytes of such variants in the cache; variants that clients subscribe to are never dropped
     #[arg(long, value_name = "BYTES", default_value = "67108864", value_parser = count, help_heading = SHARING)]
     linger_bytes: usize,
-    /// Parameter sets of one name that are asked for upstream at most; further ones get RESOURCE_EXHAUSTED
+    /// Upstream subscriptions (parameter sets) of one name; further ones get RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "10000", value_parser = count, help_heading = SHARING)]
     questions_limit: usize,
-    /// Keep what was received in this file, and start from it
+    /// Keep the received resources in this file, and start from it
     ///
-    /// So clients can start while the control plane is away. Restored resources are stale until it confirms them. A wildcard
-    /// is restored only when the file proves that all of it is there.
+    /// So clients can start while the control plane is down. Restored resources are stale until it
+    /// confirms them. A wildcard is restored only if the file proves that it is complete.
     #[arg(long, value_name = "FILE")]
     cache_file: Option<PathBuf>,
-    /// Keep secrets in the file, too
+    /// Keep secrets in the file too
     #[arg(long, requires = "cache_file")]
     cache_secrets: bool,
     #[command(flatten)]
     listen: Listen,
-    /// How long a client waits for what the upstream does not answer, before it is told UNAVAILABLE; it keeps what it has
+    /// How long a client waits for an answer of the upstream before it gets UNAVAILABLE; it keeps
+    /// its resources
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = wait)]
     miss_deadline: Duration,
     #[command(flatten)]
     mapping: Mapping,
-    /// How to write log lines; RUST_LOG says which (default: info)
+    /// Format of log lines; RUST_LOG sets the level (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
@@ -139,20 +149,20 @@ pub(super) struct ProxyCommand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SharingMode {
-    /// Yes: that is what constraints say
+    /// Yes: the constraints are trusted
     Trust,
-    /// Yes, and see now and then whether the upstream agrees
+    /// Yes, and for some hits compare with the upstream
     Audit,
-    /// No: each distinct set of parameters is asked for
+    /// No: each distinct set of parameters has its own upstream subscription
     Off,
 }
 
 /// When a response is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum AckMode {
-    /// At once, when it is valid
+    /// At once, if it is valid
     Commit,
-    /// When a few clients accepted it, or said nothing for 5 s
+    /// When a few clients accepted it, or did not answer for 5 s
     Canary,
 }
 

@@ -33,29 +33,32 @@ pub(super) struct Query {
     /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a whole type URL
     #[arg(value_name = "TYPE")]
     type_name: String,
-    /// Names (also xdstp names and globs), `*` for everything, and dynamic parameters
+    /// Names (also xdstp names and globs), `*` for all resources, and dynamic parameters
     ///
-    /// What has an equals sign is a parameter, unless it starts with `xdstp:`. Parameters go out in locators, so they
-    /// are for servers that speak TP2; other servers select by the node (see --metadata).
+    /// An argument with an equals sign is a parameter, unless it starts with `xdstp:`. Parameters
+    /// are sent in locators, so they need a server that speaks TP2; other servers select by the
+    /// node (see --metadata).
     #[arg(value_name = "NAME|KEY=VALUE")]
     arguments: Vec<String>,
-    /// A name that holds an equals sign. May be repeated
+    /// A name that contains an equals sign. May be repeated
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]
     upstream: Upstream,
-    /// How long to wait for the server, and how long a name may stay unanswered before it counts as absent
+    /// How long to wait for the server, and for the answer to a name before the name counts as
+    /// absent
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     timeout: u32,
-    /// How to write what comes
+    /// Format of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
     format: Format,
-    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
+    /// Types of your own: a FileDescriptorSet, as
+    /// `protoc --include_imports --descriptor_set_out=FILE` writes it
     ///
-    /// A message of a type that nothing describes is shown as base64 under `@value`.
+    /// A message of an unknown type is shown as base64 under `@value`.
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
-    /// Log what the client does, to standard error; RUST_LOG says it in detail
+    /// Log the actions of the client to standard error; RUST_LOG sets the level
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
 }

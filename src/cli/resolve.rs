@@ -15,12 +15,12 @@ use super::check::{ReportFormat, parameters, place, when};
 use super::{Failure, NOTHING, Source, load, say, type_name};
 use xds::explain::{NearMiss, near_miss};
 
-/// Tell which variant of a resource some parameters get, and why
+/// Show which variant of a resource given parameters get, and why
 ///
-/// The parameters are those of a client: what it sends, or what `xds serve` derives from its node. Parameters that no
-/// variant names make no difference.
+/// The parameters are those of a client: the ones that it sends, or that `xds serve` takes from its
+/// node. Parameters that no variant names make no difference.
 ///
-/// Where no variant matches, the nearest ones are listed with the conditions that fail.
+/// If no variant matches, the nearest variants are listed with the conditions that fail.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Resolve {
@@ -37,7 +37,7 @@ pub(super) struct Resolve {
     /// Print the resource too, as proto3 JSON
     #[arg(long)]
     payload: bool,
-    /// How to report
+    /// Format of the report
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ReportFormat::Text)]
     format: ReportFormat,
 }
@@ -230,20 +230,20 @@ const NEAREST_LISTED: usize = 3;
 const EXAMPLES: &str = "\
 Examples:
   xds resolve examples/variants RDS web-routes env=prod version=v2
-  xds resolve config Cluster payments                   what clients without parameters get
-  xds resolve config CDS payments env=prod --payload    and what is in it
+  xds resolve config Cluster payments                   the variant for clients without parameters
+  xds resolve config CDS payments env=prod --payload    with its content
   xds resolve config CDS payments env=prod --format json | jq .variant.place
 
 JSON: one object with
   type, name, parameters
-  variant   {when, place: {file, line}, version, payload}; null where none matches
+  variant   {when, place: {file, line}, version, payload}; null if none matches
   tests     [{key, value, named}]: the keys looked at; `named`: some variant names this value
   nearest   [{when, place, fails: {condition: value found}, witness}]: variants that nearly match
-  perhaps   a similar name, where there is none like this
-  `when` is null for the variant that is for everyone. Fields may be added.
+  perhaps   a similar name, if this one does not exist
+  `when` is null for the variant that is for all clients. Fields may be added.
 
 Exit codes:
   0  a variant matches
-  1  something cannot be read
-  2  bad input, also a folder with mistakes
+  1  a file cannot be read
+  2  invalid input, also a folder with errors
   3  no variant matches";

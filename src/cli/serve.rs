@@ -27,12 +27,14 @@ mod types;
 
 /// Serve a folder to Envoy and gRPC, and follow its changes
 ///
-/// Loads the folder, prints what it loaded, then listens. A mistake in a file that changes later goes to the log and
-/// the last good state stays. SIGHUP has the folder, certificates and policy read again at once. SIGTERM and SIGINT end
-/// all streams in an orderly way; a second one ends at once.
+/// Loads the folder, prints a summary, then listens. If a file has an error later, the error is
+/// logged and the last good state stays in use. On SIGHUP the folder, the certificates and the
+/// policy are read again at once. On SIGTERM and SIGINT the server drains its streams; a second
+/// signal ends it at once.
 ///
-/// The port speaks gRPC, over ADS and a service per type, and HTTP for clients that poll (api_type: REST in Envoy):
-/// POST /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
+/// The port speaks gRPC, by ADS and by one service per type, and HTTP for clients that poll
+/// (api_type: REST in Envoy): POST
+/// /v3/discovery:{listeners,routes,scoped-routes,clusters,endpoints,secrets,runtime,extension_configs}.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Serve {
@@ -44,17 +46,21 @@ pub(super) struct Serve {
     listen: Listen,
     #[command(flatten)]
     mapping: Mapping,
-    /// Hold a REST poll that brings the current version this long for a change; 0 answers it at once
+    /// Hold a REST poll that has the current version until a change, for at most this time; 0
+    /// answers it at once
     ///
-    /// Keep it below the request timeout of all clients: that of Envoy is 1 second, unless request_timeout says more.
+    /// Keep it below the request timeout of all clients. The timeout of Envoy is 1 second, unless
+    /// request_timeout sets another.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     rest_hold: u32,
-    /// Bytes of requests and answers over REST that are kept at a time; a poll that needs more is answered 503
+    /// Bytes of all REST requests and answers that are in memory at a time; a poll that needs more
+    /// gets 503
     ///
-    /// Polls of the same content share one answer. A client that has not read its answer after 60 s is given up.
+    /// Polls of the same content share one answer. A client that has not read its answer after 60 s
+    /// loses it.
     #[arg(long, value_name = "BYTES", default_value = "268435456", value_parser = count)]
     rest_limit: usize,
-    /// How to write log lines; RUST_LOG says which (default: info)
+    /// Format of log lines; RUST_LOG sets the level (default: info)
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(flatten)]
@@ -172,4 +178,4 @@ Examples:
   curl -d '{}' 127.0.0.1:18000/v3/discovery:clusters
   xds serve config --names-limit 10000 --stream-age 30m --not-served SDS
   RUST_LOG=debug xds serve config
-  xds serve --config xds.yaml --print-config    # all options, with what the file says";
+  xds serve --config xds.yaml --print-config    # all options, with the values of the file";

@@ -8,13 +8,13 @@ use xds::client::bootstrap::{ChannelCredentials, IdentityFiles, TlsFiles};
 
 #[derive(Debug, Args)]
 pub(super) struct Tls {
-    /// Connect with TLS; the server's certificate is one that the system trusts, or --ca
+    /// Connect with TLS; the certificate of the server must be trusted by the system, or by --ca
     #[arg(long, requires = "server", help_heading = SERVER)]
     tls: bool,
     /// Connect with TLS, and trust these certificates (PEM)
     #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
     ca: Option<PathBuf>,
-    /// Connect with TLS, and show this certificate (PEM); needs --key
+    /// Connect with TLS, and present this certificate (PEM); needs --key
     #[arg(long, value_name = "FILE", requires_all = ["server", "key"], help_heading = SERVER)]
     cert: Option<PathBuf>,
     /// The key of the certificate (PEM)

@@ -10,9 +10,11 @@ use super::running::{Log, LogFormat, report_dropped};
 
 #[derive(Debug, Args)]
 pub(super) struct Traces {
-    /// Send spans to this collector: one of each commit, and in it one of each client until it ACKs
+    /// Send spans to this collector: one for each commit, and in it one for each answer, until the
+    /// ACK
     ///
-    /// It speaks OTLP over gRPC, such as http://127.0.0.1:4317. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say who sends.
+    /// The collector speaks OTLP over gRPC, for example http://127.0.0.1:4317. OTEL_SERVICE_NAME
+    /// and OTEL_RESOURCE_ATTRIBUTES identify the sender.
     #[cfg(feature = "otel")]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,

@@ -9,15 +9,16 @@ use super::query::{Mode, Query};
 
 /// Follow resources of an xDS server, as its clients do
 ///
-/// Prints each resource when it comes and each time it changes, until interrupted: `+` a resource to use from now on, `-`
-/// there is none, and why, `!` something is wrong beside what is in use, `=` all that a glob or `*` stands for was
-/// told. Trouble with the connection goes to standard error, and the server is tried again.
+/// Prints each resource when it arrives and each time it changes, until interrupted: `+` a resource,
+/// `-` the resource does not exist or is not available, with the reason, `!` an error while the
+/// resource stays in use, `=` all members of a glob or `*` were sent. Connection errors go to
+/// standard error, and the command tries to connect again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = LONG)]
 pub(super) struct Watch {
     #[command(flatten)]
     query: Query,
-    /// End when each name is known, as `xds get` does
+    /// Exit when each name is known, as `xds get` does
     #[arg(long)]
     once: bool,
 }
@@ -46,17 +47,17 @@ const LONG: &str = concat!(
     "
 
 JSON: one object per line, with `event`, `type`, `name`, and
-  changed   version, constraints (in the syntax of `when:`; null: for everyone, or not told),
+  changed   version, constraints (in the syntax of `when:`; null: for all clients, or not sent),
             generation (of the stream), stale, resource
-  gone      code, message: there is none, or it cannot be had so far
-  ambient   code, message: what was told is still in use, but; both null when all is well again
-  complete  nothing more: all that a glob or `*` stands for was told
+  gone      code, message: the resource does not exist, or is not available yet
+  ambient   code, message: an error; the resource stays in use. Both are null when the error is over
+  complete  no further fields: all members of a glob or `*` were sent
   Fields may be added.
 
 Exit codes:
-  2  bad input: arguments, bootstrap document
+  2  invalid input: arguments, bootstrap document
   with --once also
-  0  all are known and exist
+  0  all resources exist
   1  the server cannot be reached, refuses, or fails
   3  a resource does not exist"
 );

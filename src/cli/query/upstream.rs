@@ -22,28 +22,30 @@ pub(super) struct Upstream {
     /// the text of one.
     #[arg(long, value_name = "URI", conflicts_with = "bootstrap", help_heading = SERVER)]
     server: Option<String>,
-    /// A bootstrap file, as gRPC has it: servers, authorities, node, parameters
+    /// A bootstrap file in gRPC's format: servers, authorities, node, parameters
     ///
-    /// What is removed stays in use as in the client that the document is for, unless its server has
-    /// fail_on_data_errors.
+    /// As in a gRPC client with this document, a removed resource stays in use unless its server
+    /// has fail_on_data_errors.
     #[arg(long, value_name = "FILE", help_heading = SERVER)]
     bootstrap: Option<PathBuf>,
     #[command(flatten)]
     tls: Tls,
-    /// Ask in state of the world
+    /// Subscribe in state of the world (SotW)
     ///
-    /// Every server speaks it. What does not exist is known only when --timeout is over, unless the server says so.
+    /// Every server speaks it. That a resource does not exist is known only after --timeout, unless
+    /// the server reports it.
     #[arg(long, conflicts_with = "delta", help_heading = SERVER)]
     sotw: bool,
-    /// Ask in delta, where the server tells at once what does not exist [default]
+    /// Subscribe in delta, where the server reports at once that a resource does not exist
+    /// [default]
     #[arg(long, help_heading = SERVER)]
     delta: bool,
-    /// The node.id to ask with; `xds-cli` where the bootstrap document has none
+    /// The node.id to send; `xds-cli` if the bootstrap document has none
     ///
-    /// A server may take all streams of one node.id and node.cluster for one client.
+    /// A server may treat all streams with one node.id and node.cluster as one client.
     #[arg(long, value_name = "ID", help_heading = NODE)]
     node_id: Option<String>,
-    /// The node.cluster to ask with
+    /// The node.cluster to send
     #[arg(long, value_name = "CLUSTER", help_heading = NODE)]
     node_cluster: Option<String>,
     /// A string in node.metadata, for servers that select by the node, as `xds serve` does. May be repeated

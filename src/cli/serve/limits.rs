@@ -8,33 +8,38 @@ use xds::ServerConfig;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and waits")]
 pub(in crate::cli) struct Limits {
-    /// Streams at the same time, of all clients; another one is ended with RESOURCE_EXHAUSTED
+    /// Streams of all clients at the same time; one more ends with RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
     streams_limit: usize,
-    /// Connections at the same time. Where there are as many, the one that has been without a request for longest ends for a new one
+    /// Connections at the same time. For one more, the connection that has been without a request
+    /// for longest ends
     ///
-    /// It is lower where the system allows fewer open files (`ulimit -Hn`, LimitNOFILE), less some for files and the admin page.
+    /// The limit is lower if the system allows fewer open files (`ulimit -Hn`, LimitNOFILE), less
+    /// some for files and the admin page.
     #[arg(long, value_name = "COUNT", default_value = "100000", value_parser = count)]
     connections_limit: usize,
-    /// Connections of one address (of IPv6: of a /64 network) at the same time; no limit if not given
+    /// Connections of one address at the same time (IPv6: of one /64 network); no limit if not
+    /// given
     ///
     /// Behind a gateway or a load balancer all clients may have one address.
     #[arg(long, value_name = "COUNT", value_parser = count)]
     address_connections_limit: Option<usize>,
-    /// How long a peer may take to begin its TLS handshake, to complete it, and to begin with HTTP: for each of them
+    /// Time for a peer to begin its TLS handshake, to complete it, and to begin with HTTP: for each
+    /// of them
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = time)]
     handshake_timeout: Duration,
-    /// How long a stream may be without its first request, and how long a request may take to come whole; then the stream ends with
-    /// DEADLINE_EXCEEDED
+    /// Time until the first request of a stream, and for each request to arrive completely; then
+    /// the stream ends with DEADLINE_EXCEEDED
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = time)]
     request_timeout: Duration,
-    /// How many bytes of all requests may have come and wait for the rest; a request that takes more ends its stream
+    /// Bytes of all requests that have not arrived completely; a request that needs more ends its
+    /// stream
     #[arg(long, value_name = "BYTES", default_value = "1073741824", value_parser = count)]
     partial_requests_limit: usize,
-    /// Ask a connection to leave after this time without a stream or request
+    /// Ask a connection to leave (GOAWAY) after this time without a stream or request
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = time)]
     idle_timeout: Duration,
-    /// Streams of one connection at the same time; HTTP/2 lets its client wait with more of them
+    /// Streams of one connection at the same time; HTTP/2 makes the client wait with more
     #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = connection_streams)]
     connection_streams_limit: u32,
     /// Names of one type on one stream, wildcards included; more end the stream with RESOURCE_EXHAUSTED
@@ -48,31 +53,34 @@ pub(in crate::cli) struct Limits {
     types_limit: usize,
     /// Size of a request, in bytes; a larger one ends its stream
     ///
-    /// A client that comes back brings its names with their versions: 100,000 take about 6,000,000 bytes.
+    /// A client that reconnects sends its names with their versions: 100,000 take about 6,000,000
+    /// bytes.
     #[arg(long, value_name = "BYTES", default_value = "16777216", value_parser = count)]
     request_limit: usize,
-    /// End each stream after this time, a tenth more or less, so that clients spread over new servers; never if not given
+    /// End each stream after this time, a tenth more or less, so that clients spread over new
+    /// servers; never if not given
     ///
-    /// The client comes back at once and is sent only what has changed.
+    /// The client reconnects at once and is sent only the changes.
     #[arg(long, value_name = "DURATION", value_parser = age)]
     stream_age: Option<Duration>,
     /// Ask each connection to leave after this time, a tenth more or less, and end its streams, so that clients spread over new
     /// servers behind a load balancer; never if not given
     #[arg(long, value_name = "DURATION", value_parser = age)]
     connection_age: Option<Duration>,
-    /// How long streams may take to end when the server stops
+    /// Time for streams to end when the server stops
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     drain: Duration,
-    /// How many streams are ended per second then, at most: their clients come back, to another server or to this one. The time
-    /// for it is that of --drain
+    /// Streams that the server ends per second when it stops, at most, within the time of --drain.
+    /// Their clients reconnect, to another server or to this one
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
     drain_rate: usize,
     /// From so many streams on that wait for their first response, updates of all others wait for these, up to a second
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count)]
     storm: usize,
-    /// How long a resource that is gone is still served where no ACK tells that it is out of use
+    /// How long a removed resource is still served if no ACK can show that it is out of use
     ///
-    /// It counts from when the client was sent the end of what named the resource, where that is known, else from its removal.
+    /// The time starts when the client was sent the change after which nothing names the resource,
+    /// if that is known, else at the removal.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     removal_grace: Duration,
 }
@@ -127,7 +135,7 @@ fn age(text: &str) -> Result<Duration, &'static str> {
 
 fn time(text: &str) -> Result<Duration, &'static str> {
     let time = wait(text)?;
-    if time.is_zero() { Err("nobody could do it in no time; write a longer one") } else { Ok(time) }
+    if time.is_zero() { Err("a time of 0 is too short; write a longer one") } else { Ok(time) }
 }
 
 fn duration(text: &str) -> Option<Duration> {

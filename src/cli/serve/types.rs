@@ -12,35 +12,43 @@ use crate::cli::type_name::{self, TypeError};
     next_help_heading = "Types (TYPE is a service such as RDS, a message such as Secret, or a whole type URL)"
 )]
 pub(in crate::cli) struct Types {
-    /// Tell clients that ask for this type that nobody serves it here; they keep what they have. May be repeated
+    /// Answer subscriptions to this type with UNIMPLEMENTED; clients keep their resources. May be
+    /// repeated
     ///
-    /// Each name is answered by a resource error UNIMPLEMENTED, and the stream goes on.
+    /// Each name gets a resource error UNIMPLEMENTED, and the stream continues.
     #[arg(long, value_name = "TYPE")]
     not_served: Vec<String>,
-    /// End streams that ask for this type, with INVALID_ARGUMENT. May be repeated
+    /// End streams that subscribe to this type, with INVALID_ARGUMENT. May be repeated
     #[arg(long, value_name = "TYPE")]
     refuse: Vec<String>,
-    /// Whether a first request without names asks for all resources of this type. May be repeated
+    /// Whether a first request without names subscribes to all resources of this type. May be
+    /// repeated
     ///
     /// Default: on for LDS, CDS, SRDS and types of your own, off for all other types of Envoy.
     #[arg(long, value_name = "TYPE=on|off", value_parser = switch)]
     legacy_wildcard: Vec<(String, Switch)>,
-    /// Send all resources of this type in each SotW response, so that what is missing is deleted. May be repeated
+    /// Send all resources of this type in each SotW response, so that clients delete missing ones.
+    /// May be repeated
     ///
-    /// Always so for LDS, CDS and SRDS. Only for types of your own whose clients delete what is missing.
+    /// Always on for LDS, CDS and SRDS. Use it only for types of your own whose clients delete
+    /// missing resources.
     #[arg(long, value_name = "TYPE")]
     full_state: Vec<String>,
-    /// Tell SotW clients at once which routes, endpoints and the like do not exist
+    /// Report to SotW clients at once which routes, endpoints and other named resources do not
+    /// exist
     ///
-    /// By resource errors NOT_FOUND, for gRPC clients that know gRFC A88. Without this they wait, and so do all others.
+    /// It uses resource errors NOT_FOUND, for gRPC clients that know gRFC A88. Without this they
+    /// wait, as all other clients do.
     #[arg(long)]
     sotw_not_found: bool,
-    /// Clients that honour a ttl without saying so, by node.user_agent_name; `none` for none. May be repeated
+    /// Clients, by node.user_agent_name, that honour a ttl but do not declare it; `none` for none.
+    /// May be repeated
     #[arg(long, value_name = "NAME", default_value = "envoy", action = ArgAction::Append)]
     ttl_user_agent: Vec<String>,
-    /// Send a ttl of endpoints to SotW clients too. Dangerous: Envoy 1.40 crashes when such a ttl ends
+    /// Send the ttl of endpoints to SotW clients too. Dangerous: Envoy 1.40 crashes when such a ttl
+    /// ends
     ///
-    /// In delta they are sent in any case, and do no harm.
+    /// In delta it is always sent, and does no harm.
     #[arg(long)]
     sotw_endpoint_ttl: bool,
 }
