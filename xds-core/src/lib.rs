@@ -43,6 +43,7 @@
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | the words: type URL, name, version, nonce |
 //! | `shortened` | text that a peer chooses, for people |
+//! | `wire` | fields of encoded messages, and the parts of a response that are made of them |
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
@@ -71,7 +72,6 @@ pub mod client;
 mod code;
 mod constraint;
 mod extras;
-mod fields;
 mod hash;
 mod known_type;
 mod mapping;
@@ -84,4 +84,5 @@ pub mod server;
 mod shortened;
 pub mod subscription;
 mod variants;
+mod wire;
 mod xdstp;

@@ -8,9 +8,9 @@ use xds_proto::type_url::VIRTUAL_HOST;
 use crate::cache::refs::{self, References};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
-use crate::fields::text;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
 
 mod collection;

@@ -1,0 +1,3 @@
+//! What goes over the wire, below the cache and the streams.
+
+pub(crate) mod fields;
