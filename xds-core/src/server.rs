@@ -28,7 +28,6 @@ mod delta;
 mod edges_tests;
 #[cfg(test)]
 mod errors_tests;
-mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod gone;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
-use super::failure::Failure;
 use super::handle::Handle;
 use crate::access::NamePatterns;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
+use crate::wire::Failure;
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.
 #[derive(Default)]

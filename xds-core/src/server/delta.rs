@@ -9,7 +9,6 @@ use super::body::{Body, DELTA_ERRORS};
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
-use super::failure::Failure;
 use super::handle::Handle;
 use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
@@ -22,6 +21,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be};
 use crate::variants::{Form, Variant};
+use crate::wire::Failure;
 use crate::xdstp;
 
 use content::Content;

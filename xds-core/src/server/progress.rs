@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::body::Shape;
-use super::failure::Failure;
 use super::gone::Gone;
 use super::handle::{Handle, asking_for};
 use super::reached::Reached;
@@ -20,6 +19,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
+use crate::wire::Failure;
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::failure::Failure;
 use super::handle::{Handle, asking_for};
 use super::order::Release;
 use super::progress::{Answer, Has, Others, Progress, Step};
@@ -23,6 +22,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::Variant;
+use crate::wire::Failure;
 use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
