@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::handle::Handle;
 use crate::access::NamePatterns;
@@ -15,6 +14,7 @@ use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
 use crate::wire::Failure;
+use crate::wire::fields::{field_len, put_field, put_length};
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.
 #[derive(Default)]
@@ -373,18 +373,6 @@ impl Builder {
     }
 }
 
-/// The tag and the length of a length-delimited field.
-fn put_length(buffer: &mut BytesMut, field: u32, len: usize) {
-    encode_varint(u64::from(field << 3 | LENGTH_DELIMITED), buffer);
-    encode_varint(len as u64, buffer);
-}
-
-/// Writes a string or a message.
-pub(super) fn put_field(buffer: &mut BytesMut, field: u32, bytes: &[u8]) {
-    put_length(buffer, field, bytes.len());
-    buffer.put_slice(bytes);
-}
-
 fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
 }
@@ -414,11 +402,6 @@ fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {
     field_len(name.as_str().len()) + if constraints == 0 { 0 } else { field_len(constraints) }
 }
 
-/// A length-delimited field with a number below 16.
-pub(super) fn field_len(len: usize) -> usize {
-    1 + encoded_len_varint(len as u64) + len
-}
-
 /// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a frame each) than
 /// the one copy that all streams of a class share.
 const SHARED_FROM_BYTES: usize = 4096;
@@ -430,7 +413,6 @@ const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);
 /// Length of a printed [`Version`](crate::Version).
 const VERSION_TEXT_LEN: usize = 32;
 
-const LENGTH_DELIMITED: u32 = 2;
 const RESOURCES: u32 = 2;
 const DELTA_REMOVED_RESOURCES: u32 = 6;
 const DELTA_REMOVED_RESOURCE_NAMES: u32 = 8;

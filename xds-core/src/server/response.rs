@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::body::{Body, field_len, put_field};
+use super::body::Body;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::wire::fields::{field_len, put_field};
 
 /// Which service a stream was opened on.
 #[derive(Debug, Clone, PartialEq, Eq)]
