@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use super::progress::Progress;
 use crate::access::{Access, NamePatterns};
-use crate::client::is_set;
 use crate::code::Code;
 use crate::name::ResourceName;
-use crate::subscription::{Asked, Locators, NameSet};
+use crate::subscription::{Asked, Locators, NameSet, is_set};
 use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
