@@ -11,7 +11,6 @@ pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
 pub(crate) use handle::Handle;
 pub use report::{ReportStatus, ResourceReport, TypeReport};
-pub(crate) use response::CONTINUED;
 pub use response::{Next, Response, Rest, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
 

@@ -4,3 +4,6 @@ pub(crate) use failure::Failure;
 
 mod failure;
 pub(crate) mod fields;
+
+/// Stands behind the version of a response in delta that the next one continues.
+pub(crate) const CONTINUED: u8 = b'+';

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::body::Body;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::wire::CONTINUED;
 use crate::wire::fields::{field_len, put_field};
 
 /// Which service a stream was opened on.
@@ -92,9 +93,6 @@ impl Response {
         self.bodies.iter().map(|body| body.resources()).sum()
     }
 }
-
-/// Stands behind the version of a response in delta that the next one continues.
-pub(crate) const CONTINUED: u8 = b'+';
 
 /// What a client said about a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
