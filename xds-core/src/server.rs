@@ -18,6 +18,7 @@ pub use sotw::{SotwRequest, SotwStream};
 mod access_tests;
 mod answers;
 mod asked;
+mod asking;
 mod body;
 mod client_group;
 mod clusters_sent;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asking::is_asked_for;
 use super::body::{Body, DELTA_ERRORS};
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
@@ -352,7 +353,7 @@ impl Progress {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         for (name, version) in brought {
-            if !Handle::of_name(name).is_asked_for(&self.subscription, resources) {
+            if !is_asked_for(&Handle::of_name(name), &self.subscription, resources) {
                 version.clear();
             }
         }

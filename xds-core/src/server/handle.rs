@@ -1,12 +1,9 @@
-//! What a client knows a resource by, and who asks for it.
+//! What a client knows a resource by.
 
-use crate::cache::TypeSnapshot;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
-use crate::subscription::{Locator, Subscription};
 use crate::variants::{Form, Variant};
-use crate::xdstp;
 
 /// What a client knows a resource by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,28 +32,8 @@ impl Handle {
         Self { name: name.clone(), constraints: Some(constraints) }
     }
 
-    /// Whether somebody asks for it, by its name or another one.
-    pub(super) fn is_asked_for(&self, subscription: &Subscription, resources: Option<&TypeSnapshot>) -> bool {
-        let others = resources.into_iter().flat_map(|resources| resources.others_of(&self.name));
-        let covers = |name: &ResourceName| subscription.covering(name).any(|params| self.matches(params));
-        covers(&self.name)
-            || others.into_iter().any(covers)
-            || xdstp::glob_of(&self.name).is_some_and(|of| covers(&of))
-    }
-
     /// Whether who asks with these parameters had it.
     pub(super) fn matches(&self, parameters: &Parameters) -> bool {
         self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
-}
-
-/// As what a subscription asks for a variant: by its name, an alias or a glob.
-pub(super) fn asking_for(subscription: &Subscription, variant: &Variant) -> impl Iterator<Item = Locator> {
-    let glob = xdstp::glob_of(variant.name());
-    let names = std::iter::once(variant.name()).chain(variant.aliases()).cloned().chain(glob);
-    names.flat_map(move |name| {
-        let holders = subscription.covering(&name).filter(|params| variant.constraints().matches(params));
-        let locators = holders.map(|params| Locator { name: name.clone(), parameters: params.clone() });
-        locators.collect::<Vec<_>>()
-    })
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asking::{asking_for, is_asked_for};
 use super::body::Shape;
 use super::gone::Gone;
-use super::handle::{Handle, asking_for};
+use super::handle::Handle;
 use super::reached::Reached;
 use super::response::StreamError;
 use super::responses::Responses;
@@ -192,7 +193,7 @@ impl Progress {
                 Gone::Held { variant: Some(variant), .. } => {
                     asking_for(subscription, variant).next().is_some()
                 }
-                Gone::Held { .. } | Gone::Told { .. } => handle.is_asked_for(subscription, resources),
+                Gone::Held { .. } | Gone::Told { .. } => is_asked_for(handle, subscription, resources),
             };
             match gone {
                 Gone::Held { .. } if !is_covered => left.push(handle.clone()),
@@ -211,7 +212,7 @@ impl Progress {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
-            self.responses.retain_rejected(|handle| handle.is_asked_for(subscription, resources));
+            self.responses.retain_rejected(|handle| is_asked_for(handle, subscription, resources));
         }
     }
 
@@ -222,7 +223,7 @@ impl Progress {
         }
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        handles.retain(|handle| handle.is_asked_for(&self.subscription, resources));
+        handles.retain(|handle| is_asked_for(handle, &self.subscription, resources));
     }
 
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).

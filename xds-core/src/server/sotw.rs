@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::asking::asking_for;
 use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::handle::{Handle, asking_for};
+use super::handle::Handle;
 use super::order::Release;
 use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
