@@ -9,7 +9,6 @@ pub use body::Body;
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
-pub(crate) use handle::Handle;
 pub use report::{ReportStatus, ResourceReport, TypeReport};
 pub use response::{Next, Response, Rest, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
@@ -31,7 +30,6 @@ mod errors_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod gone;
-mod handle;
 #[cfg(test)]
 mod locators_tests;
 #[cfg(test)]

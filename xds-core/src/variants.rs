@@ -15,6 +15,7 @@ use crate::matching::{Explanation, KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
 use crate::resource::{Resource, VariantId};
+use crate::wire::Handle;
 use crate::xdstp;
 
 /// One stored variant of a resource.
@@ -129,6 +130,16 @@ impl Variant {
     #[must_use]
     pub fn constraints(&self) -> &Constraints {
         &self.constraints
+    }
+
+    /// What a client of this form knows it by.
+    pub(crate) fn handle(&self, form: Form) -> Handle {
+        // T43c: what is for one locator alone goes out as it came.
+        let constraints = (form == Form::Located).then(|| match self.constraints() {
+            exact if exact.is_exact() => Constraints::NONE,
+            constraints => constraints.clone(),
+        });
+        Handle { name: self.name().clone(), constraints }
     }
 
     /// The encoded message.

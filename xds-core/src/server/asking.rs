@@ -1,10 +1,10 @@
 //! What a subscription asks for a resource by.
 
-use super::handle::Handle;
 use crate::cache::TypeSnapshot;
 use crate::name::ResourceName;
 use crate::subscription::{Locator, Subscription};
 use crate::variants::Variant;
+use crate::wire::Handle;
 use crate::xdstp;
 
 /// Whether a subscription asks for a resource, by its name or another one.

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::handle::Handle;
 use crate::access::NamePatterns;
 use crate::constraint::Constraints;
 use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
 use crate::wire::Failure;
+use crate::wire::Handle;
 use crate::wire::fields::{field_len, put_field, put_length};
 
 /// A run of encoded fields of a discovery response, in slices that share memory with the cache.

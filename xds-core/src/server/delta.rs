@@ -10,7 +10,6 @@ use super::body::{Body, DELTA_ERRORS};
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
-use super::handle::Handle;
 use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
@@ -22,6 +21,7 @@ use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{Form, Variant};
 use crate::wire::Failure;
+use crate::wire::Handle;
 use crate::xdstp;
 
 use content::Content;
@@ -261,7 +261,7 @@ fn respond(
     if progress.membership.is_some() {
         let form = progress.form();
         let is_asked = asked_by(&owed.locators);
-        let has = |_: &Subscription, gone: &Variant| match is_asked(&Handle::of(gone, form)) {
+        let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.handle(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
             true if form == Form::Name && owed.locators.has_name(gone.name()) => Has::No,
             is_asked if is_asked || owed.everything => Has::Perhaps,

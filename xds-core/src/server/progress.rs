@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::asking::{asking_for, is_asked_for};
 use super::body::Shape;
 use super::gone::Gone;
-use super::handle::Handle;
 use super::reached::Reached;
 use super::response::StreamError;
 use super::responses::Responses;
@@ -21,6 +20,7 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
 use crate::wire::Failure;
+use crate::wire::Handle;
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -478,7 +478,7 @@ impl Progress {
 
     /// What the client knows a variant by.
     pub(super) fn handle(&self, variant: &Variant) -> Handle {
-        Handle::of(variant, self.form())
+        variant.handle(self.form())
     }
 
     /// Whether a first answer was given, or found needless.
@@ -512,7 +512,7 @@ impl Progress {
         let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
-        let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
+        let gone = removed.chain(&update.replaced).map(move |variant| variant.handle(form));
         let unmatched = update.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
         // D24: what stands for nothing is told of by itself.

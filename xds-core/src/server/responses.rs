@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::body::Body;
 use super::config::StreamConfig;
-use super::handle::Handle;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::wire::Handle;
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]

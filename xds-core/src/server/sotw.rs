@@ -9,7 +9,6 @@ use super::asking::asking_for;
 use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::handle::Handle;
 use super::order::Release;
 use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
@@ -24,6 +23,7 @@ use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::Variant;
 use crate::wire::Failure;
+use crate::wire::Handle;
 use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.

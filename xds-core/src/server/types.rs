@@ -8,7 +8,6 @@ use xds_proto::type_url::ROUTE_CONFIGURATION;
 use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
-use super::handle::Handle;
 use super::order::{self, Gate, Reached, Release, Unnamed};
 use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
@@ -22,6 +21,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, NameSet, can_be};
 use crate::wire::Failure;
+use crate::wire::Handle;
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use crate::name::{ResourceName, Revision};
 use crate::server::body::Body;
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::gone::Gone;
-use crate::server::handle::Handle;
 use crate::server::progress::{Answer, Others, Progress};
 use crate::server::responses::Held;
 use crate::variants::{Form, Variant};
+use crate::wire::Handle;
 use crate::xdstp::{self};
 
 /// What goes into a response.
