@@ -5,10 +5,10 @@
 //! time of [`Next::Wait`] has come, and only when the transport has room: so there is no queue, but for the rest
 //! of one response that is too large for a message (D32), and what is sent is made from the newest snapshot.
 
-pub use body::Body;
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
+pub use encode::Body;
 pub use report::{ReportStatus, ResourceReport, TypeReport};
 pub use response::{Next, Response, Rest, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
@@ -18,13 +18,13 @@ mod access_tests;
 mod answers;
 mod asked;
 mod asking;
-mod body;
 mod client_group;
 mod clusters_sent;
 mod config;
 mod delta;
 #[cfg(test)]
 mod edges_tests;
+mod encode;
 #[cfg(test)]
 mod errors_tests;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::asking::{asking_for, is_asked_for};
-use super::body::Shape;
+use super::encode::Shape;
 use super::gone::Gone;
 use super::reached::Reached;
 use super::response::StreamError;

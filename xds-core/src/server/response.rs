@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::body::Body;
+use super::encode::Body;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::wire::CONTINUED;
 use crate::wire::fields::{field_len, put_field};

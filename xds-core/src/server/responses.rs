@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Body;
 use super::config::StreamConfig;
+use super::encode::Body;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::wire::Handle;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::asking::asking_for;
-use super::body::{Body, SOTW_ERRORS};
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
+use super::encode::{Body, SOTW_ERRORS};
 use super::order::Release;
 use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
-use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
+use super::encode::Body;
 use super::order::{self, Gate, Reached, Release, Unnamed};
 use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
