@@ -9,7 +9,7 @@ use super::asking::is_asked_for;
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
-use super::encode::{Body, DELTA_ERRORS};
+use super::encode::{self, DELTA_ERRORS};
 use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
@@ -20,8 +20,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{Form, Variant};
-use crate::wire::Failure;
-use crate::wire::Handle;
+use crate::wire::{Failure, Handle};
 use crate::xdstp;
 
 use content::Content;
@@ -302,13 +301,13 @@ fn respond(
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(progress), Vec::new());
     if !content.unresolved.is_empty() {
-        bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));
+        bodies.push(Arc::new(encode::unresolved(progress.shape(), content.unresolved.iter())));
     }
     if !content.heartbeats.is_empty() {
-        bodies.push(Arc::new(Body::heartbeats(progress.shape(), now, content.heartbeats.iter())));
+        bodies.push(Arc::new(encode::heartbeats(progress.shape(), now, content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),

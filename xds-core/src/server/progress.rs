@@ -19,8 +19,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
-use crate::wire::Failure;
-use crate::wire::Handle;
+use crate::wire::{Failure, Handle};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///

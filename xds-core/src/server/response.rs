@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::encode::Body;
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
-use crate::wire::CONTINUED;
 use crate::wire::fields::{field_len, put_field};
+use crate::wire::{Body, CONTINUED};
 
 /// Which service a stream was opened on.
 #[derive(Debug, Clone, PartialEq, Eq)]

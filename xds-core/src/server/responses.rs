@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::StreamConfig;
-use super::encode::Body;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision, Version};
-use crate::wire::Handle;
+use crate::wire::{Body, Handle};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]

@@ -18,8 +18,7 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
-use crate::wire::Failure;
-use crate::wire::Handle;
+use crate::wire::{Failure, Handle};
 use crate::xdstp;
 
 /// Since when a locator waits, and whether the client was told.
