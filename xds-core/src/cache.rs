@@ -38,6 +38,7 @@ mod class;
 mod commits;
 mod delivery;
 mod demand;
+mod dropped;
 mod events;
 mod interest;
 mod other_names;

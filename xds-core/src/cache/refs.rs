@@ -10,14 +10,11 @@ use std::sync::Arc;
 use prost::Message;
 use xds_proto::type_url;
 
-pub(crate) use dropped::{Dropped, LastDropped};
-
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
 use walk::Walk;
 
-mod dropped;
 mod table;
 mod walk;
 
@@ -305,4 +302,4 @@ const TYPE_URLS: [&str; 10] = [
 ];
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,8 +9,9 @@ use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
 use super::demand::Answer;
+use super::dropped::{Dropped, LastDropped};
 use super::other_names::OtherNames;
-use super::refs::{Dropped, LastDropped, Naming, Target};
+use super::refs::{Naming, Target};
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};

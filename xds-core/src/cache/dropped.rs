@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
-use super::super::snapshot::empty_map;
-use super::{Naming, Target, Targets};
+use super::refs::{Naming, Target, Targets};
+use super::snapshot::empty_map;
 use crate::name::{ResourceName, Revision};
 use crate::variants::Variant;
 
@@ -119,3 +119,6 @@ const LAST_DROPPED_REMEMBERED: usize = 10_000;
 
 /// What is remembered of one name; of what was dropped before that, any may be meant.
 const DROPPED_REMEMBERED: usize = 64;
+
+#[cfg(test)]
+mod tests;
