@@ -43,7 +43,6 @@ mod events;
 mod interest;
 mod other_names;
 mod readers;
-pub(crate) mod refs;
 mod snapshot;
 mod transaction;
 mod trial;

@@ -35,6 +35,7 @@
 //! | [`client`] | the client of xDS servers |
 //! | [`proxy`] | a caching proxy between the two |
 //! | [`subscription`] | what a stream asks for of one type |
+//! | `references` | which resources a payload names |
 //! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
 //! | `known_type` | what the protocol says of each type, as data |
 //! | `constraint`, `parameters` | whom a variant is for, and what a subscription says about its client |
@@ -79,6 +80,7 @@ pub mod matching;
 mod name;
 mod parameters;
 pub mod proxy;
+mod references;
 mod resource;
 pub mod server;
 mod shortened;

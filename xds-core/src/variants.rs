@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::access::NamePatterns;
-use crate::cache::refs::References;
 use crate::constraint::{Constraints, Formula};
 use crate::extras::{Extras, Ttl};
 use crate::matching::coverage::{Coverage, Domains};
@@ -14,6 +13,7 @@ use crate::matching::normal::{Normal, TooComplex};
 use crate::matching::{Explanation, KeySetRule, SetError, VariantSet};
 use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
 use crate::parameters::Parameters;
+use crate::references::References;
 use crate::resource::{Resource, VariantId};
 use crate::wire::Handle;
 use crate::xdstp;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
-use super::refs::{Naming, Target, Targets};
 use super::snapshot::empty_map;
 use crate::name::{ResourceName, Revision};
+use crate::references::{Naming, Target, Targets};
 use crate::variants::Variant;
 
 /// What the variants of one name stopped naming, and when: a client that did not accept the newer version still uses it

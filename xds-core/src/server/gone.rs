@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::order::Release;
 use super::progress::Progress;
 use crate::cache::Snapshot;
-use crate::cache::refs::References;
 use crate::name::{ResourceName, Revision};
+use crate::references::References;
 use crate::variants::Variant;
 use crate::wire::Handle;
 

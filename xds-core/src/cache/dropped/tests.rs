@@ -2,10 +2,10 @@ use xds_proto::type_url;
 
 use super::*;
 use crate::cache::TypeSnapshot;
-use crate::cache::refs::tests::{field, path};
 use crate::cache::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::KeySetRule;
+use crate::references::tests::{field, path};
 use crate::resource::Resource;
 
 #[test]

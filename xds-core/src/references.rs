@@ -1,4 +1,4 @@
-//! What the cache reads out of payloads at commit: the resource's own name and the resources it names.
+//! What is read out of payloads at commit: the name that a resource has for itself, and the resources it names.
 //!
 //! Make before break needs to know what a client still uses (S33). Names are read off the wire by a table of
 //! fields, in one pass that decodes no message. What the table cannot tell is noted as such, so that whoever asks errs
