@@ -8,7 +8,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use crate::access::NamePatterns;
-use crate::name::{ResourceName, TypeUrl, Version, digest};
+use crate::hash::digest;
+use crate::name::{ResourceName, TypeUrl, Version};
 use crate::wire::fields::put_field;
 
 /// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
