@@ -16,6 +16,7 @@ use xds_core::server::{
 use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::clients::{Clients, Place};
+use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
@@ -23,7 +24,6 @@ use crate::peer::Peer;
 use crate::repeats::What;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
-use crate::service::ServerConfig;
 use crate::skim::{Client, Lists, SkimError, Skimmer};
 use crate::storm::{Courtesy, Starting, Storm};
 
