@@ -21,6 +21,7 @@ use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
 use crate::peer::Peer;
+use crate::protocol::Protocol;
 use crate::repeats::What;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
@@ -73,15 +74,6 @@ pub(crate) struct Driver {
     _permit: OwnedSemaphorePermit,
     /// Dropped last: a client that is told of the end finds the place of its stream empty.
     last_word: LastWord,
-}
-
-/// Which protocol a stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// State of the world.
-    Sotw,
-    /// Only what changes.
-    Delta,
 }
 
 /// What a stream is of, and what it shares with the others.
