@@ -57,6 +57,8 @@ mod hub;
 pub mod last_good;
 mod metrics;
 mod persist;
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
 pub mod proxy;
 mod slot;
 mod transport;
@@ -66,8 +68,6 @@ mod watcher;
 pub use client::{Client, ClientBuilder, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use metrics::Recorder;
-#[cfg(feature = "prometheus")]
-pub use metrics::prometheus;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
 pub use xds_core::client::{Code, Failure, Protocol, Report, ResourceStatus};
