@@ -56,6 +56,7 @@ mod csds;
 mod hub;
 pub mod last_good;
 mod metrics;
+mod owner;
 mod persist;
 #[cfg(feature = "prometheus")]
 pub mod prometheus;
