@@ -44,6 +44,7 @@
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
 //! | `hub`, `slot` | the machine and those around it; where watchers look |
 //! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
+//! | `owner` | the proxy that a client belongs to, as its client sees it |
 //! | `persist` | writes the file |
 //! | `trial` | clients of a proxy that try a response first |
 #![forbid(unsafe_code)]

@@ -31,6 +31,7 @@
 //! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
 //! | `client_list` | the same for programs: who is connected |
 //! | `delivery` | waiting until clients have taken a commit |
+//! | `protocol` | which protocol a stream speaks |
 //! | `observe` | what happens on streams, for whoever counts it |
 //! | `spans` | commits and the answers to them, for those who trace |
 //! | `metrics` | what Prometheus scrapes, with feature `prometheus` |
