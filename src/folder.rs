@@ -38,8 +38,7 @@ use std::sync::{Arc, mpsc};
 use std::{fmt, io, thread};
 
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
-use xds_file::Refused;
-use xds_server::Reloads;
+use xds_file::{Refused, Reloads};
 
 use document::{Format, Placed};
 use index::{Changes, Found, Index, Plan};

@@ -5,8 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use xds_file::{FileKind, Refused};
-use xds_server::{Reading, Reloads};
+use xds_file::{FileKind, Reading, Refused, Reloads};
 
 use super::document::Format;
 use super::domains;

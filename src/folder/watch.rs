@@ -11,7 +11,7 @@ use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, R
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 use xds_core::Cache;
-use xds_server::Reloads;
+use xds_file::Reloads;
 
 use super::{Folder, FolderErrors, Loaded, scan};
 
@@ -21,7 +21,7 @@ impl Folder {
     /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and the replacement of
     /// the folder itself. Changes that come within 20 ms of each other are one commit, and none waits longer than
     /// 250 ms. All stamps are compared every 30 s besides, as network file systems report nothing, and when
-    /// [`Reloads::request`](xds_server::Reloads::request) says so.
+    /// [`Reloads::request`](xds_file::Reloads::request) says so.
     ///
     /// A mistake in a file goes to the log, and the last good state stays until it is mended.
     pub async fn watch(mut self, cache: Arc<Cache>) -> Infallible {

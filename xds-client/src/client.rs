@@ -17,8 +17,8 @@ use crate::connection;
 use crate::hub::{Handle, Hub, NamedWatch, keep_time};
 use crate::last_good::{LastGood, OpenError, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
+use crate::owner::Owner;
 use crate::persist::Persist;
-use crate::proxy::Relay;
 use crate::transport::{Connector, Credentials, Transport};
 use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
 
@@ -52,7 +52,7 @@ pub struct ClientBuilder {
 /// What a client of a proxy is told besides.
 pub(crate) struct RelaySettings {
     pub(crate) relay: machine::Relay,
-    pub(crate) proxy: Relay,
+    pub(crate) owner: Box<dyn Owner>,
     pub(crate) persist: Option<Arc<Persist>>,
     pub(crate) restored: Vec<machine::Restored>,
 }
@@ -388,10 +388,10 @@ impl ClientBuilder {
         for server in list {
             transports.push(Transport::new(server, self.connector.clone(), self.credentials.clone())?);
         }
-        let (mut relay, mut restored, mut shared_persist) = (None, Vec::new(), None);
-        if let Some(RelaySettings { relay: settings, proxy, persist, restored: own }) = self.relay {
+        let (mut owner, mut restored, mut shared_persist) = (None, Vec::new(), None);
+        if let Some(RelaySettings { relay: settings, owner: proxy, persist, restored: own }) = self.relay {
             config.relay = Some(settings);
-            (relay, restored, shared_persist) = (Some(proxy), own, persist);
+            (owner, restored, shared_persist) = (Some(proxy), own, persist);
         }
         let mut machine = machine::Client::new(config);
         machine.restore(Duration::ZERO, restored);
@@ -402,7 +402,7 @@ impl ClientBuilder {
             persist = Some((Arc::new(Persist::default()), file));
         }
         let own = persist.as_ref().map(|(persist, _)| Arc::clone(persist));
-        let (hub, handle) = Hub::with(machine, self.recorder, own.or(shared_persist), relay);
+        let (hub, handle) = Hub::with(machine, self.recorder, own.or(shared_persist), owner);
         if let Some((persist, file)) = persist {
             runtime.spawn(persist.run(file));
         }

@@ -113,7 +113,7 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
             Protocol::Sotw => SOTW,
             Protocol::Delta => DELTA,
         };
-        let other = hub.relay.as_ref().and_then(|relay| relay.path(protocol));
+        let other = hub.owner.as_ref().and_then(|owner| owner.path(protocol));
         let path =
             other.and_then(|path| path.parse().ok()).unwrap_or_else(|| PathAndQuery::from_static(path));
         let response = client.streaming(request, path, Frames).await.map_err(TransportError::Refused)?;

@@ -16,8 +16,8 @@ use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
 
 use crate::metrics::Recorder;
+use crate::owner::Owner;
 use crate::persist::Persist;
-use crate::proxy::Relay;
 use crate::slot::Slot;
 
 /// The machine and those around it.
@@ -34,7 +34,7 @@ pub(crate) struct Hub {
     pub(crate) recorder: Arc<dyn Recorder>,
     persist: Option<Arc<Persist>>,
     /// The proxy that it asks for.
-    pub(crate) relay: Option<Relay>,
+    pub(crate) owner: Option<Box<dyn Owner>>,
 }
 
 /// How a connection is told that there is something to do.
@@ -89,7 +89,7 @@ impl Hub {
         machine: Machine,
         recorder: Arc<dyn Recorder>,
         persist: Option<Arc<Persist>>,
-        relay: Option<Relay>,
+        owner: Option<Box<dyn Owner>>,
     ) -> (Arc<Self>, Arc<Handle>) {
         let servers = machine.servers();
         let state = State {
@@ -102,7 +102,7 @@ impl Hub {
         };
         let hub = Arc::new(Self {
             state: Mutex::new(state),
-            start: relay.as_ref().map_or_else(Instant::now, Relay::start),
+            start: owner.as_ref().map_or_else(Instant::now, |owner| owner.start()),
             started_at: SystemTime::now(),
             lines: (0..servers).map(|_| Line::default()).collect(),
             timer: Notify::new(),
@@ -110,7 +110,7 @@ impl Hub {
             random: RandomState::new(),
             recorder,
             persist,
-            relay,
+            owner,
         });
         let handle = Arc::new(Handle(Arc::clone(&hub)));
         (hub, handle)
@@ -177,8 +177,8 @@ impl Hub {
         if let Some(persist) = &self.persist {
             persist.note(&outcome);
         }
-        if let Some(relay) = &self.relay {
-            relay.on_outcome(now, &state.machine, &outcome);
+        if let Some(owner) = &self.owner {
+            owner.on_outcome(now, &state.machine, &outcome);
         }
         let news = state.news();
         drop(state);
@@ -228,8 +228,8 @@ impl Hub {
     /// The stream of a server ended, with a status that the server gave or gRPC in its place.
     pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
         self.change(|machine, now| {
-            if let Some(relay) = &self.relay {
-                relay.on_stream_end(now, server, status);
+            if let Some(owner) = &self.owner {
+                owner.on_stream_end(now, server, status);
             }
             ((), machine.on_end(now, server, reason, jitter))
         });
@@ -296,7 +296,7 @@ impl Hub {
             line.requests.wake();
         }
         // That of a proxy is shared by all its clients.
-        if let Some(persist) = self.persist.as_ref().filter(|_| self.relay.is_none()) {
+        if let Some(persist) = self.persist.as_ref().filter(|_| self.owner.is_none()) {
             persist.close();
         }
     }

@@ -44,6 +44,7 @@
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
 //! | `hub`, `slot` | the machine and those around it; where watchers look |
 //! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
+//! | `owner` | the proxy that a client belongs to, as its client sees it |
 //! | `persist` | writes the file |
 //! | `trial` | clients of a proxy that try a response first |
 #![forbid(unsafe_code)]
@@ -56,7 +57,10 @@ mod csds;
 mod hub;
 pub mod last_good;
 mod metrics;
+mod owner;
 mod persist;
+#[cfg(feature = "prometheus")]
+pub mod prometheus;
 pub mod proxy;
 mod slot;
 mod transport;
@@ -66,8 +70,6 @@ mod watcher;
 pub use client::{Client, ClientBuilder, StartError, WatchError};
 pub use csds::ClientStatus;
 pub use metrics::Recorder;
-#[cfg(feature = "prometheus")]
-pub use metrics::prometheus;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
 pub use xds_core::client::{Code, Failure, Protocol, Report, ResourceStatus};

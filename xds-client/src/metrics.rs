@@ -2,9 +2,6 @@
 
 use xds_core::client::Code;
 
-#[cfg(feature = "prometheus")]
-pub mod prometheus;
-
 /// Takes what a client counts. Each method has a default that does nothing. Called on the task of a connection: it must not
 /// wait.
 ///

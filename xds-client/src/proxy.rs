@@ -40,6 +40,7 @@ use crate::bootstrap::Bootstrap;
 use crate::client::{Client, ClientBuilder, RelaySettings, StartError};
 use crate::last_good::{LastGood, Secrets};
 use crate::metrics::{NoRecorder, Recorder};
+use crate::owner::Owner;
 use crate::persist::Persist;
 use crate::transport::{Connector, Credentials};
 
@@ -95,7 +96,7 @@ struct State {
 struct Guard(Arc<Shared>);
 
 /// How the client of one route tells the proxy what became of what it asked.
-pub(crate) struct Relay {
+struct Relay {
     route: Route,
     shared: Arc<Shared>,
     /// The next stream is opened on the service of the type.
@@ -339,11 +340,11 @@ impl Shared {
             .resource_timeout(self.config.resource_timeout)
             .relay(RelaySettings {
                 relay: route.relay(&self.cache, &self.config.upstream),
-                proxy: Relay {
+                owner: Box::new(Relay {
                     route: route.clone(),
                     shared: Arc::clone(self),
                     asks_own_service: AtomicBool::new(false),
-                },
+                }),
                 // What is for one locator alone, or passes through, is not kept.
                 persist: self.persist.clone().filter(|_| matches!(route, Route::Shared | Route::Node(_))),
                 restored,
@@ -489,9 +490,8 @@ async fn run(shared: Arc<Shared>) {
     }
 }
 
-impl Relay {
-    /// To be told before the client hears of it.
-    pub(crate) fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
+impl Owner for Relay {
+    fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
         // A server that refuses a type in the aggregated service may have a service for it, and the other way round. One that
         // takes its place is asked from the start.
         if matches!(self.route, Route::Aside { .. }) {
@@ -502,8 +502,7 @@ impl Relay {
         self.shared.lock().machine.on_stream_end(now, &self.route, server, status);
     }
 
-    /// Where the next stream is opened, if not on the aggregated service.
-    pub(crate) fn path(&self, protocol: machine::Protocol) -> Option<String> {
+    fn path(&self, protocol: machine::Protocol) -> Option<String> {
         let Route::Aside { type_url, .. } = &self.route else { return None };
         let asks_own_service = self.asks_own_service.load(Ordering::Relaxed);
         self.shared.lock().machine.on_own_service(&self.route, asks_own_service);
@@ -518,17 +517,11 @@ impl Relay {
         Some(format!("/{}/{}", service.service, method?))
     }
 
-    pub(crate) fn start(&self) -> Instant {
+    fn start(&self) -> Instant {
         self.shared.start
     }
 
-    /// Who tries a response first, if anybody does. The lock of the client is held, here and below.
-    pub(crate) fn try_first(
-        &self,
-        client: &mut ClientMachine,
-        server: usize,
-        frame: &Bytes,
-    ) -> Option<Delivery> {
+    fn try_first(&self, client: &mut ClientMachine, server: usize, frame: &Bytes) -> Option<Delivery> {
         // Most proxies try nothing.
         if self.shared.config.canaries == 0 {
             return None;
@@ -536,21 +529,19 @@ impl Relay {
         self.shared.lock().machine.try_first(&self.route, client, server, frame)
     }
 
-    pub(crate) fn canary_timeout(&self) -> Duration {
+    fn canary_timeout(&self) -> Duration {
         self.shared.config.canary_timeout
     }
 
-    pub(crate) fn conclude(&self, client: &mut ClientMachine, results: &[Delivered]) {
+    fn conclude(&self, client: &mut ClientMachine, results: &[Delivered]) {
         self.shared.lock().machine.conclude(client, results);
     }
 
-    pub(crate) fn abandon(&self, client: &mut ClientMachine) {
+    fn abandon(&self, client: &mut ClientMachine) {
         self.shared.lock().machine.abandon(client);
     }
 
-    /// Tells the machine what became of an event of its client. Whoever calls holds the lock of the client, so the lock of the
-    /// proxy is always the inner one.
-    pub(crate) fn on_outcome(&self, now: Duration, client: &ClientMachine, outcome: &Outcome) {
+    fn on_outcome(&self, now: Duration, client: &ClientMachine, outcome: &Outcome) {
         let mut state = self.shared.lock();
         let before = state.machine.next_deadline();
         state.machine.on_outcome(now, &self.route, client, outcome);

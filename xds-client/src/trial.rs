@@ -18,15 +18,15 @@ pub(crate) struct Trial<'h> {
 impl<'h> Trial<'h> {
     /// `None` when nobody tries it.
     pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
-        let relay = hub.relay.as_ref()?;
+        let owner = hub.owner.as_ref()?;
         let delivery =
-            hub.change(|machine, _| (relay.try_first(machine, server, frame), Outcome::default()))?;
+            hub.change(|machine, _| (owner.try_first(machine, server, frame), Outcome::default()))?;
         Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
     }
 
     /// Returns when all of them said what they think of it, or had the time to.
     pub(crate) async fn settled(&mut self) {
-        let limit = self.hub.relay.as_ref().map(|relay| relay.canary_timeout()).unwrap_or_default();
+        let limit = self.hub.owner.as_ref().map(|owner| owner.canary_timeout()).unwrap_or_default();
         let settled = timeout(limit, self.delivery.settled()).await;
         self.results = settled.unwrap_or_else(|_| self.delivery.results());
     }
@@ -34,16 +34,16 @@ impl<'h> Trial<'h> {
     /// To be called right before the machine is handed the response.
     pub(crate) fn conclude(mut self, machine: &mut Machine) {
         self.is_concluded = true;
-        if let Some(relay) = &self.hub.relay {
-            relay.conclude(machine, &self.results);
+        if let Some(owner) = &self.hub.owner {
+            owner.conclude(machine, &self.results);
         }
     }
 }
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        if let Some(relay) = self.hub.relay.as_ref().filter(|_| !self.is_concluded) {
-            self.hub.change(|machine, _| (relay.abandon(machine), Outcome::default()));
+        if let Some(owner) = self.hub.owner.as_ref().filter(|_| !self.is_concluded) {
+            self.hub.change(|machine, _| (owner.abandon(machine), Outcome::default()));
         }
     }
 }

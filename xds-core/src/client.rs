@@ -65,13 +65,13 @@ use crate::matching::KeySetRule;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 use crate::resource::VariantId;
+use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
 
 use authority::Authority;
 use preview::{Late, Refusal};
 use state::State;
 use upstream::{Phase, Upstream};
-pub(crate) use watched::is_set;
 use watched::{Entry, WatchedType};
 
 pub use crate::code::Code;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::encode_varint;
 
 use crate::access::NamePatterns;
-use crate::name::{ResourceName, TypeUrl, Version, digest};
+use crate::hash::digest;
+use crate::name::{ResourceName, TypeUrl, Version};
+use crate::wire::fields::put_field;
 
 /// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -163,12 +164,6 @@ fn ttl_field(ttl: Duration) -> Bytes {
     let mut field = BytesMut::new();
     put_field(&mut field, TTL, &prost_types::Duration { seconds, nanos }.encode_to_vec());
     field.freeze()
-}
-
-fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
-    encode_varint(u64::from(field << 3 | 2), buffer);
-    encode_varint(content.len() as u64, buffer);
-    buffer.put_slice(content);
 }
 
 const RESOURCE_LOCATOR: &str = "type.googleapis.com/xds.core.v3.ResourceLocator";

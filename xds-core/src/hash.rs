@@ -1,4 +1,4 @@
-//! The hasher of our tables.
+//! Hashes: of the keys of our tables, and of content.
 
 use std::hash::BuildHasher;
 
@@ -22,4 +22,10 @@ impl BuildHasher for FixedState {
     fn build_hasher(&self) -> AHasher {
         self.0.build_hasher()
     }
+}
+
+/// The first 128 bits of a BLAKE3 digest.
+pub(crate) fn digest(hasher: &blake3::Hasher) -> u128 {
+    let digest = hasher.finalize();
+    u128::from_be_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
 }

@@ -35,6 +35,7 @@
 //! | [`client`] | the client of xDS servers |
 //! | [`proxy`] | a caching proxy between the two |
 //! | [`subscription`] | what a stream asks for of one type |
+//! | `references` | which resources a payload names |
 //! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
 //! | `known_type` | what the protocol says of each type, as data |
 //! | `constraint`, `parameters` | whom a variant is for, and what a subscription says about its client |
@@ -43,6 +44,7 @@
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
 //! | `name` | the words: type URL, name, version, nonce |
 //! | `shortened` | text that a peer chooses, for people |
+//! | `wire` | fields of encoded messages, and the parts of a response that are made of them |
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 
@@ -71,7 +73,6 @@ pub mod client;
 mod code;
 mod constraint;
 mod extras;
-mod fields;
 mod hash;
 mod known_type;
 mod mapping;
@@ -79,9 +80,11 @@ pub mod matching;
 mod name;
 mod parameters;
 pub mod proxy;
+mod references;
 mod resource;
 pub mod server;
 mod shortened;
 pub mod subscription;
 mod variants;
+mod wire;
 mod xdstp;

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::hash::digest;
 use crate::shortened::shortened;
 
 /// The type of a resource as it stands on the wire, such as
@@ -84,12 +85,6 @@ impl Version {
         }
         digits
     }
-}
-
-/// The first 128 bits of a BLAKE3 digest.
-pub(crate) fn digest(hasher: &blake3::Hasher) -> u128 {
-    let digest = hasher.finalize();
-    u128::from_be_bytes(*digest.as_bytes().first_chunk().expect("a digest has 32 bytes"))
 }
 
 /// Identifies one response of one stream; a counter from 1 that never repeats within the stream (S2, D7).

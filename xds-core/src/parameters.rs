@@ -5,8 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::hash::FixedState;
-use crate::name::digest;
+use crate::hash::{FixedState, digest};
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///

@@ -5,12 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use xds_proto::type_url::VIRTUAL_HOST;
 
-use crate::cache::refs::{self, References};
 use crate::constraint::Constraints;
 use crate::extras::Extras;
-use crate::fields::text;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl, Version};
+use crate::references::{self, References};
+use crate::wire::fields::text;
 use crate::xdstp::{XdstpError, XdstpName};
 
 mod collection;
@@ -75,7 +75,7 @@ impl Resource {
     ) -> Result<Self, ResourceError> {
         let (name, new_style) = checked_name(&type_url, name, &payload, limit_bytes)?;
         if KnownType::of(type_url.as_str()).payload_is_named {
-            let inner = refs::payload_name(&payload)
+            let inner = references::payload_name(&payload)
                 .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
             // D23: Envoy goes by the payload's own name, so a different one would create another resource.
             if !names_payload(&type_url, &name, new_style.as_ref(), &inner) {
@@ -92,7 +92,7 @@ impl Resource {
             return Err(ResourceError::MissingServiceName { name });
         }
         let version = Version::of_payload(&payload);
-        let hosts = refs::hosts_of(&type_url, &name, &payload);
+        let hosts = references::hosts_of(&type_url, &name, &payload);
         let id = VariantId::unconstrained(type_url, name);
         let resource = Self { id, payload, version, references, extras: None };
         // D25: a client asks for the host that a request names.
@@ -150,9 +150,8 @@ impl Resource {
         payload: Bytes,
     ) -> Result<Self, ResourceError> {
         let name = if KnownType::of(type_url.as_str()).payload_is_named {
-            refs::payload_name(&payload).map(ResourceName::new).map_err(|()| ResourceError::Malformed {
-                type_url: type_url.clone(),
-                name: ResourceName::new(""),
+            references::payload_name(&payload).map(ResourceName::new).map_err(|()| {
+                ResourceError::Malformed { type_url: type_url.clone(), name: ResourceName::new("") }
             })?
         } else {
             ResourceName::new("")

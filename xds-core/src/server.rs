@@ -5,34 +5,32 @@
 //! time of [`Next::Wait`] has come, and only when the transport has room: so there is no queue, but for the rest
 //! of one response that is too large for a message (D32), and what is sent is made from the newest snapshot.
 
-pub use body::Body;
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};
 pub use delta::{DeltaRequest, DeltaStream};
-pub(crate) use handle::Handle;
 pub use report::{ReportStatus, ResourceReport, TypeReport};
-pub(crate) use response::CONTINUED;
 pub use response::{Next, Response, Rest, Service, StreamError, Verdict};
 pub use sotw::{SotwRequest, SotwStream};
+
+pub use crate::wire::Body;
 
 #[cfg(test)]
 mod access_tests;
 mod answers;
 mod asked;
-mod body;
+mod asking;
 mod client_group;
 mod clusters_sent;
 mod config;
 mod delta;
 #[cfg(test)]
 mod edges_tests;
+mod encode;
 #[cfg(test)]
 mod errors_tests;
-mod failure;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod gone;
-mod handle;
 #[cfg(test)]
 mod locators_tests;
 #[cfg(test)]

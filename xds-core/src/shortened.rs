@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::name::Version;
+use crate::hash::digest;
 
 /// A text of at most this many bytes: the text itself, or its beginning with its length and a digest of the whole, so that two
 /// long texts that begin alike still differ. A limit below 64 counts as 64.
@@ -23,7 +23,7 @@ pub fn shortened(text: &str, limit_bytes: usize) -> Cow<'_, str> {
     if text.len() <= limit_bytes {
         return text.into();
     }
-    let digest = Version::of_payload(text.as_bytes()).to_string();
+    let digest = format!("{:032x}", digest(blake3::Hasher::new().update(text.as_bytes())));
     let end = format!("..({} bytes, {})", text.len(), &digest[..DIGITS]);
     let cut = (0..=limit_bytes - end.len()).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     format!("{}{end}", &text[..cut]).into()

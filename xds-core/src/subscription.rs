@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
+use crate::xdstp::XdstpName;
 
 pub use apart::Apart;
 pub use name_set::NameSet;
@@ -575,6 +576,11 @@ impl Group {
 /// Whether a resource can have the name (W2).
 pub(crate) fn can_be(name: &str) -> bool {
     !name.is_empty() && !name.bytes().any(|byte| byte < b' ')
+}
+
+/// Whether a name stands for many resources: the wildcard, or a glob (X12).
+pub(crate) fn is_set(name: &str) -> bool {
+    name == WILDCARD || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
 }
 
 /// The names of one sorted list that are not in another, in order; O(both).

@@ -6,15 +6,17 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::access::NamePatterns;
-use crate::cache::refs::References;
 use crate::constraint::{Constraints, Formula};
 use crate::extras::{Extras, Ttl};
+use crate::hash::digest;
 use crate::matching::coverage::{Coverage, Domains};
 use crate::matching::normal::{Normal, TooComplex};
 use crate::matching::{Explanation, KeySetRule, SetError, VariantSet};
-use crate::name::{ResourceName, Revision, TypeUrl, Version, digest};
+use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
+use crate::references::References;
 use crate::resource::{Resource, VariantId};
+use crate::wire::Handle;
 use crate::xdstp;
 
 /// One stored variant of a resource.
@@ -129,6 +131,16 @@ impl Variant {
     #[must_use]
     pub fn constraints(&self) -> &Constraints {
         &self.constraints
+    }
+
+    /// What a client of this form knows it by.
+    pub(crate) fn handle(&self, form: Form) -> Handle {
+        // T43c: what is for one locator alone goes out as it came.
+        let constraints = (form == Form::Located).then(|| match self.constraints() {
+            exact if exact.is_exact() => Constraints::NONE,
+            constraints => constraints.clone(),
+        });
+        Handle { name: self.name().clone(), constraints }
     }
 
     /// The encoded message.

@@ -2,7 +2,9 @@
 //!
 //! A path may lead to anything: a FIFO without a writer blocks whoever opens it, a device has no end, and a file may grow
 //! while it is read. [`read`] takes regular files only, and both functions have a limit. Neither protects against a file
-//! system that hangs: call them where blocking harms nobody.
+//! system that hangs: call them where blocking harms nobody, as [`Reloads::blocking`] does.
+//!
+//! [`Reloads`] notes the state of a source that is read again and again.
 //!
 //! ```
 //! use xds_file::{Refused, read, refused};
@@ -18,6 +20,10 @@
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
+
+pub use reloads::{Reading, Reloads};
+
+mod reloads;
 
 /// What a path leads to that is no regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,9 +24,9 @@ use tonic::codegen::Service;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
+use crate::config::ServerConfig;
 use crate::observe::ConnectionEnd;
 use crate::peer::{Identity, Peer};
-use crate::service::ServerConfig;
 use crate::timed_writes::TimedWrites;
 
 use activity::{Answer, Noticing, Phase, Times};

@@ -19,9 +19,9 @@ use xds_proto::envoy::service::status::v3::{
 use xds_proto::envoy::r#type::matcher::v3::NodeMatcher;
 use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 
+use crate::config::ServerConfig;
 use crate::peer::Peer;
 use crate::roster::{About, Listed, Roster};
-use crate::service::ServerConfig;
 
 /// The service, over all streams of a server.
 #[derive(Debug)]

@@ -16,14 +16,15 @@ use xds_core::server::{
 use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
 
 use crate::clients::{Clients, Place};
+use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
 use crate::frame::{Outlet, Room};
 use crate::observe::Event;
 use crate::peer::Peer;
+use crate::protocol::Protocol;
 use crate::repeats::What;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
-use crate::service::ServerConfig;
 use crate::skim::{Client, Lists, SkimError, Skimmer};
 use crate::storm::{Courtesy, Starting, Storm};
 
@@ -73,15 +74,6 @@ pub(crate) struct Driver {
     _permit: OwnedSemaphorePermit,
     /// Dropped last: a client that is told of the end finds the place of its stream empty.
     last_word: LastWord,
-}
-
-/// Which protocol a stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// State of the world.
-    Sotw,
-    /// Only what changes.
-    Delta,
 }
 
 /// What a stream is of, and what it shares with the others.

@@ -24,12 +24,14 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `service` | which path is which service, and the server as a whole |
+//! | `config` | what a server accepts of whom, and how patient it is |
 //! | `driver` | one task per stream |
 //! | `clients` | which streams belong to one client |
 //! | [`skim`] | requests read without decoding what is not needed |
 //! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
 //! | `client_list` | the same for programs: who is connected |
 //! | `delivery` | waiting until clients have taken a commit |
+//! | `protocol` | which protocol a stream speaks |
 //! | `observe` | what happens on streams, for whoever counts it |
 //! | `spans` | commits and the answers to them, for those who trace |
 //! | `metrics` | what Prometheus scrapes, with feature `prometheus` |
@@ -38,7 +40,6 @@
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
 //! | `connections`, `tls` | connections accepted, greeted and asked to leave in time, with limits and times for hostile ones |
 //! | `listen` | ports, with room for a storm of clients |
-//! | `reloads` | whether what is in use of a source is what is there |
 //! | `storm` | first responses before updates, when very many clients come at once |
 //! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
@@ -47,6 +48,7 @@
 mod authorize;
 mod client_list;
 mod clients;
+mod config;
 mod connections;
 mod csds;
 mod delivery;
@@ -58,8 +60,8 @@ mod listen;
 pub mod metrics;
 mod observe;
 mod peer;
+mod protocol;
 mod rejections;
-mod reloads;
 mod repeats;
 mod requests;
 mod roster;
@@ -73,17 +75,18 @@ mod tls;
 
 pub use authorize::{Authorizer, Denied};
 pub use client_list::{ClientList, ClientStream, ConnectedClient};
+pub use config::ServerConfig;
 pub use delivery::applied;
-pub use driver::Protocol;
 pub use listen::listen;
 pub use observe::{ConnectionEnd, Event, Observer};
 pub use peer::{Identity, Peer};
+pub use protocol::Protocol;
 pub use rejections::{RejectedVariant, Rejections};
-pub use reloads::{Reading, Reloads};
 pub use roster::{LastNack, ResponseCounts};
-pub use service::{ServeError, Server, ServerConfig, Stopping};
+pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
 pub use timed_writes::TimedWrites;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use tonic::transport::server::Connected;
+pub use xds_file::{Reading, Reloads};

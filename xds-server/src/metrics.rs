@@ -55,9 +55,9 @@ use xds_core::Cache;
 use xds_core::server::{Service, StreamError, Verdict};
 use xds_proto::service::{ADS, SERVICES};
 
-use crate::driver::Protocol;
 use crate::follow::follow;
 use crate::observe::{ConnectionEnd, Event, Observer};
+use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
 use cache::CacheCollector;

@@ -8,7 +8,7 @@ use tonic::Code;
 use xds_core::server::{Response, Service, StreamError, Verdict};
 use xds_core::{TypeUrl, Variant};
 
-use crate::driver::Protocol;
+use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
 /// Is told what happens on the streams of a server: a hook for metrics.

@@ -16,10 +16,10 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, StartHandshake, TlsAcceptor};
 use tracing::{info, warn};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use xds_file::Reloads;
 
 use crate::connections::Greet;
 use crate::peer::{Identity, Peer};
-use crate::reloads::Reloads;
 
 /// Where certificates are, all of them PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,13 +9,14 @@ use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
 use super::demand::Answer;
+use super::dropped::{Dropped, LastDropped};
 use super::other_names::OtherNames;
-use super::refs::{Dropped, LastDropped, Naming, Target};
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
+use crate::references::{Naming, Target};
 use crate::subscription::{Apart, Locator};
 use crate::variants::{Form, Variant, Variants};
 use crate::xdstp::{self, XdstpName};

@@ -8,8 +8,8 @@ use super::wanted::{Part, Wanted};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
-use crate::server::{Body, Handle};
 use crate::variants::{Form, Variant, Variants};
+use crate::wire::{Body, Handle};
 
 /// What the streams of a class at one cursor have to learn to be at another revision.
 ///

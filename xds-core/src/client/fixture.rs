@@ -145,7 +145,7 @@ impl Fixture {
 fn show_view(view: &View) -> String {
     let copy = view.copy.as_ref().map(|copy| {
         let payload = copy.payload();
-        let value = crate::fields::text(payload, 2).unwrap_or_default();
+        let value = crate::wire::fields::text(payload, 2).unwrap_or_default();
         let stale = if copy.is_restored { "?" } else { "" };
         format!("{}{stale}", String::from_utf8_lossy(value))
     });
@@ -346,7 +346,7 @@ fn show_delta(request: DeltaDiscoveryRequest) -> String {
 pub(crate) fn refuse_bad(client: &mut Client, type_name: &str) {
     client.declare(
         &url(type_name),
-        Arc::new(|_, payload| match crate::fields::text(payload, 2) {
+        Arc::new(|_, payload| match crate::wire::fields::text(payload, 2) {
             Some(b"bad") => Err("it is bad".to_owned()),
             _ => Ok(Arc::new(payload.clone())),
         }),

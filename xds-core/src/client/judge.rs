@@ -16,7 +16,7 @@ use super::rejection::{Reason, Rejection};
 use super::response::{Gone, Payload, Received, Response, Unreadable};
 use super::state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
-use super::watched::{Entry, Held, WatchedType, end_of, is_set};
+use super::watched::{Entry, Held, WatchedType, end_of};
 use super::{Client, Judged, Outcome, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
@@ -24,6 +24,7 @@ use crate::constraint::Constraints;
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId, other_name};
+use crate::subscription::is_set;
 
 mod gone;
 mod tell;

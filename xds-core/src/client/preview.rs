@@ -8,12 +8,13 @@ use bytes::Bytes;
 use super::config::Protocol;
 use super::overlap::{Changes, Why};
 use super::response::{Payload, Received, Response};
-use super::watched::{WatchedType, is_set};
+use super::watched::WatchedType;
 use super::{Client, WatchId};
 use crate::cache::Cache;
 use crate::extras::Extras;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
+use crate::subscription::is_set;
 
 /// The new contents of a response.
 #[derive(Debug)]

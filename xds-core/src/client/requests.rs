@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use prost::encoding::{encode_varint, encoded_len_varint};
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
 
@@ -18,6 +17,7 @@ use super::{Client, WatchId, watch_id};
 use crate::code::Code;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
+use crate::wire::fields::put_field;
 
 impl Client {
     /// The next request for a server, encoded; `None` when there is nothing to say. To be asked when the transport has room: a
@@ -357,14 +357,6 @@ fn put_locator(
     let dynamic_parameters = parameters.iter().map(|(key, value)| (text(key), text(value))).collect();
     let locator = ResourceLocator { name: name.as_str().to_owned(), dynamic_parameters };
     put_field(buffer, locators, &locator.encode_to_vec());
-}
-
-fn put_field(buffer: &mut BytesMut, field: u32, content: &[u8]) {
-    let key = u64::from(field << 3 | 2);
-    buffer.reserve(encoded_len_varint(key) + encoded_len_varint(content.len() as u64) + content.len());
-    encode_varint(key, buffer);
-    encode_varint(content.len() as u64, buffer);
-    buffer.put_slice(content);
 }
 
 /// The version of what cannot be compared by one.

@@ -12,8 +12,8 @@ use super::config::Protocol;
 use super::rejection::{Reason, Rejection};
 use crate::code::Code;
 use crate::constraint::Constraints;
-use crate::fields::{fields, text};
 use crate::name::{ResourceName, TypeUrl};
+use crate::wire::fields::{fields, text};
 use crate::xdstp::XdstpName;
 
 /// A response in slices of its frame.

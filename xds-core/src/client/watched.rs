@@ -236,10 +236,5 @@ pub(super) fn end_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
 
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Whether a name stands for many resources: the wildcard, or a glob (X12).
-pub(crate) fn is_set(name: &str) -> bool {
-    name == WILDCARD || XdstpName::of(name).ok().flatten().is_some_and(|name| name.is_glob())
-}
-
 /// Up to so many variants are looked through one by one.
 const FEW: usize = 8;

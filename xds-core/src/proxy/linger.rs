@@ -11,8 +11,8 @@ use super::review::Mode;
 use super::route::Route;
 use super::settle::Order;
 use super::{Key, Proxy};
-use crate::client::is_set;
 use crate::hash::FixedState;
+use crate::subscription::is_set;
 use crate::variants::Variants;
 
 /// When a question ends that is kept although nobody relies on it, and what it keeps.

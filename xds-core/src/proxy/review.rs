@@ -14,11 +14,10 @@ use super::route::Route;
 use super::settle::Order;
 use super::{Key, Notice, Proxy};
 use crate::cache::{Answer, Transaction};
-use crate::client::is_set;
 use crate::code::Code;
 use crate::name::TypeUrl;
 use crate::parameters::Parameters;
-use crate::subscription::Locator;
+use crate::subscription::{Locator, is_set};
 use crate::variants::{Variant, Variants};
 
 /// How wants of a name come to questions.

@@ -44,7 +44,7 @@ pub(super) fn response(text: &str, protocol: Protocol) -> Bytes {
 fn fill(resource: &mut Resource, short: &str) {
     let Some(any) = &mut resource.resource else { return };
     let field = |number| {
-        let text = crate::fields::text(&any.value, number).unwrap_or_default();
+        let text = crate::wire::fields::text(&any.value, number).unwrap_or_default();
         String::from_utf8(text.to_vec()).unwrap()
     };
     let (name, content) = (field(1), field(2));

@@ -11,11 +11,11 @@ use super::set::{RestoredSets, SetChange, SetId};
 use super::upstreams::Standing;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
-use crate::client::{Client, Outcome, WatchId, is_set};
+use crate::client::{Client, Outcome, WatchId};
 use crate::code::Code;
 use crate::parameters::Parameters;
 use crate::resource::VariantId;
-use crate::subscription::WILDCARD;
+use crate::subscription::{WILDCARD, is_set};
 use crate::xdstp::glob_of;
 
 /// One client, as far as it is known here.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::gone::Gone;
-use super::handle::Handle;
 use super::progress::Progress;
 use super::response::Verdict;
 use super::responses::{Held, Part};
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
+use crate::wire::Handle;
 
 impl Progress {
     /// Notes a response and what it holds.

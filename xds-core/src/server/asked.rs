@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::failure::Failure;
 use super::progress::Progress;
 use crate::access::{Access, NamePatterns};
-use crate::client::is_set;
 use crate::code::Code;
 use crate::name::ResourceName;
-use crate::subscription::{Asked, Locators, NameSet};
+use crate::subscription::{Asked, Locators, NameSet, is_set};
+use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl Progress {

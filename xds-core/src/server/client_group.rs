@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::order::Reached;
 use super::progress::Progress;
 use super::unsettled::{Referrer, Unsettled};
-use crate::cache::refs::Target;
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::references::Target;
 
 /// The streams of one client. Clones are the same group.
 ///

@@ -5,23 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::{Body, DELTA_ERRORS};
+use super::asking::is_asked_for;
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
-use super::failure::Failure;
-use super::handle::Handle;
+use super::encode::{self, DELTA_ERRORS};
 use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::types::{self, TypeState, Types};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
-use crate::client::is_set;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be};
+use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{Form, Variant};
+use crate::wire::{Failure, Handle};
 use crate::xdstp;
 
 use content::Content;
@@ -261,7 +260,7 @@ fn respond(
     if progress.membership.is_some() {
         let form = progress.form();
         let is_asked = asked_by(&owed.locators);
-        let has = |_: &Subscription, gone: &Variant| match is_asked(&Handle::of(gone, form)) {
+        let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.handle(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
             true if form == Form::Name && owed.locators.has_name(gone.name()) => Has::No,
             is_asked if is_asked || owed.everything => Has::Perhaps,
@@ -302,13 +301,13 @@ fn respond(
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(progress), Vec::new());
     if !content.unresolved.is_empty() {
-        bodies.push(Arc::new(Body::unresolved(progress.shape(), content.unresolved.iter())));
+        bodies.push(Arc::new(encode::unresolved(progress.shape(), content.unresolved.iter())));
     }
     if !content.heartbeats.is_empty() {
-        bodies.push(Arc::new(Body::heartbeats(progress.shape(), now, content.heartbeats.iter())));
+        bodies.push(Arc::new(encode::heartbeats(progress.shape(), now, content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(Body::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
@@ -353,7 +352,7 @@ impl Progress {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         for (name, version) in brought {
-            if !Handle::of_name(name).is_asked_for(&self.subscription, resources) {
+            if !is_asked_for(&Handle::of_name(name), &self.subscription, resources) {
                 version.clear();
             }
         }

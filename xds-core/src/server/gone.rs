@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::Handle;
 use super::order::Release;
 use super::progress::Progress;
 use crate::cache::Snapshot;
-use crate::cache::refs::References;
 use crate::name::{ResourceName, Revision};
+use crate::references::References;
 use crate::variants::Variant;
+use crate::wire::Handle;
 
 /// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]

@@ -15,8 +15,8 @@ use super::config::StreamConfig;
 use super::progress::Progress;
 use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
-use crate::cache::refs::Target;
 use crate::name::{ResourceName, Revision};
+use crate::references::Target;
 
 mod unrelated;
 

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Shape;
-use super::failure::Failure;
+use super::asking::{asking_for, is_asked_for};
+use super::encode::Shape;
 use super::gone::Gone;
-use super::handle::{Handle, asking_for};
 use super::reached::Reached;
 use super::response::StreamError;
 use super::responses::Responses;
@@ -20,6 +19,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
+use crate::wire::{Failure, Handle};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -192,7 +192,7 @@ impl Progress {
                 Gone::Held { variant: Some(variant), .. } => {
                     asking_for(subscription, variant).next().is_some()
                 }
-                Gone::Held { .. } | Gone::Told { .. } => handle.is_asked_for(subscription, resources),
+                Gone::Held { .. } | Gone::Told { .. } => is_asked_for(handle, subscription, resources),
             };
             match gone {
                 Gone::Held { .. } if !is_covered => left.push(handle.clone()),
@@ -211,7 +211,7 @@ impl Progress {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
-            self.responses.retain_rejected(|handle| handle.is_asked_for(subscription, resources));
+            self.responses.retain_rejected(|handle| is_asked_for(handle, subscription, resources));
         }
     }
 
@@ -222,7 +222,7 @@ impl Progress {
         }
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        handles.retain(|handle| handle.is_asked_for(&self.subscription, resources));
+        handles.retain(|handle| is_asked_for(handle, &self.subscription, resources));
     }
 
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).
@@ -477,7 +477,7 @@ impl Progress {
 
     /// What the client knows a variant by.
     pub(super) fn handle(&self, variant: &Variant) -> Handle {
-        Handle::of(variant, self.form())
+        variant.handle(self.form())
     }
 
     /// Whether a first answer was given, or found needless.
@@ -511,7 +511,7 @@ impl Progress {
         let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
-        let gone = removed.chain(&update.replaced).map(move |variant| Handle::of(variant, form));
+        let gone = removed.chain(&update.replaced).map(move |variant| variant.handle(form));
         let unmatched = update.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
         // D24: what stands for nothing is told of by itself.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::body::{Body, field_len, put_field};
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
+use crate::wire::fields::{field_len, put_field};
+use crate::wire::{Body, CONTINUED};
 
 /// Which service a stream was opened on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +92,6 @@ impl Response {
         self.bodies.iter().map(|body| body.resources()).sum()
     }
 }
-
-/// Stands behind the version of a response in delta that the next one continues.
-pub(crate) const CONTINUED: u8 = b'+';
 
 /// What a client said about a response.
 #[derive(Debug, Clone, PartialEq, Eq)]

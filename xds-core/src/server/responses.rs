@@ -4,11 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::Body;
 use super::config::StreamConfig;
-use super::handle::Handle;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision, Version};
+use crate::wire::{Body, Handle};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]

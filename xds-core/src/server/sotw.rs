@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::{Body, SOTW_ERRORS};
+use super::asking::asking_for;
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::failure::Failure;
-use super::handle::{Handle, asking_for};
+use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
 use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
@@ -23,6 +22,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, Locators, Subscription};
 use crate::variants::Variant;
+use crate::wire::{Body, Failure, Handle};
 use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
@@ -259,7 +259,7 @@ fn respond(
         let nonce = types.next_nonce();
         let progress = &mut types.state(at).progress;
         progress.sent(now, nonce, Held::nothing(), snapshot);
-        let errors = Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
+        let errors = Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
@@ -311,7 +311,7 @@ fn respond(
     };
     let Some((mut bodies, held)) = made else { return Ok(None) };
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(Body::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -462,7 +462,7 @@ impl Progress {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let held = Body::sotw(self.shape(), self.held());
+        let held = encode::sotw(self.shape(), self.held());
         if !held.is_empty() {
             bodies.push(Arc::new(held));
         }
@@ -496,12 +496,12 @@ impl Progress {
         // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = answers.iter().map(|variant| self.handle(variant)).collect();
-        let body = Body::sotw(self.shape(), answers.iter());
+        let body = encode::sotw(self.shape(), answers.iter());
         Some((vec![Arc::new(body)], Held::Part { shared: None, own }))
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let make = || Arc::new(Body::sotw(self.shape(), update.changed.iter()));
+        let make = || Arc::new(encode::sotw(self.shape(), update.changed.iter()));
         if self.shape().is_shared() { Arc::clone(update.sotw_body.get_or_init(make)) } else { make() }
     }
 }

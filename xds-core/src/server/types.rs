@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
-use super::body::Body;
 use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
-use super::failure::Failure;
-use super::handle::Handle;
+use super::encode;
 use super::order::{self, Gate, Reached, Release, Unnamed};
 use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
@@ -22,6 +20,7 @@ use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Asked, Locator, NameSet, can_be};
+use crate::wire::{Body, Failure, Handle};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
@@ -358,7 +357,7 @@ impl<O: Owed> Types<O> {
             return Err(gate);
         }
         let type_url = progress.type_url.clone();
-        let bodies = vec![Arc::new(Body::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
+        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
         let nonce = self.next_nonce();
         self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0), bodies, rest: Rest::None })

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::gone::Gone;
 use super::progress::Progress;
 use super::responses::Open;
-use crate::cache::refs::{Naming, References, Target};
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
+use crate::references::{Naming, References, Target};
 use crate::variants::Variant;
 
 /// Of which resources of a type a client may use another version than the newest, or one that is gone.

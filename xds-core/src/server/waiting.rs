@@ -8,8 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::Failure;
-use super::handle::Handle;
 use super::order::Gate;
 use super::progress::{Progress, is_sent};
 use super::types::{Owed, TypeState, Types};
@@ -20,6 +18,7 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
+use crate::wire::{Failure, Handle};
 use crate::xdstp;
 
 /// Since when a locator waits, and whether the client was told.

@@ -16,7 +16,7 @@ use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::resource::VariantId;
-use crate::server::CONTINUED;
+use crate::wire::CONTINUED;
 
 /// Whose state an event changes, of those whose parameters it is about.
 #[derive(Clone, Copy)]

@@ -8,13 +8,13 @@ use super::Owed;
 use crate::cache::{Snapshot, Update};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
-use crate::server::body::Body;
 use crate::server::clusters_sent::ClustersSent;
+use crate::server::encode;
 use crate::server::gone::Gone;
-use crate::server::handle::Handle;
 use crate::server::progress::{Answer, Others, Progress};
 use crate::server::responses::Held;
 use crate::variants::{Form, Variant};
+use crate::wire::{Body, Handle};
 use crate::xdstp::{self};
 
 /// What goes into a response.
@@ -284,10 +284,10 @@ impl Content {
         };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
-                let make = || Arc::new(Body::delta(shape, update.changed.iter(), told().iter()));
+                let make = || Arc::new(encode::delta(shape, update.changed.iter(), told().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }
-            _ => Arc::new(Body::delta(shape, self.changed(), told().union(&self.removed))),
+            _ => Arc::new(encode::delta(shape, self.changed(), told().union(&self.removed))),
         }
     }
 }

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cache::refs::{References, Target, Targets};
 use crate::cache::{Membership, Position, Snapshot};
 use crate::name::ResourceName;
+use crate::references::{References, Target, Targets};
 use crate::server::progress::Progress;
 use crate::variants::Variant;
 

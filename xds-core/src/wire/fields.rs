@@ -1,4 +1,7 @@
-//! The fields of encoded messages, read without decoding them.
+//! The fields of encoded messages, read without decoding them and written one by one.
+
+use bytes::{BufMut, BytesMut};
+use prost::encoding::{encode_varint, encoded_len_varint};
 
 /// The last value of a field, as it counts.
 pub(crate) fn text(message: &[u8], wanted: u32) -> Option<&[u8]> {
@@ -58,3 +61,22 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     }
     None
 }
+
+/// Writes a string or a message.
+pub(crate) fn put_field(buffer: &mut BytesMut, field: u32, bytes: &[u8]) {
+    put_length(buffer, field, bytes.len());
+    buffer.put_slice(bytes);
+}
+
+/// Writes the tag and the length of a length-delimited field.
+pub(crate) fn put_length(buffer: &mut BytesMut, field: u32, len: usize) {
+    encode_varint(u64::from(field << 3 | LENGTH_DELIMITED), buffer);
+    encode_varint(len as u64, buffer);
+}
+
+/// How many bytes a length-delimited field takes whose number is below 16.
+pub(crate) fn field_len(len: usize) -> usize {
+    1 + encoded_len_varint(len as u64) + len
+}
+
+const LENGTH_DELIMITED: u32 = 2;

@@ -7,28 +7,28 @@ use crate::shortened::shortened;
 
 /// One entry of `resource_errors`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Failure {
-    pub(super) name: ResourceName,
+pub(crate) struct Failure {
+    pub(crate) name: ResourceName,
     /// For which parameters, where others get something of the name (T36).
-    pub(super) constraints: Constraints,
-    pub(super) code: Code,
-    pub(super) message: String,
+    pub(crate) constraints: Constraints,
+    pub(crate) code: Code,
+    pub(crate) message: String,
 }
 
 impl Failure {
-    pub(super) fn new(name: ResourceName, code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn new(name: ResourceName, code: Code, message: impl Into<String>) -> Self {
         // It may quote what the client said.
         let message = shortened(&message.into(), MESSAGE_LIMIT_BYTES).into_owned();
         Self { name, constraints: Constraints::NONE, code, message }
     }
 
     /// W2, G8: no resource can have the name.
-    pub(super) fn of_name(type_url: &TypeUrl, name: ResourceName) -> Self {
+    pub(crate) fn of_name(type_url: &TypeUrl, name: ResourceName) -> Self {
         Self::invalid(type_url, name, "is no name: it has control characters or is empty")
     }
 
     /// W2, G8: no constraints can name a key of its parameters.
-    pub(super) fn of_key(type_url: &TypeUrl, name: ResourceName) -> Self {
+    pub(crate) fn of_key(type_url: &TypeUrl, name: ResourceName) -> Self {
         Self::invalid(type_url, name, "has a parameter whose key has control characters")
     }
 

@@ -52,9 +52,9 @@ use xds_core::XdstpName;
 use xds_core::client::{Client as Machine, Report, ResourceStatus};
 use xds_proto::service::SERVICES;
 
-use super::Recorder;
 use crate::client::Client;
 use crate::hub::Handle;
+use crate::metrics::Recorder;
 
 pub use proxy::register_proxy;
 

@@ -4,16 +4,10 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use quickcheck::quickcheck;
 
 use super::*;
-use crate::cache::TypeSnapshot;
-use crate::cache::transaction::{Change, VariantChange};
-use crate::constraint::Constraints;
-use crate::matching::KeySetRule;
-use crate::name::Revision;
-use crate::resource::Resource;
 use crate::variants::Variant;
 
 /// A field with a length.
-fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_key(number, WireType::LengthDelimited, &mut bytes);
     encode_varint(value.as_ref().len() as u64, &mut bytes);
@@ -22,7 +16,7 @@ fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// A field at the end of a path of messages.
-fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
+pub(crate) fn path(numbers: &[u32], value: impl AsRef<[u8]>) -> Vec<u8> {
     numbers.iter().rev().fold(value.as_ref().to_vec(), |value, number| field(*number, value))
 }
 
@@ -190,76 +184,6 @@ fn names_that_many_resources_have_are_stored_once() {
 fn a_cluster_pays_little_for_what_it_names() {
     assert!(size_of::<References>() <= 16);
     assert!(size_of::<Variant>() <= 168, "{}", size_of::<Variant>());
-}
-
-#[test]
-fn s33_what_was_dropped_is_known_by_when_it_was() {
-    let routes = |clusters: &[String], revision| {
-        let payload: Vec<_> = clusters.iter().flat_map(|name| path(&[2, 3, 2, 1], name)).collect();
-        let resource = Resource::new(
-            type_url::ROUTE_CONFIGURATION.into(),
-            "r".into(),
-            [field(1, "r"), payload].concat().into(),
-        );
-        vec![Arc::new(Variant::new(resource.unwrap(), Revision(revision), Revision(1)))]
-    };
-    let names = |numbers: std::ops::Range<u32>| numbers.map(|at| format!("c{at:02}")).collect::<Vec<_>>();
-    let first = routes(&names(0..4), 1);
-    let second = routes(&names(2..4), 2);
-    let third = routes(&names(4..74), 3);
-    let fourth = routes(&[], 4);
-    let since = |dropped: &Dropped, revision| {
-        let shown = |naming: Naming<'_>| match naming {
-            Naming::Any => "*".to_owned(),
-            Naming::Name(name) => name.as_str().to_owned(),
-        };
-        dropped.since(Revision(revision), Target::Cluster).map(shown).collect::<Vec<_>>()
-    };
-    let dropped = Dropped::after(None, &first, &second, Revision(2)).unwrap();
-    let dropped = Dropped::after(Some(&dropped), &second, &third, Revision(3)).unwrap();
-    assert_eq!(since(&dropped, 1), ["c03", "c02", "c01", "c00"]);
-    assert_eq!(since(&dropped, 2), ["c03", "c02"]);
-    assert_eq!(since(&dropped, 3), [""; 0]);
-    assert_eq!(dropped.since(Revision(1), Target::Secret).count(), 0);
-    assert!(Dropped::after(Some(&dropped), &third, &third, Revision(4)).is_none());
-    // More than are remembered: what was dropped before may be anything.
-    let dropped = Dropped::after(Some(&dropped), &third, &fourth, Revision(4)).unwrap();
-    assert_eq!(since(&dropped, 3).len(), 65);
-    assert_eq!(since(&dropped, 3)[0], "*");
-    assert_eq!(since(&dropped, 4), [""; 0]);
-}
-
-#[test]
-fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
-    let mut resources = TypeSnapshot::default();
-    let edit = |resources: &mut TypeSnapshot, cluster: Option<&str>, revision| {
-        let change = match cluster {
-            Some(cluster) => {
-                let payload = [field(1, "r"), path(&[2, 3, 2, 1], cluster)].concat();
-                let resource =
-                    Resource::new(type_url::ROUTE_CONFIGURATION.into(), "r".into(), payload.into());
-                Change::Put(resource.unwrap())
-            }
-            None => Change::Remove,
-        };
-        let change = VariantChange { name: "r".into(), constraints: Constraints::NONE, change };
-        let changes = std::iter::once(change);
-        resources.edit(&"r".into(), changes, Revision(revision), KeySetRule::default()).unwrap();
-    };
-    let dropped = |resources: &TypeSnapshot, revision| {
-        let dropped = resources.dropped_after(&"r".into(), Revision(revision), Target::Cluster);
-        dropped.map(|naming| if naming == Naming::Any { "any" } else { "name" }).collect::<Vec<_>>()
-    };
-    edit(&mut resources, Some("c"), 1);
-    edit(&mut resources, None, 2);
-    assert_eq!(dropped(&resources, 1), ["name"]);
-    resources.forget_removals(Revision(2), Revision(3));
-    assert_eq!(dropped(&resources, 1), ["any"]);
-    assert_eq!(dropped(&resources, 2), [""; 0]);
-    assert_eq!(resources.dropping_names().count(), 0);
-    // That it is back does not say what a client has that did not hear of it.
-    edit(&mut resources, Some("d"), 4);
-    assert_eq!(dropped(&resources, 1), ["any"]);
 }
 
 /// What can be named by the fields of a message, those of connection managers included.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
-use super::super::snapshot::empty_map;
-use super::{Naming, Target, Targets};
+use super::snapshot::empty_map;
 use crate::name::{ResourceName, Revision};
+use crate::references::{Naming, Target, Targets};
 use crate::variants::Variant;
 
 /// What the variants of one name stopped naming, and when: a client that did not accept the newer version still uses it
@@ -119,3 +119,6 @@ const LAST_DROPPED_REMEMBERED: usize = 10_000;
 
 /// What is remembered of one name; of what was dropped before that, any may be meant.
 const DROPPED_REMEMBERED: usize = 64;
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! What the cache reads out of payloads at commit: the resource's own name and the resources it names.
+//! What is read out of payloads at commit: the name that a resource has for itself, and the resources it names.
 //!
 //! Make before break needs to know what a client still uses (S33). Names are read off the wire by a table of
 //! fields, in one pass that decodes no message. What the table cannot tell is noted as such, so that whoever asks errs
@@ -10,14 +10,11 @@ use std::sync::Arc;
 use prost::Message;
 use xds_proto::type_url;
 
-pub(crate) use dropped::{Dropped, LastDropped};
-
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
 use walk::Walk;
 
-mod dropped;
 mod table;
 mod walk;
 
@@ -305,4 +302,4 @@ const TYPE_URLS: [&str; 10] = [
 ];
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use std::str;
 
 use super::table::{self, Field, Shape};
 use super::{Target, Targets};
-use crate::fields::{fields, text};
+use crate::wire::fields::{fields, text};
 
 /// What was found in a payload so far.
 #[derive(Debug, Default)]

@@ -1,0 +1,32 @@
+//! What a subscription asks for a resource by.
+
+use crate::cache::TypeSnapshot;
+use crate::name::ResourceName;
+use crate::subscription::{Locator, Subscription};
+use crate::variants::Variant;
+use crate::wire::Handle;
+use crate::xdstp;
+
+/// Whether a subscription asks for a resource, by its name or another one.
+pub(super) fn is_asked_for(
+    handle: &Handle,
+    subscription: &Subscription,
+    resources: Option<&TypeSnapshot>,
+) -> bool {
+    let others = resources.into_iter().flat_map(|resources| resources.others_of(&handle.name));
+    let covers = |name: &ResourceName| subscription.covering(name).any(|params| handle.matches(params));
+    covers(&handle.name)
+        || others.into_iter().any(covers)
+        || xdstp::glob_of(&handle.name).is_some_and(|of| covers(&of))
+}
+
+/// As what a subscription asks for a variant: by its name, an alias or a glob.
+pub(super) fn asking_for(subscription: &Subscription, variant: &Variant) -> impl Iterator<Item = Locator> {
+    let glob = xdstp::glob_of(variant.name());
+    let names = std::iter::once(variant.name()).chain(variant.aliases()).cloned().chain(glob);
+    names.flat_map(move |name| {
+        let holders = subscription.covering(&name).filter(|params| variant.constraints().matches(params));
+        let locators = holders.map(|params| Locator { name: name.clone(), parameters: params.clone() });
+        locators.collect::<Vec<_>>()
+    })
+}

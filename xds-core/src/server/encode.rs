@@ -1,0 +1,293 @@
+//! The resources of a response as bytes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::access::NamePatterns;
+use crate::constraint::Constraints;
+use crate::extras::Ttl;
+use crate::name::{ResourceName, TypeUrl, Version};
+use crate::variants::{Form, Variant};
+use crate::wire::fields::field_len;
+use crate::wire::{Body, BodyWriter, Failure, Handle};
+
+/// How resources are told on one stream and type.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub(super) type_url: &'a TypeUrl,
+    pub(super) form: Form,
+    /// S38: the client honours a TTL.
+    pub(super) ttl: bool,
+    /// The names that the client may read; `None` for all of them. One for all streams of a class.
+    pub(super) scope: Option<&'a NamePatterns>,
+    /// Names that the client spells otherwise (X5).
+    pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
+}
+
+impl<'a> Shape<'a> {
+    /// A name as the client wrote it.
+    fn spell<'n>(&self, name: &'n ResourceName) -> &'n ResourceName
+    where
+        'a: 'n,
+    {
+        if self.spelled.is_empty() { name } else { self.spelled.get(name).unwrap_or(name) }
+    }
+
+    /// How a variant goes out: one that is for a locator alone as it came, by name (T43c).
+    fn form_of(&self, variant: &Variant) -> Form {
+        if variant.constraints().is_exact() { Form::Name } else { self.form }
+    }
+
+    fn told_ttl(&self, content: Content) -> Ttl {
+        match content {
+            _ if !self.ttl => Ttl::Untold,
+            Content::Payload => Ttl::Whole,
+            Content::Heartbeat(now) => Ttl::Left(now),
+        }
+    }
+
+    /// Whether what is made of it is the same for all streams of a class.
+    pub(super) fn is_shared(&self) -> bool {
+        self.spelled.is_empty()
+    }
+}
+
+/// Whether a wrapper has its resource in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Payload,
+    /// Nothing but what is left of its TTL now (D26).
+    Heartbeat(Duration),
+}
+
+/// Entries of `DiscoveryResponse.resources`, of variants in order of their names.
+pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Body {
+    let mut body = BodyWriter::default();
+    let variants: Vec<_> = variants.collect();
+    for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
+        body.part(of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload)).sum());
+        for variant in of_name {
+            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
+            let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
+            if shape.form_of(variant) == Form::Located || needs_wrapper {
+                put_wrapped_resource(&mut body, shape, variant);
+            } else {
+                put_any(&mut body, shape.type_url, variant);
+            }
+            body.end_resource();
+            body.end_name(variant.name());
+        }
+    }
+    body.finish()
+}
+
+/// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`; removals in order.
+/// T31: those of a name stand beside its resources.
+pub(super) fn delta<'a>(
+    shape: Shape<'_>,
+    variants: impl Iterator<Item = &'a Arc<Variant>>,
+    removed: impl Iterator<Item = &'a Handle>,
+) -> Body {
+    let mut body = BodyWriter::default();
+    let mut variants: Vec<_> = variants.collect();
+    if !variants.is_sorted_by_key(|variant| variant.name()) {
+        variants.sort_by(|one, other| one.name().cmp(other.name()));
+    }
+    let mut removed = removed.peekable();
+    for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
+        let name = of_name[0].name();
+        while removed.peek().is_some_and(|handle| handle.name < *name) {
+            put_removals(&mut body, shape, &mut removed);
+        }
+        let mut of_removed = Vec::new();
+        while let Some(handle) = removed.next_if(|handle| handle.name == *name) {
+            of_removed.push(handle);
+        }
+        let resources = of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload));
+        let removals = of_removed.iter().map(|handle| removal_len(shape, handle));
+        body.part(resources.chain(removals).sum());
+        for variant in of_name {
+            body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
+            put_resource(&mut body, shape, variant, Content::Payload);
+            body.end_resource();
+        }
+        body.end_name(name);
+        of_removed.into_iter().for_each(|handle| put_removal(&mut body, shape, handle));
+    }
+    while removed.peek().is_some() {
+        put_removals(&mut body, shape, &mut removed);
+    }
+    body.finish()
+}
+
+/// D26: resources without content in a delta response, which extend the TTL of what the client has.
+pub(super) fn heartbeats<'a>(
+    shape: Shape<'_>,
+    now: Duration,
+    variants: impl Iterator<Item = &'a Arc<Variant>>,
+) -> Body {
+    let mut body = BodyWriter::default();
+    for variant in variants {
+        body.length(RESOURCES, resource_len(shape, variant, Content::Heartbeat(now)));
+        put_resource(&mut body, shape, variant, Content::Heartbeat(now));
+        body.end_resource();
+    }
+    body.finish()
+}
+
+/// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is no resource.
+pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Body {
+    let mut body = BodyWriter::default();
+    for name in names.map(|name| shape.spell(name).as_str()) {
+        body.length(RESOURCES, field_len(VERSION_TEXT_LEN) + 2 * field_len(name.len()));
+        body.field(RESOURCE_VERSION, &Version(0).digits());
+        body.text(RESOURCE_NAME, name);
+        body.text(RESOURCE_ALIASES, name);
+        body.end_resource();
+    }
+    body.finish()
+}
+
+/// Entries of `resource_errors`, which is this field of a response.
+pub(super) fn errors<'a>(field: u32, shape: Shape<'_>, failures: impl Iterator<Item = &'a Failure>) -> Body {
+    let mut body = BodyWriter::default();
+    for Failure { name, constraints, code, message } in failures {
+        let name = shape.spell(name);
+        let name_len = resource_name_len(name, constraints);
+        let status_len = STATUS_CODE_LEN + field_len(message.len());
+        body.length(field, field_len(name_len) + field_len(status_len));
+        put_resource_name(&mut body, ERROR_RESOURCE_NAME, name, constraints);
+        body.length(ERROR_DETAIL, status_len);
+        body.encoded(&[STATUS_CODE << 3, code.byte()]);
+        body.text(STATUS_MESSAGE, message);
+    }
+    body.finish()
+}
+
+/// An `Any` of the type of the response (S29) or a redirect (X14), in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
+fn put_any(body: &mut BodyWriter, type_url: &TypeUrl, variant: &Variant) {
+    body.length(RESOURCES, any_len(type_url, variant));
+    body.text(ANY_TYPE_URL, variant.payload_type(type_url));
+    body.length(ANY_VALUE, variant.payload().len());
+    body.payload(variant.payload());
+}
+
+/// T27: in SotW the wrapper is itself an `Any`.
+fn put_wrapped_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant) {
+    let len = resource_len(shape, variant, Content::Payload);
+    body.length(RESOURCES, field_len(xds_proto::type_url::RESOURCE.len()) + field_len(len));
+    body.text(ANY_TYPE_URL, xds_proto::type_url::RESOURCE);
+    body.length(ANY_VALUE, len);
+    put_resource(body, shape, variant, Content::Payload);
+}
+
+/// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
+/// constraints go with it.
+fn put_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant, content: Content) {
+    body.field(RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
+    for fields in variant.extra_fields(shape.told_ttl(content), shape.scope) {
+        body.encoded(&fields);
+    }
+    match shape.form_of(variant) {
+        Form::Name => body.text(RESOURCE_NAME, shape.spell(variant.name()).as_str()),
+        Form::Located => {
+            let name = shape.spell(variant.name());
+            put_resource_name(body, RESOURCE_RESOURCE_NAME, name, variant.constraints());
+        }
+    }
+    // Last, as nothing that is small then follows a slice of a large payload, in a frame and a packet of its own.
+    if content == Content::Payload {
+        put_any(body, shape.type_url, variant);
+    }
+}
+
+/// A `ResourceName`. T23: the constraints go out as they were received.
+fn put_resource_name(body: &mut BodyWriter, field: u32, name: &ResourceName, constraints: &Constraints) {
+    body.length(field, resource_name_len(name, constraints));
+    body.text(NAME_NAME, name.as_str());
+    if !constraints.wire().is_empty() {
+        body.length(NAME_CONSTRAINTS, constraints.wire().len());
+        body.encoded(constraints.wire());
+    }
+}
+
+/// Those of the next name.
+fn put_removals<'a>(
+    body: &mut BodyWriter,
+    shape: Shape<'_>,
+    removed: &mut std::iter::Peekable<impl Iterator<Item = &'a Handle>>,
+) {
+    let Some(first) = removed.next() else { return };
+    let mut of_name = vec![first];
+    while let Some(handle) = removed.next_if(|handle| handle.name == first.name) {
+        of_name.push(handle);
+    }
+    body.part(of_name.iter().map(|handle| removal_len(shape, handle)).sum());
+    of_name.into_iter().for_each(|handle| put_removal(body, shape, handle));
+}
+
+fn put_removal(body: &mut BodyWriter, shape: Shape<'_>, handle: &Handle) {
+    let Handle { name, constraints } = handle;
+    match constraints {
+        None => body.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
+        Some(constraints) => {
+            put_resource_name(body, DELTA_REMOVED_RESOURCE_NAMES, shape.spell(name), constraints);
+        }
+    }
+    body.end_name(name);
+}
+
+fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
+    field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
+}
+
+fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize {
+    let any = match content {
+        Content::Payload => field_len(any_len(shape.type_url, variant)),
+        Content::Heartbeat(_) => 0,
+    };
+    let extras: usize =
+        variant.extra_fields(shape.told_ttl(content), shape.scope).map(|fields| fields.len()).sum();
+    let name = match shape.form_of(variant) {
+        Form::Name => shape.spell(variant.name()).as_str().len(),
+        Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),
+    };
+    field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
+}
+
+fn removal_len(shape: Shape<'_>, Handle { name, constraints }: &Handle) -> usize {
+    let name = shape.spell(name);
+    let constraints = constraints.as_ref().unwrap_or(&Constraints::NONE);
+    field_len(resource_name_len(name, constraints))
+}
+
+fn resource_name_len(name: &ResourceName, constraints: &Constraints) -> usize {
+    let constraints = constraints.wire().len();
+    field_len(name.as_str().len()) + if constraints == 0 { 0 } else { field_len(constraints) }
+}
+
+/// Length of a printed [`Version`](crate::Version).
+const VERSION_TEXT_LEN: usize = 32;
+
+const RESOURCES: u32 = 2;
+const DELTA_REMOVED_RESOURCES: u32 = 6;
+const DELTA_REMOVED_RESOURCE_NAMES: u32 = 8;
+const RESOURCE_VERSION: u32 = 1;
+const RESOURCE_NAME: u32 = 3;
+const RESOURCE_ALIASES: u32 = 4;
+const RESOURCE_RESOURCE_NAME: u32 = 8;
+const NAME_NAME: u32 = 1;
+const NAME_CONSTRAINTS: u32 = 2;
+const ANY_TYPE_URL: u32 = 1;
+const ANY_VALUE: u32 = 2;
+/// `resource_errors` of a SotW response.
+pub(super) const SOTW_ERRORS: u32 = 7;
+/// `resource_errors` of a delta response.
+pub(super) const DELTA_ERRORS: u32 = 9;
+const ERROR_RESOURCE_NAME: u32 = 1;
+const ERROR_DETAIL: u32 = 2;
+const STATUS_MESSAGE: u32 = 2;
+const STATUS_CODE: u8 = 1;
+/// All codes are below 128.
+const STATUS_CODE_LEN: usize = 2;

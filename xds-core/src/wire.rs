@@ -1,0 +1,14 @@
+//! What goes over the wire, below the cache and the streams.
+
+pub use body::Body;
+pub(crate) use body::BodyWriter;
+pub(crate) use failure::Failure;
+pub(crate) use handle::Handle;
+
+mod body;
+mod failure;
+pub(crate) mod fields;
+mod handle;
+
+/// Stands behind the version of a response in delta that the next one continues.
+pub(crate) const CONTINUED: u8 = b'+';

@@ -1,0 +1,168 @@
+//! Encoded parts of a response, made once and shared by every stream that sends the same.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::fields::{put_field, put_length};
+use crate::name::ResourceName;
+
+/// A run of encoded fields of a discovery response, in slices that share memory with the cache.
+#[derive(Default)]
+pub struct Body {
+    chunks: Vec<Bytes>,
+    len: usize,
+    resources: usize,
+    /// Where it can be parted, when it is too large for one message.
+    cuts: Vec<Cut>,
+}
+
+/// The end of a part that one message can hold; a name is never parted (T39).
+#[derive(Debug, Clone)]
+struct Cut {
+    chunks: usize,
+    len: usize,
+    resources: usize,
+    /// The last name before it.
+    until: ResourceName,
+}
+
+impl Body {
+    /// The slices in order.
+    #[must_use]
+    pub fn chunks(&self) -> &[Bytes] {
+        &self.chunks
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many resources it holds.
+    #[must_use]
+    pub fn resources(&self) -> usize {
+        self.resources
+    }
+
+    /// The same in parts that one message each can hold (G10, D32), and the last name of each but the last.
+    pub(crate) fn parts(self: &Arc<Self>) -> Vec<(Arc<Self>, Option<ResourceName>)> {
+        if self.cuts.is_empty() {
+            return vec![(Arc::clone(self), None)];
+        }
+        let (len, resources, chunks) = (self.len, self.resources, self.chunks.len());
+        let ends = self.cuts.iter().map(|cut| (cut.chunks, cut.len, cut.resources, Some(cut.until.clone())));
+        let mut from = (0, 0, 0);
+        let part = |(to, len, resources, until): (usize, usize, usize, Option<ResourceName>)| {
+            let chunks = self.chunks[from.0..to].to_vec();
+            let part = Self { chunks, len: len - from.1, resources: resources - from.2, cuts: Vec::new() };
+            from = (to, len, resources);
+            (Arc::new(part), until)
+        };
+        ends.chain([(chunks, len, resources, None)]).map(part).collect()
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body")
+            .field("resources", &self.resources)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes small things into one buffer and large payloads as slices of their own.
+#[derive(Debug, Default)]
+pub(crate) struct BodyWriter {
+    buffer: BytesMut,
+    body: Body,
+    /// The name that was written last, in bodies that can be parted.
+    last_name: Option<ResourceName>,
+}
+
+impl BodyWriter {
+    /// Before another name, of about this many bytes: a new part, if it does not fit into this one.
+    pub(crate) fn part(&mut self, next_len: usize) {
+        let written = self.body.len + self.buffer.len();
+        let from = self.body.cuts.last().map_or(0, |cut| cut.len);
+        if let Some(until) = self.last_name.clone()
+            && written - from + next_len > PART_LIMIT_BYTES
+        {
+            self.flush();
+            let Body { chunks, len, resources, .. } = &self.body;
+            let cut = Cut { chunks: chunks.len(), len: *len, resources: *resources, until };
+            self.body.cuts.push(cut);
+        }
+    }
+
+    /// Writes the value of a field whose [length](Self::length) is written: a large one as a slice of its own.
+    pub(crate) fn payload(&mut self, payload: &Bytes) {
+        if payload.len() < SHARED_FROM_BYTES {
+            self.buffer.put_slice(payload);
+        } else {
+            self.flush();
+            self.body.len += payload.len();
+            self.body.chunks.push(payload.clone());
+        }
+    }
+
+    /// Writes a string.
+    pub(crate) fn text(&mut self, field: u32, text: &str) {
+        self.field(field, text.as_bytes());
+    }
+
+    /// Writes a string or a message.
+    pub(crate) fn field(&mut self, field: u32, bytes: &[u8]) {
+        put_field(&mut self.buffer, field, bytes);
+    }
+
+    /// Writes fields that are encoded already.
+    pub(crate) fn encoded(&mut self, fields: &[u8]) {
+        self.buffer.put_slice(fields);
+    }
+
+    /// Counts a resource that is written.
+    pub(crate) fn end_resource(&mut self) {
+        self.body.resources += 1;
+    }
+
+    /// What was written last belongs to this name: before another one the body can be parted.
+    pub(crate) fn end_name(&mut self, name: &ResourceName) {
+        self.last_name = Some(name.clone());
+    }
+
+    /// Writes the tag and the length of a length-delimited field.
+    pub(crate) fn length(&mut self, field: u32, len: usize) {
+        put_length(&mut self.buffer, field, len);
+    }
+
+    fn flush(&mut self) {
+        if !self.buffer.is_empty() {
+            self.body.len += self.buffer.len();
+            self.body.chunks.push(self.buffer.split().freeze());
+        }
+    }
+
+    /// All of it.
+    pub(crate) fn finish(mut self) -> Body {
+        self.flush();
+        self.body
+    }
+}
+
+/// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a frame each) than
+/// the one copy that all streams of a class share.
+const SHARED_FROM_BYTES: usize = 4096;
+
+/// What a part has at most, unless a single name has more (G10): the 4 MiB that peers commonly accept, less what stands
+/// around the resources.
+const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);
