@@ -193,13 +193,17 @@ impl<G> Connection<G> {
             activity.enter(Phase::Queued);
             self.guest.in_turn(self.greet.greet(hello), || activity.enter(Phase::Handshake)).await
         };
-        let greeted = tokio::select! {
-            greeted = greeted => greeted,
-            end = activity.overdue(times) => return reports.on_end(end, &self.peer),
-        };
-        let (io, identity) = match greeted {
-            Ok(greeted) => greeted,
-            Err(error) => {
+        // By itself, and gone afterwards: a connection has no room for what only its beginning needs.
+        let greeted = Box::pin(async {
+            tokio::select! {
+                greeted = greeted => Ok(greeted),
+                end = activity.overdue(times) => Err(end),
+            }
+        });
+        let (io, identity) = match greeted.await {
+            Err(end) => return reports.on_end(end, &self.peer),
+            Ok(Ok(greeted)) => greeted,
+            Ok(Err(error)) => {
                 debug!(peer = ?self.peer.address, %error, "a connection could not be greeted");
                 return reports.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
             }
@@ -209,15 +213,16 @@ impl<G> Connection<G> {
         (self.peer.identity, self.peer.ends_at) = (identity, leaves_at);
         self.peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
         let service = {
-            let (peer, activity, reports) = (self.peer.clone(), Arc::clone(&activity), Arc::clone(reports));
+            let peer = Arc::new(self.peer.clone());
+            let (activity, reports) = (Arc::clone(&activity), Arc::clone(reports));
             let (routes, partial) = (self.routes.clone(), Arc::clone(&self.partial));
             let time = config.request_timeout;
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                 let (open, fresh) = (activity.open(), activity.came());
                 let (mut head, body) = request.into_parts();
                 let body =
-                    Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), peer.clone());
-                head.extensions.insert(peer.clone());
+                    Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), Arc::clone(&peer));
+                head.extensions.insert(Peer::clone(&peer));
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
                 // Not an async block: that has room for what it captures and once more for what it awaits, for each stream.
                 let answer = lazy(move |_| drop(fresh)).then(move |()| answer);
@@ -225,7 +230,8 @@ impl<G> Connection<G> {
             })
         };
         let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
-        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(io), service));
+        // By itself: together with all else that is here it would not fit where two smaller ones do.
+        let mut connection = Box::pin(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
                 Some(at) => sleep_until(at).await,

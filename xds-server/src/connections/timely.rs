@@ -27,7 +27,7 @@ pub(crate) struct Timely<B> {
     /// Runs while a message has to come.
     due: Option<Pin<Box<Sleep>>>,
     reports: Arc<Reports>,
-    peer: Peer,
+    peer: Arc<Peer>,
     held: Held,
 }
 
@@ -68,7 +68,7 @@ impl<B: Body> Timely<B> {
         time: Duration,
         partial: &Arc<PartialBytes>,
         reports: Arc<Reports>,
-        peer: Peer,
+        peer: Arc<Peer>,
     ) -> Self {
         let is_grpc = headers
             .get(header::CONTENT_TYPE)
