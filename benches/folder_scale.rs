@@ -1,8 +1,9 @@
-//! Claim: a folder of 100,000 assignments of 10 endpoints is served from at most 3x their encoded size, and a change of
-//! one file is on the wire in under 200 ms.
+//! Claim: a folder of 100,000 assignments of 10 endpoints is served from at most 3x their encoded
+//! size, and a change of one file is on the wire in under 200 ms.
 //!
-//! Size: 100,000 files, shaped like the resources of the load bench. Peer: the encoded size of the payloads; memory is
-//! that of the binary on this folder less that of the binary on a folder of one file. Linux only.
+//! Size: 100,000 files, shaped like the resources of the load bench. Peer: the encoded size of the
+//! payloads; memory is that of the binary on this folder less that of the binary on a folder of one
+//! file. Linux only.
 //!
 //!     cargo bench --bench folder_scale [-- COUNT]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]

@@ -1,11 +1,13 @@
-//! A control plane in 30 lines and their imports: what stands on standard input is served as the endpoints of clusters.
+//! A control plane in 30 lines and their imports: what stands on standard input is served as the
+//! endpoints of clusters.
 //!
 //! ```text
 //! cargo run --example control_plane
 //! ```
 //!
-//! Type `web 127.0.0.1:8081 127.0.0.1:8082`, and Envoy and gRPC that ask this port for the endpoints of `web` have
-//! them; type the line again with other addresses, and they have those. See what they see, in another terminal:
+//! Type `web 127.0.0.1:8081 127.0.0.1:8082`, and Envoy and gRPC that ask this port for the
+//! endpoints of `web` have them; type the line again with other addresses, and they have those. See
+//! what they see, in another terminal:
 //!
 //! ```text
 //! cargo run -- watch --server 127.0.0.1:18000 EDS web

@@ -1,13 +1,15 @@
 //! A type of your own: feature switches of services, served beside what Envoy asks for.
 //!
-//! To the server a resource is a name and bytes of a type URL; it knows the message no more than that. A client watches
-//! any message of prost that knows its name. Both are in this program, over a socket:
+//! To the server a resource is a name and bytes of a type URL; it knows the message no more than
+//! that. A client watches any message of prost that knows its name. Both are in this program, over
+//! a socket:
 //!
 //! ```text
 //! cargo run --example custom_type
 //! ```
 //!
-//! It prints what a client of `env=prod` and one of `env=test` have of `checkout`, which has a variant for each.
+//! It prints what a client of `env=prod` and one of `env=test` have of `checkout`, which has a
+//! variant for each.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,9 +20,11 @@ use xds::client::bootstrap::Bootstrap;
 use xds::client::{Client, Event};
 use xds::{Cache, Resource, Server, Transaction};
 
-/// What `prost-build` makes of `package acme.v1; message Switches { string name = 1; repeated string on = 2; }`.
+/// What `prost-build` makes of `package acme.v1; message Switches { string name = 1; repeated
+/// string on = 2; }`.
 ///
-/// The name stands in field 1, as in the messages of Envoy: a SotW response has no other place for it.
+/// The name stands in field 1, as in the messages of Envoy: a SotW response has no other place for
+/// it.
 #[derive(Clone, PartialEq, Message)]
 struct Switches {
     #[prost(string, tag = "1")]
@@ -44,7 +48,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tokio::spawn(Server::new(Arc::clone(&cache)).serve(listener, std::future::pending()));
 
     commit(&cache, &[("env=prod", &["fast-path"]), ("env!=prod", &["fast-path", "new-cart"])])?;
-    // The parameters of a client are those of its node, as with Envoy: `env` stands in its metadata.
+    // The parameters of a client are those of its node, as with Envoy: `env` stands in its
+    // metadata.
     let (_prod, mut in_prod) = client(&server, "prod")?;
     let (_test, mut in_test) = client(&server, "test")?;
     println!("prod: {}", next(&mut in_prod).await?);

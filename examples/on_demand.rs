@@ -1,4 +1,5 @@
-//! Loading by interest: a resource is fetched when the first client asks for it, and dropped when the last one goes.
+//! Loading by interest: a resource is fetched when the first client asks for it, and dropped when
+//! the last one goes.
 //!
 //! For what is too much to hold, or is somewhere else: a table of tenants, a foreign control plane.
 //!
@@ -6,7 +7,8 @@
 //! cargo run --example on_demand
 //! ```
 //!
-//! Three clients ask for two names, one of which does not exist. The program prints what it loads, and what they get.
+//! Three clients ask for two names, one of which does not exist. The program prints what it loads,
+//! and what they get.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -40,13 +42,15 @@ async fn query(name: &str) -> Result<Option<Tenant>, String> {
     Ok((name == "acme").then(|| Tenant { name: name.into(), plan: "gold".into() }))
 }
 
-/// Follows what streams ask for. Here until nobody asks for anything any more; a server would go on.
+/// Follows what streams ask for. Here until nobody asks for anything any more; a server would go
+/// on.
 async fn load_what_is_asked_for(cache: Arc<Cache>) {
     let demand = cache.demand().expect("the cache is one on demand");
     let mut asked_for = BTreeSet::new();
     loop {
         demand.changed().await;
-        // Each locator once, however many clients ask, and as it stands now: nothing queues while a query takes long.
+        // Each locator once, however many clients ask, and as it stands now: nothing queues while a
+        // query takes long.
         for demanded in demand.take() {
             let name = demanded.locator.name.clone();
             let mut transaction = Transaction::new();

@@ -4,8 +4,8 @@
 //! cargo run --example wait_for_acks
 //! ```
 //!
-//! Two clients have the same resource; one of them is older and cannot read the new content. The program commits, asks
-//! who took it, and as somebody did not, commits what was there before.
+//! Two clients have the same resource; one of them is older and cannot read the new content. The
+//! program commits, asks who took it, and as somebody did not, commits what was there before.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ struct Quota {
     requests: u32,
 }
 
-/// What somebody made of it later, against all advice: `message Quota { string name = 1; string requests = 2; }`
+/// What somebody made of it later, against all advice: `message Quota { string name = 1; string
+/// requests = 2; }`
 #[derive(Clone, PartialEq, Message)]
 struct NewQuota {
     #[prost(string, tag = "1")]

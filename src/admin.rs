@@ -1,11 +1,11 @@
 //! What people and their programs look at: an HTTP port apart from the one for clients.
 //!
-//! It answers GET and HEAD alone and changes nothing. Whoever reaches it may read all of it, so it is for the loopback
-//! interface, or for what stands behind something that asks who is there. [`serve`] refuses requests that a web page of
-//! somebody else could have sent: see [`HostNames`].
+//! It answers GET and HEAD alone and changes nothing. Whoever reaches it may read all of it, so it
+//! is for the loopback interface, or for what stands behind something that asks who is there.
+//! [`serve`] refuses requests that a web page of somebody else could have sent: see [`HostNames`].
 //!
-//! [`Admin`] makes the page and its API: what `docs/admin.md` of the repository describes. No payload of a resource is in
-//! any answer, so no secret is either.
+//! [`Admin`] makes the page and its API: what `docs/admin.md` of the repository describes. No
+//! payload of a resource is in any answer, so no secret is either.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;
@@ -80,7 +80,8 @@ impl Admin {
         Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None }
     }
 
-    /// Judges gaps by what clients can have. Asked whenever they are looked for; it may read a file.
+    /// Judges gaps by what clients can have. Asked whenever they are looked for; it may read a
+    /// file.
     #[must_use]
     pub fn with_domains(self, domains: impl Fn() -> Domains + Send + Sync + 'static) -> Self {
         Self { domains: Some(Source(Arc::new(domains))), ..self }
@@ -164,8 +165,9 @@ impl<T> fmt::Debug for Source<T> {
 
 /// The names under which the port may be asked for, beside IP addresses and `localhost`.
 ///
-/// A page of another site may let its own name point to this machine and then read answers as if they were its own (DNS
-/// rebinding). It cannot choose what stands in `Host`, so names that nobody told of are refused.
+/// A page of another site may let its own name point to this machine and then read answers as if
+/// they were its own (DNS rebinding). It cannot choose what stands in `Host`, so names that nobody
+/// told of are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostNames(BTreeSet<String>);
 
@@ -177,8 +179,8 @@ impl<S: Into<String>> FromIterator<S> for HostNames {
 
 /// Serves these routes over HTTP/1.1 until it is dropped, with all its connections.
 ///
-/// At the same time there are 512 connections at most; for a further one the oldest ends. A client has 10 s to say what it wants,
-/// and 10 s to read some of the answer.
+/// At the same time there are 512 connections at most; for a further one the oldest ends. A client
+/// has 10 s to say what it wants, and 10 s to read some of the answer.
 ///
 /// With a door, only who it lets in.
 pub async fn serve(
@@ -190,8 +192,8 @@ pub async fn serve(
     listener::serve(listener, guard::guarded(routes, names), door).await
 }
 
-/// Who is let in where other machines can connect: those with a certificate, whom the authorizer lets
-/// [inspect](Authorizer::may_inspect).
+/// Who is let in where other machines can connect: those with a certificate, whom the authorizer
+/// lets [inspect](Authorizer::may_inspect).
 #[derive(Debug, Clone)]
 pub struct Door {
     /// With what connections are greeted.

@@ -108,7 +108,8 @@ struct Source {
     /// volume that is not mounted must not remove the configuration of all clients.
     #[arg(long)]
     allow_empty: bool,
-    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports --descriptor_set_out=FILE` writes it
+    /// Types of your own: a FileDescriptorSet, as `protoc --include_imports
+    /// --descriptor_set_out=FILE` writes it
     #[arg(long, value_name = "FILE")]
     descriptors: Vec<PathBuf>,
     /// Keep the last good content of the folder, or of each file, when a file has an error or
@@ -252,7 +253,8 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `xds proxy`, `xds get` and `xds watch` take messages of up to 1 GiB; a little is left for what stands around a resource.
+/// `xds proxy`, `xds get` and `xds watch` take messages of up to 1 GiB; a little is left for what
+/// stands around a resource.
 const RESOURCE_LIMIT_BYTES: usize = 1_000_000_000;
 
 /// The exit code where what was asked for does not exist.

@@ -1,22 +1,26 @@
 //! A folder of files as a source of resources, with live reload.
 //!
-//! A folder holds `*.yaml`, `*.yml`, `*.json` (proto3 JSON, field names in `snake_case` or `camelCase`) and `*.pb`
-//! files, at any depth. Names that begin with a dot are skipped. A document is one of
+//! A folder holds `*.yaml`, `*.yml`, `*.json` (proto3 JSON, field names in `snake_case` or
+//! `camelCase`) and `*.pb` files, at any depth. Names that begin with a dot are skipped. A document
+//! is one of
 //!
 //! - Envoy's own file form, a `DiscoveryResponse`: `resources: [..]`,
 //! - one resource with `@type`,
 //! - one `envoy.service.discovery.v3.Resource` wrapper with `@type`, `name` and `resource`;
 //!
-//! a YAML file may hold several, separated by `---`, and a `.pb` file is a binary `DiscoveryResponse`.
+//! a YAML file may hold several, separated by `---`, and a `.pb` file is a binary
+//! `DiscoveryResponse`.
 //!
-//! `when: env=prod,!version` beside `@type` says whom a resource is for ([`xds_core::when`]), so that one name may have
-//! several variants. In a wrapper, also of a `.pb` file, `resource_name.dynamic_parameter_constraints` says the same.
+//! `when: env=prod,!version` beside `@type` says whom a resource is for ([`xds_core::when`]), so
+//! that one name may have several variants. In a wrapper, also of a `.pb` file,
+//! `resource_name.dynamic_parameter_constraints` says the same.
 //!
-//! `domains.yaml` (or `.yml`, `.json`) at the top holds no resource: it says what values clients have
-//! ([`Contents::warnings`]).
+//! `domains.yaml` (or `.yml`, `.json`) at the top holds no resource: it says what values clients
+//! have ([`Contents::warnings`]).
 //!
-//! The folder is one transaction: all files parse and validate, or the last good state stays. All mistakes of all
-//! files are reported at once ([`FolderErrors`]). With [`Isolation::File`] each file is one, as far as files do not collide.
+//! The folder is one transaction: all files parse and validate, or the last good state stays. All
+//! mistakes of all files are reported at once ([`FolderErrors`]). With [`Isolation::File`] each
+//! file is one, as far as files do not collide.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -153,23 +157,27 @@ impl Folder {
         self
     }
 
-    /// Takes resources whose encoded message has up to this many bytes (G10). Default [`PAYLOAD_LIMIT_BYTES`], as clients of
-    /// gRPC commonly refuse larger messages; see [`Resource::new_within`](xds_core::Resource::new_within).
+    /// Takes resources whose encoded message has up to this many bytes (G10). Default
+    /// [`PAYLOAD_LIMIT_BYTES`], as clients of gRPC commonly refuse larger messages; see
+    /// [`Resource::new_within`](xds_core::Resource::new_within).
     #[must_use]
     pub fn with_resource_limit(mut self, bytes: usize) -> Self {
         self.resource_limit = bytes;
         self
     }
 
-    /// Brings the cache up to date with the whole folder. Only files that changed since the last load are read.
+    /// Brings the cache up to date with the whole folder. Only files that changed since the last
+    /// load are read.
     ///
     /// Reads in parallel; `progress` is called on this thread for each file.
     ///
     /// # Errors
-    /// Everything that is wrong. The cache stays as it was, and what changed is read again the next time.
+    /// Everything that is wrong. The cache stays as it was, and what changed is read again the next
+    /// time.
     pub fn load(&mut self, cache: &Cache, progress: impl FnMut(Progress)) -> Result<Loaded, FolderErrors> {
         let mut found = scan::scan(&self.root, &self.reloads);
-        // A directory with files is not gone because a link leads nowhere: more likely a volume is missing.
+        // A directory with files is not gone because a link leads nowhere: more likely a volume is
+        // missing.
         found.unseen.retain(|error| self.index.has_files_below(&error.file));
         found.errors.append(&mut found.unseen);
         self.symlinks = found.symlinks;
@@ -185,8 +193,9 @@ impl Folder {
         self.commit(cache, changed, found.errors, progress)
     }
 
-    /// Brings the cache up to date with some files, given by their path below the folder, and with those that a
-    /// failed load left behind. Falls back to [`load`](Self::load) where a path is no plain file.
+    /// Brings the cache up to date with some files, given by their path below the folder, and with
+    /// those that a failed load left behind. Falls back to [`load`](Self::load) where a path is no
+    /// plain file.
     fn load_files(&mut self, cache: &Cache, files: BTreeSet<Box<str>>) -> Result<Loaded, FolderErrors> {
         if !self.is_scanned {
             return self.load(cache, |_| {});
@@ -235,8 +244,8 @@ impl Folder {
         self.commit(cache, changed, errors, |_| {})
     }
 
-    /// Reads the files that changed, given in order, and commits what they mean. `None` stands for a file that is
-    /// gone.
+    /// Reads the files that changed, given in order, and commits what they mean. `None` stands for
+    /// a file that is gone.
     fn commit(
         &mut self,
         cache: &Cache,
@@ -331,7 +340,8 @@ impl Folder {
         Ok(self.loaded(files_read, commit, isolated))
     }
 
-    /// A file that was isolated and has another path now is not gone: its last good state goes on under the new path.
+    /// A file that was isolated and has another path now is not gone: its last good state goes on
+    /// under the new path.
     fn follow_renames(&mut self, stamps: &BTreeMap<Box<str>, Option<Stamp>>, changes: &mut Changes) {
         for (from, stamp) in std::mem::take(&mut self.isolated) {
             let is_gone =
@@ -425,8 +435,9 @@ pub enum Isolation {
     /// All of the folder: it is one transaction.
     #[default]
     Folder,
-    /// That file, and the others go on. A file that collides with what is in service is the one with the mistake, and of two
-    /// new ones the one with the later path. The first load takes all files or none (G13): what a broken one holds is unknown.
+    /// That file, and the others go on. A file that collides with what is in service is the one
+    /// with the mistake, and of two new ones the one with the later path. The first load takes all
+    /// files or none (G13): what a broken one holds is unknown.
     File,
 }
 
@@ -450,7 +461,8 @@ pub struct Loaded {
     pub files_read: usize,
     /// What it meant for the cache.
     pub commit: Commit,
-    /// What is wrong with files that keep their last good state while the others go on, under [`Isolation::File`].
+    /// What is wrong with files that keep their last good state while the others go on, under
+    /// [`Isolation::File`].
     pub isolated: Option<FolderErrors>,
 }
 
@@ -511,8 +523,8 @@ fn unreadable(file: &str, error: &io::Error) -> FolderError {
     FolderError::new(file, xds_file::refused(error).map_or_else(unreadable, Problem::Refused))
 }
 
-/// The largest file that is read unless [`Folder::with_file_limit`] says otherwise. What a file says takes several times as much
-/// memory while it is read.
+/// The largest file that is read unless [`Folder::with_file_limit`] says otherwise. What a file
+/// says takes several times as much memory while it is read.
 pub const FILE_LIMIT_BYTES: usize = 64 << 20;
 
 /// Fewer files than this are not worth another thread.

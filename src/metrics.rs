@@ -1,6 +1,7 @@
 //! Metrics over HTTP, for Prometheus and all that speak OpenMetrics.
 //!
-//! `docs/metrics.md` has what `xds serve` and `xds proxy` export. A program puts whatever it likes into its [`Registry`]:
+//! `docs/metrics.md` has what `xds serve` and `xds proxy` export. A program puts whatever it likes
+//! into its [`Registry`]:
 //!
 //! ```
 //! use xds::Cache;

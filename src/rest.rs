@@ -1,9 +1,11 @@
-//! REST polling: discovery as JSON, from the same cache and by the same machine as the streams (S41).
+//! REST polling: discovery as JSON, from the same cache and by the same machine as the streams
+//! (S41).
 //!
-//! `POST /v3/discovery:clusters`, and the paths of the other types in [`SERVICES`], take a `DiscoveryRequest` as proto3
-//! JSON. Names of fields may be in `snake_case`, unknown fields are ignored, and no `type_url` means that of the path.
-//! Names, wildcards, locators and parameters derived from the node mean what they mean in the first request of a
-//! stream; the nonce and `error_detail` are not looked at.
+//! `POST /v3/discovery:clusters`, and the paths of the other types in [`SERVICES`], take a
+//! `DiscoveryRequest` as proto3 JSON. Names of fields may be in `snake_case`, unknown fields are
+//! ignored, and no `type_url` means that of the path. Names, wildcards, locators and parameters
+//! derived from the node mean what they mean in the first request of a stream; the nonce and
+//! `error_detail` are not looked at.
 //!
 //! | status | when |
 //! | --- | --- |
@@ -17,8 +19,9 @@
 //! | 500 | a resource that JSON cannot carry. Left out it would count as deleted, so the client keeps what it has |
 //! | 503 | no source has said yet what exists (G13), or unread answers fill the budget; `Retry-After` says when to ask again |
 //!
-//! From 400 on, the body of an answer about a request is `{"code": .., "message": ".."}` with a code of gRPC. There is no
-//! delta and no ADS, and no order between types: each of them is polled for itself.
+//! From 400 on, the body of an answer about a request is `{"code": .., "message": ".."}` with a
+//! code of gRPC. There is no delta and no ADS, and no order between types: each of them is polled
+//! for itself.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -72,22 +75,25 @@ mod refusal;
 /// What polls may ask for, and how long they are held.
 #[derive(Debug, Clone)]
 pub struct RestConfig {
-    /// Limits and parameters, as for streams. Its waits do not matter here: a poll is answered at once or held.
+    /// Limits and parameters, as for streams. Its waits do not matter here: a poll is answered at
+    /// once or held.
     pub server: ServerConfig,
-    /// How long a poll is held for a change when its client has the current version, instead of being answered 304.
-    /// Default zero: Envoy gives up after its `request_timeout`, by default 1 s, and takes that for a failure. Set it
-    /// below the timeout of all clients, and they hear of changes at once.
+    /// How long a poll is held for a change when its client has the current version, instead of
+    /// being answered 304. Default zero: Envoy gives up after its `request_timeout`, by default 1
+    /// s, and takes that for a failure. Set it below the timeout of all clients, and they hear of
+    /// changes at once.
     pub hold: Duration,
-    /// How long a poll waits for the first commit, before it is answered 503 (G13). Default 500 ms, half of Envoy's
-    /// default `request_timeout`.
+    /// How long a poll waits for the first commit, before it is answered 503 (G13). Default 500 ms,
+    /// half of Envoy's default `request_timeout`.
     pub sync_wait: Duration,
-    /// The largest answer. Default 64 MiB, twice what Envoy takes. As many answers as there are processors are made at a
-    /// time, and each is whole in memory until its clients have read it.
+    /// The largest answer. Default 64 MiB, twice what Envoy takes. As many answers as there are
+    /// processors are made at a time, and each is whole in memory until its clients have read it.
     pub answer_limit_bytes: usize,
-    /// How long a client may take to read its answer; then the answer is given up. Default 60 s: a client waits for the whole
-    /// of it no longer than its own request timeout.
+    /// How long a client may take to read its answer; then the answer is given up. Default 60 s: a
+    /// client waits for the whole of it no longer than its own request timeout.
     pub answer_timeout: Duration,
-    /// What requests and answers take in all. Default 256 MiB. Polls of the same content share an answer.
+    /// What requests and answers take in all. Default 256 MiB. Polls of the same content share an
+    /// answer.
     pub answers: Arc<Answers>,
 }
 
@@ -104,7 +110,8 @@ impl Default for RestConfig {
     }
 }
 
-/// The paths, for [`Server::with_routes`](crate::Server::with_routes). Resources become JSON by these descriptors.
+/// The paths, for [`Server::with_routes`](crate::Server::with_routes). Resources become JSON by
+/// these descriptors.
 pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConfig) -> Router {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let (conversions, last_failure) = (Arc::new(Semaphore::new(processors)), Mutex::default());
@@ -124,7 +131,8 @@ struct Door {
     descriptors: Arc<Descriptors>,
     config: RestConfig,
     conversions: Arc<Semaphore>,
-    /// What was logged last of what is wrong with resources, and when; each poll of each client would say it again.
+    /// What was logged last of what is wrong with resources, and when; each poll of each client
+    /// would say it again.
     last_failure: Mutex<(String, Option<Instant>)>,
 }
 
@@ -142,7 +150,8 @@ async fn poll(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing: Envoy sends that of a cluster.
+    // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing:
+    // Envoy sends that of a cluster.
     let answered = if headers.contains_key(header::ORIGIN) {
         Err(Refusal::WebPage)
     } else {
@@ -228,8 +237,8 @@ impl Entrance {
     }
 }
 
-/// One request: a stream that ends with its first response. It is no stream of its client's group: polls of several
-/// types have no order among them.
+/// One request: a stream that ends with its first response. It is no stream of its client's group:
+/// polls of several types have no order among them.
 #[derive(Debug)]
 struct Poll {
     machine: SotwStream,
@@ -244,11 +253,13 @@ struct Poll {
 impl Poll {
     fn new(door: &Door, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, Refusal> {
         let ServerConfig { stream, parameters, .. } = &door.config.server;
-        // Read as a stream reads it: of the names, the locators and the node nothing is decided here.
+        // Read as a stream reads it: of the names, the locators and the node nothing is decided
+        // here.
         let frame = json::request_frame(body)?;
         let mut skimmer = Skimmer::new(type_url.as_str().to_owned(), Arc::clone(parameters));
         let mut request = skimmer.sotw(&frame)?;
-        // S41: compared here; a machine that knew it would leave out what a stream need not be told again.
+        // S41: compared here; a machine that knew it would leave out what a stream need not be told
+        // again.
         let version = std::mem::take(&mut request.version_info);
         let watch = door.cache.watch();
         let service = Service::Single(type_url.clone());
@@ -311,7 +322,8 @@ impl Poll {
     fn answer(mut self, snapshot: &Snapshot) -> Result<Answer, Refusal> {
         let (version, bodies) = match self.machine.next(Duration::ZERO, snapshot) {
             Next::Send(response) => (response.version, response.bodies),
-            // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll is always answered.
+            // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll
+            // is always answered.
             Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot), Vec::new()),
             Next::Close(error) => return Err(error.into()),
         };

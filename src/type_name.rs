@@ -3,8 +3,9 @@
 use xds_core::TypeUrl;
 use xds_proto::type_url as url;
 
-/// The type that a word stands for: a type URL, a message name with or without its package, or the name of its
-/// discovery service, all without regard to case. Known are those with such a service and those that are present.
+/// The type that a word stands for: a type URL, a message name with or without its package, or the
+/// name of its discovery service, all without regard to case. Known are those with such a service
+/// and those that are present.
 ///
 /// # Errors
 /// With what it could be.
@@ -35,7 +36,8 @@ pub fn parse(word: &str, present: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
     }
 }
 
-/// The type that a word stands for, whether or not it is known: as [`parse`], and any message with its package.
+/// The type that a word stands for, whether or not it is known: as [`parse`], and any message with
+/// its package.
 ///
 /// # Errors
 /// With what it could be.

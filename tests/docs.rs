@@ -1,7 +1,8 @@
-//! The pages of documentation do what they say: each command on them is run, each file on them is used, and what they
-//! show is what is printed.
+//! The pages of documentation do what they say: each command on them is run, each file on them is
+//! used, and what they show is what is printed.
 //!
-//! A block of a page is one of these; anything else fails the test, so no command is written down that nobody runs:
+//! A block of a page is one of these; anything else fails the test, so no command is written down
+//! that nobody runs:
 //!
 //! | block | what is done |
 //! | --- | --- |
@@ -12,9 +13,9 @@
 //! | `text` | is for reading: no commands |
 //! | `sh (unrun: needs an Envoy)` | is not run, and says why |
 //!
-//! Comments tell the test what a reader sees for himself: `<!-- until %1: TEXT -->` waits for a line of a background
-//! command, `<!-- run: COMMAND -->` runs something that the page takes for granted. Each port of five digits on
-//! 127.0.0.1 is replaced by a free one.
+//! Comments tell the test what a reader sees for himself: `<!-- until %1: TEXT -->` waits for a
+//! line of a background command, `<!-- run: COMMAND -->` runs something that the page takes for
+//! granted. Each port of five digits on 127.0.0.1 is replaced by a free one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 

@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program that cargo built with the tests: it builds the examples, too, unless it is told to build less.
+/// A program that cargo built with the tests: it builds the examples, too, unless it is told to
+/// build less.
 fn example(name: &str) -> Command {
     let folder = PathBuf::from(env!("CARGO_BIN_EXE_xds")).with_file_name("examples");
     let program = folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX));

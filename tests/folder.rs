@@ -249,8 +249,8 @@ impl Watched {
             watch.await;
         });
         let watched = Self { cache, task };
-        // The first thing the watch does is to compare everything, once it listens: wait for a change that was made
-        // before.
+        // The first thing the watch does is to compare everything, once it listens: wait for a
+        // change that was made before.
         scratch.write("started.yaml", cluster("started", "yes"));
         watched.until(|cache| has(cache, "started", "yes")).await;
         watched

@@ -1,5 +1,5 @@
-//! Files that block whoever opens them, have no end, or are too large: each is an error of that file, with its name, and neither
-//! reloads nor the end of the process wait for it.
+//! Files that block whoever opens them, have no end, or are too large: each is an error of that
+//! file, with its name, and neither reloads nor the end of the process wait for it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -29,8 +29,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A FIFO, or a link to a device, stopped every later reload without a word, and SIGTERM did not end the process: a thread of
-/// the runtime hung in its `open` or filled the memory.
+/// A FIFO, or a link to a device, stopped every later reload without a word, and SIGTERM did not
+/// end the process: a thread of the runtime hung in its `open` or filled the memory.
 #[test]
 fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloads_nor_the_end() {
     for (file, kind) in [("fifo.yaml", "a FIFO"), ("zero.yaml", "a device"), ("domains.yaml", "a FIFO")] {

@@ -1,4 +1,5 @@
-//! `--isolate file`: a file with a mistake keeps its own last good content, and everybody else goes on.
+//! `--isolate file`: a file with a mistake keeps its own last good content, and everybody else goes
+//! on.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -190,8 +191,8 @@ fn t15_a_variant_that_overlaps_the_last_good_one_of_a_broken_file_is_in_conflict
     assert_eq!(snapshot.get(&CLUSTER.into(), &"v".into()).unwrap().len(), 2);
 }
 
-/// What a broken file holds is unknown: served without it, the folder would say that it does not exist, and clients that still
-/// have it from before would drop it.
+/// What a broken file holds is unknown: served without it, the folder would say that it does not
+/// exist, and clients that still have it from before would drop it.
 #[test]
 fn g13_a_folder_with_a_file_that_was_never_good_says_nothing_at_the_start() {
     let scratch = Scratch::new("isolate-start");
@@ -237,7 +238,8 @@ fn a_server_logs_each_mistake_once_counts_isolated_files_and_follows_the_others(
     let line = server.logs("the folder is good again");
     assert!(!line.contains("a.yaml"), "{line}");
     server.until_metric(isolated, 0.0);
-    // Followed by events, not by a look at everything: a file waits for the one that it collides with.
+    // Followed by events, not by a look at everything: a file waits for the one that it collides
+    // with.
     scratch.write("z.yaml", cluster("b", "2"));
     server.logs("z.yaml:1:1: ");
     fs::remove_file(scratch.path("b.yaml")).unwrap();

@@ -1,4 +1,5 @@
-//! G10: a resource that is larger than a message of gRPC commonly is goes through everything, once the operator says so.
+//! G10: a resource that is larger than a message of gRPC commonly is goes through everything, once
+//! the operator says so.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 
@@ -37,7 +38,8 @@ fn endpoints(cluster: &str, count: u32) -> Vec<u8> {
         .encode_to_vec()
 }
 
-/// A folder with a cluster of 250,000 endpoints between two small ones, and the size of the large one.
+/// A folder with a cluster of 250,000 endpoints between two small ones, and the size of the large
+/// one.
 fn folder(test: &str) -> (Scratch, usize) {
     let scratch = Scratch::new(test);
     let large = endpoints("large", 250_000);

@@ -104,7 +104,8 @@ fn xds() -> Command {
     xds
 }
 
-/// S31: in SotW a version is that of a response, and what comes in one response and what in the next is a matter of time.
+/// S31: in SotW a version is that of a response, and what comes in one response and what in the
+/// next is a matter of time.
 fn comparable(question: &[&str], got: (Option<i32>, Vec<Value>)) -> (Option<i32>, Vec<Value>) {
     let (code, mut lines) = got;
     if question.contains(&"--sotw") {
@@ -125,8 +126,8 @@ fn until_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// V26: constraints, versions and contents are the same behind two proxies, in whatever protocols; then the origin is killed,
-/// and the second proxy, too, and started from its file.
+/// V26: constraints, versions and contents are the same behind two proxies, in whatever protocols;
+/// then the origin is killed, and the second proxy, too, and started from its file.
 #[test]
 fn v26_a_chain_passes_everything_on_unchanged_and_outlives_its_origin() {
     let origin = Running::start(&["serve", "examples/variants"]);

@@ -95,8 +95,8 @@ impl Healthy {
     }
 }
 
-/// So many clients ask for 20 MB and read nothing, while one beside them goes on. Whether they ask for the same, or each for
-/// something else.
+/// So many clients ask for 20 MB and read nothing, while one beside them goes on. Whether they ask
+/// for the same, or each for something else.
 async fn attack(clients: usize, body: impl Fn(usize) -> String, resident_limit: usize) {
     // Of memory there is one.
     static ALONE: Mutex<()> = Mutex::const_new(());

@@ -1,8 +1,8 @@
-//! `xds serve` is killed (SIGKILL) and started again while its folder changes: clients keep what they have meanwhile, and get
-//! exactly what differs when they are back.
+//! `xds serve` is killed (SIGKILL) and started again while its folder changes: clients keep what
+//! they have meanwhile, and get exactly what differs when they are back.
 //!
-//! Three clients look on: one made of the bare messages, which records every response, and two of the client library, in
-//! delta and in SotW.
+//! Three clients look on: one made of the bare messages, which records every response, and two of
+//! the client library, in delta and in SotW.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", unix))]
 

@@ -1,4 +1,5 @@
-//! Compiles `proto/` with protox, so that no protoc is needed: messages always, service stubs with the feature `grpc`.
+//! Compiles `proto/` with protox, so that no protoc is needed: messages always, service stubs with
+//! the feature `grpc`.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -35,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// All `.proto` files below `folder`, sorted, so that the output does not depend on the file system.
+/// All `.proto` files below `folder`, sorted, so that the output does not depend on the file
+/// system.
 fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -61,7 +61,8 @@ impl Client {
         self
     }
 
-    /// Asks for what it had on another stream, with the versions of that, which are the delta protocol's to tell.
+    /// Asks for what it had on another stream, with the versions of that, which are the delta
+    /// protocol's to tell.
     pub(crate) fn resume(&mut self, names: Vec<ResourceName>, versions: BTreeMap<ResourceName, String>) {
         self.request(names.into(), versions, None);
     }

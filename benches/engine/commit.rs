@@ -8,8 +8,8 @@ use xds_core::{Cache, Resource};
 
 use crate::resources::{self, Changes};
 
-/// Shows the cost of each change by itself: of one it must not grow with how much there is, and of many at once it
-/// bounds how fast a server is up.
+/// Shows the cost of each change by itself: of one it must not grow with how much there is, and of
+/// many at once it bounds how fast a server is up.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("commit");
     for count in [1_000, 10_000, 100_000] {

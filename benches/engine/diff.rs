@@ -12,9 +12,9 @@ use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
 use crate::client::{Client, Protocol};
 use crate::resources::{self, Changes};
 
-/// Shows the cost of finding what one stream lacks: it may grow with that, not with what the stream asks for. But a full
-/// state, which SotW sends of clusters, holds everything, and a client that comes back tells everything it has. The
-/// longest of many shows what the mean hides.
+/// Shows the cost of finding what one stream lacks: it may grow with that, not with what the stream
+/// asks for. But a full state, which SotW sends of clusters, holds everything, and a client that
+/// comes back tells everything it has. The longest of many shows what the mean hides.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("diff");
     // Between two responses there are a commit and an ACK.

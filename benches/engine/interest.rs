@@ -11,7 +11,8 @@ use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
 use crate::client::{Client, Protocol};
 use crate::resources;
 
-/// Shows the cost of finding and waking whom a change concerns: it may grow with these, not with all others.
+/// Shows the cost of finding and waking whom a change concerns: it may grow with these, not with
+/// all others.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("interest");
     // Between two commits the streams catch up, which takes much longer.

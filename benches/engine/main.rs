@@ -1,8 +1,9 @@
-//! Claim: a commit of one resource into 100,000 takes less than 100 us of CPU and allocates less than 64 KiB, and of
-//! 100,000 into nothing more than 300,000 resources per second get in.
+//! Claim: a commit of one resource into 100,000 takes less than 100 us of CPU and allocates less
+//! than 64 KiB, and of 100,000 into nothing more than 300,000 resources per second get in.
 //!
-//! Size: up to 100,000 resources of 10 endpoints, as in the load bench, and 10,000 streams; no sockets, one thread. The
-//! groups show what each step costs and with what it grows; the claim is checked after them. Linux only.
+//! Size: up to 100,000 resources of 10 endpoints, as in the load bench, and 10,000 streams; no
+//! sockets, one thread. The groups show what each step costs and with what it grows; the claim is
+//! checked after them. Linux only.
 //!
 //!     cargo bench --bench engine [-- GROUP]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]

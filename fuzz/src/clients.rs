@@ -25,11 +25,13 @@ pub fn client_sotw(raw: &[u8]) -> bool {
     play(raw, Protocol::Sotw)
 }
 
-/// Plays a client of two servers that speak the delta protocol. The bytes say what happens: what is watched and no more,
-/// time, connections, requests, and responses, made of a few names, constraints and contents, or of any bytes.
+/// Plays a client of two servers that speak the delta protocol. The bytes say what happens: what is
+/// watched and no more, time, connections, requests, and responses, made of a few names,
+/// constraints and contents, or of any bytes.
 ///
-/// After each step a watcher must see what fits to it and be told of what changed, and each response of a type that was
-/// asked for must be answered once, in order. At the end nobody watches, and nothing may be left.
+/// After each step a watcher must see what fits to it and be told of what changed, and each
+/// response of a type that was asked for must be answered once, in order. At the end nobody
+/// watches, and nothing may be left.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -268,7 +270,8 @@ impl World {
         (self.client.view(watcher.id), views.collect())
     }
 
-    /// Holds what watchers see against what they saw before a step, unless somebody came or went in it.
+    /// Holds what watchers see against what they saw before a step, unless somebody came or went in
+    /// it.
     fn check(&self, before: &[Sight], outcome: &Outcome, is_watching: bool) {
         let distinct: BTreeSet<_> = outcome.touched.iter().collect();
         let is_compared = before.len() == self.watchers.len() && !is_watching;

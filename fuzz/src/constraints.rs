@@ -90,15 +90,16 @@ fn keys_of(formula: &Formula) -> Vec<&str> {
     }
 }
 
-/// Parameters that tell wrong readings apart: the named values in turn, each key absent now and then, and a value that
-/// nobody names.
+/// Parameters that tell wrong readings apart: the named values in turn, each key absent now and
+/// then, and a value that nobody names.
 fn points(constraints: &Constraints) -> Vec<Parameters> {
     let mut named = Vec::new();
     values_of(constraints.formula(), &mut named);
     let outcome = |key: &str, point: usize, at: usize| {
         let values: Vec<_> =
             named.iter().filter(|(other, _)| *other == key).map(|(_, value)| *value).collect();
-        // A different step for each key, so that the keys do not go through their outcomes together.
+        // A different step for each key, so that the keys do not go through their outcomes
+        // together.
         match (point * (2 * at + 1) + at) % (values.len() + 2) {
             0 => None,
             1 => Some(FRESH),

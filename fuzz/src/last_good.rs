@@ -5,8 +5,9 @@ use std::io::{self, Read};
 use xds_client::last_good::{self, Contents, Ending};
 use xds_core::{Constraints, Version};
 
-/// Reads a last-known-good file, and one whose only entry has the input as its body: no mutation finds a check sum. Then one
-/// with a set that is damaged as the input says: the set is restored with all of its members, or not at all (S25).
+/// Reads a last-known-good file, and one whose only entry has the input as its body: no mutation
+/// finds a check sum. Then one with a set that is damaged as the input says: the set is restored
+/// with all of its members, or not at all (S25).
 ///
 /// # Panics
 /// When a property does not hold.

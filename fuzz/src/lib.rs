@@ -1,17 +1,19 @@
 //! What must hold for any input of our parsers, wire readers and the matching of constraints.
 //!
-//! A *body* is a plain function over bytes. It panics when a property does not hold, and says whether the input was
-//! accepted. Two things call it:
+//! A *body* is a plain function over bytes. It panics when a property does not hold, and says
+//! whether the input was accepted. Two things call it:
 //!
-//! - `tests/bodies.rs` on stable, in each `cargo test`: the files of `corpus/<body>/`, then a [`Mutator`] for a second,
-//!   or ten where the environment has `CI` (`XDS_FUZZ_SECONDS` overrides both). What was accepted is mutated further,
-//!   which takes the place of coverage: valid inputs grow.
+//! - `tests/bodies.rs` on stable, in each `cargo test`: the files of `corpus/<body>/`, then a
+//!   [`Mutator`] for a second, or ten where the environment has `CI` (`XDS_FUZZ_SECONDS` overrides
+//!   both). What was accepted is mutated further, which takes the place of coverage: valid inputs
+//!   grow.
 //! - `libfuzzer/`, a workspace of its own for long runs with coverage, on nightly with cargo-fuzz:
-//!   `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer constraints_when fuzz/corpus/constraints_when`.
+//!   `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer constraints_when
+//!   fuzz/corpus/constraints_when`.
 //!
-//! A test prints its seed before it starts, so that even an overflown stack can be replayed with `XDS_FUZZ_SEED`; when a
-//! property fails it prints the input. An input that failed once becomes a file of the corpus, and a named test beside
-//! the code that was wrong.
+//! A test prints its seed before it starts, so that even an overflown stack can be replayed with
+//! `XDS_FUZZ_SEED`; when a property fails it prints the input. An input that failed once becomes a
+//! file of the corpus, and a named test beside the code that was wrong.
 //!
 //! ```
 //! assert!(xds_fuzz::constraints_when(b"env in (prod,canary), !beta"));
@@ -57,7 +59,8 @@ pub use streams::{stream_delta, stream_sotw};
 pub use when::constraints_when;
 pub use wire::constraints_wire;
 
-/// A function that panics when a property does not hold for an input, and says whether the input was accepted.
+/// A function that panics when a property does not hold for an input, and says whether the input
+/// was accepted.
 pub type Body = fn(&[u8]) -> bool;
 
 /// All bodies with the name of their corpus and words of their language.

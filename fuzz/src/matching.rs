@@ -1,6 +1,7 @@
 //! Sets of variants, against a scan of all of them.
 //!
-//! The tests of `xds-core` shrink a limit so that small formulas reach what is beyond it; here it is as it is in use.
+//! The tests of `xds-core` shrink a limit so that small formulas reach what is beyond it; here it
+//! is as it is in use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use xds_core::matching::normal::Normal;
 use xds_core::matching::{KeySetRule, SetError};
 use xds_core::{Formula, Parameters, VariantSet};
 
-/// Reads a formula in the `when:` syntax from each line, and puts its variant into a set; of a line that begins with
-/// `-`, takes it out.
+/// Reads a formula in the `when:` syntax from each line, and puts its variant into a set; of a line
+/// that begins with `-`, takes it out.
 ///
 /// # Panics
 /// When a property does not hold.

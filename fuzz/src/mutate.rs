@@ -73,7 +73,8 @@ impl Mutator {
         }
     }
 
-    /// Makes a protobuf field out of the whole, as no sequence of small changes would: the length stands before it.
+    /// Makes a protobuf field out of the whole, as no sequence of small changes would: the length
+    /// stands before it.
     fn enclose(&mut self, input: &mut Vec<u8>) {
         let mut length = input.len();
         let mut header = vec![(1 + self.below(9) as u8) << 3 | 2];
@@ -85,7 +86,8 @@ impl Mutator {
         drop(input.splice(0..0, header));
     }
 
-    /// Most often the shorter of two: what is accepted grows and grows, and short inputs find the same sooner.
+    /// Most often the shorter of two: what is accepted grows and grows, and short inputs find the
+    /// same sooner.
     fn any_of_pool(&mut self) -> Vec<u8> {
         let (one, other) = (self.below(self.pool.len()), self.below(self.pool.len()));
         let is_shorter = self.pool[one].len() < self.pool[other].len();

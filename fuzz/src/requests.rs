@@ -20,7 +20,8 @@ pub fn requests_sotw(raw: &[u8]) -> bool {
     let mut skimmer = skimmer();
     let read = skimmer.sotw(raw);
     let Ok(message) = DiscoveryRequest::decode(raw) else {
-        // Parts that nobody looks at are not checked, so it may be read; what is wrong with it ends at its sender.
+        // Parts that nobody looks at are not checked, so it may be read; what is wrong with it ends
+        // at its sender.
         return false;
     };
     if !has_plain_maps(raw, &[], &[(2, NODE_MAP), (7, LOCATOR_MAP)]) {
@@ -134,10 +135,11 @@ fn count(raw: &[u8], field: u32) -> usize {
     fields(raw).unwrap_or_default().iter().filter(|(number, ..)| *number == field).count()
 }
 
-/// Whether all entries of maps have the wire type of messages: of these maps, and of those in the messages of fields.
+/// Whether all entries of maps have the wire type of messages: of these maps, and of those in the
+/// messages of fields.
 ///
-/// Prost takes entries of any wire type and reads their bytes differently for it. Other parsers do not know such a field,
-/// and neither does the reader of requests.
+/// Prost takes entries of any wire type and reads their bytes differently for it. Other parsers do
+/// not know such a field, and neither does the reader of requests.
 fn has_plain_maps(raw: &[u8], maps: &[u32], maps_below: &[(u32, u32)]) -> bool {
     let Some(fields) = fields(raw) else { return false };
     fields.iter().all(|(number, wire_type, content)| {

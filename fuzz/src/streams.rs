@@ -18,7 +18,8 @@ pub(crate) mod script;
 mod stream;
 mod subscribed;
 
-/// Plays clients of the state-of-the-world protocol against a cache that changes; see [`stream_delta`].
+/// Plays clients of the state-of-the-world protocol against a cache that changes; see
+/// [`stream_delta`].
 ///
 /// # Panics
 /// When a property does not hold.
@@ -26,11 +27,12 @@ pub fn stream_sotw(raw: &[u8]) -> bool {
     play(raw, Protocol::Sotw)
 }
 
-/// Plays clients of the delta protocol against a cache that changes. The bytes say what happens: streams open, commits,
-/// requests good and bad, ACKs and NACKs in any order, time, and when a stream may send.
+/// Plays clients of the delta protocol against a cache that changes. The bytes say what happens:
+/// streams open, commits, requests good and bad, ACKs and NACKs in any order, time, and when a
+/// stream may send.
 ///
-/// Of each response it is checked that it may be sent. At the end, when time has passed and all is ACKed, the streams
-/// must be at rest, and each client must have what it asks for.
+/// Of each response it is checked that it may be sent. At the end, when time has passed and all is
+/// ACKed, the streams must be at rest, and each client must have what it asks for.
 ///
 /// # Panics
 /// When a property does not hold.

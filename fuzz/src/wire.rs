@@ -6,7 +6,8 @@ use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
 
 use crate::constraints;
 
-/// Reads an encoded `DynamicParameterConstraints`: as any protobuf parser does, or not at all (T8, T9, T11).
+/// Reads an encoded `DynamicParameterConstraints`: as any protobuf parser does, or not at all (T8,
+/// T9, T11).
 ///
 /// # Panics
 /// When a property does not hold.

@@ -71,7 +71,8 @@ impl Asked {
         if word.is_empty() { Ok(None) } else { type_url(word, snapshot).map(Some) }
     }
 
-    /// `parameters=env=prod,version=v2`, also several times. A value with a comma in it stands in quotes, as in JSON.
+    /// `parameters=env=prod,version=v2`, also several times. A value with a comma in it stands in
+    /// quotes, as in JSON.
     pub(super) fn parameters(&self) -> Result<Parameters, Refusal> {
         let mut pairs = Vec::new();
         for list in self.values("parameters") {

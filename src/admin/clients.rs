@@ -146,7 +146,8 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
     })
 }
 
-/// Where a client is in this API, as far as is known who it is. One without an id goes by its stream.
+/// Where a client is in this API, as far as is known who it is. One without an id goes by its
+/// stream.
 pub(super) fn path(name: &ClientName, identity: &str, stream: Option<&ClientStream>) -> String {
     let id =
         if name.id.is_empty() { stream.map(stream_key).unwrap_or_default() } else { name.id.to_string() };

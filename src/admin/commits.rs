@@ -24,8 +24,8 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json {
     )
 }
 
-/// One with a page of the clients it concerned: those that rejected it first, then those that did not answer.
-/// `outcome=pending` and so on leaves some.
+/// One with a page of the clients it concerned: those that rejected it first, then those that did
+/// not answer. `outcome=pending` and so on leaves some.
 pub(super) async fn one(
     State(shared): State<Arc<Shared>>,
     Path(revision): Path<String>,

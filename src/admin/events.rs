@@ -16,7 +16,8 @@ use tokio_stream::wrappers::IntervalStream;
 use super::Shared;
 use super::answer::Refusal;
 
-/// Server-sent events, twice a second at most. Nothing queues up: each says how things are when it is written.
+/// Server-sent events, twice a second at most. Nothing queues up: each says how things are when it
+/// is written.
 pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
     let Ok(permit) = Arc::clone(&shared.event_streams).try_acquire_owned() else {
         let text =
@@ -69,8 +70,8 @@ impl Marks {
 /// Pages that listen at the same time.
 pub(super) const STREAMS_LIMIT: usize = 64;
 
-/// After so many ticks, 5 minutes, the page has to come back, which it does by itself: a place does not stay with one that nobody
-/// looks at, and whether it may look is asked again.
+/// After so many ticks, 5 minutes, the page has to come back, which it does by itself: a place does
+/// not stay with one that nobody looks at, and whether it may look is asked again.
 const TICKS: usize = 600;
 
 /// How often there may be something new.

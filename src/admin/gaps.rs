@@ -13,8 +13,8 @@ use super::asked::Asked;
 use super::resources::path;
 use super::sweep::Found;
 
-/// How far the look at all names is, and a page of what it found. It begins when somebody asks and there is something new to
-/// look at, and goes on without who asked.
+/// How far the look at all names is, and a page of what it found. It begins when somebody asks and
+/// there is something new to look at, and goes on without who asked.
 pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
     asked.only(&["page", "search"])?;
     let (page, search) = (asked.page()?, asked.search());

@@ -25,7 +25,8 @@ async fn guard(State(names): State<Arc<HostNames>>, request: Request, next: Next
         None => next.run(request).await,
     };
     let headers = response.headers_mut();
-    // What is answered is for the page of this port alone: others may neither frame it nor load it as theirs.
+    // What is answered is for the page of this port alone: others may neither frame it nor load it
+    // as theirs.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
@@ -39,7 +40,8 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "only GET and HEAD\n").into_response());
     }
-    // A page of somebody else cannot read what it asks for here, but could keep this busy. A link to here is another thing.
+    // A page of somebody else cannot read what it asks for here, but could keep this busy. A link
+    // to here is another thing.
     let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
     let is_foreign =
         matches!(header("sec-fetch-site"), Some(site) if site != b"same-origin" && site != b"none");
@@ -52,7 +54,8 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
     if hosts.next().is_some() {
         return Some((StatusCode::BAD_REQUEST, "a request has one Host\n").into_response());
     }
-    // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks for health.
+    // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks
+    // for health.
     let is_known = host.is_none_or(|host| host.to_str().is_ok_and(|host| names.allow(host)));
     // Of a request as a proxy gets it, the URI is what counts (RFC 9112, 3.2.2).
     let is_known = is_known && request.uri().authority().is_none_or(|of| names.allow(of.as_str()));

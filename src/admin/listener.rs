@@ -56,8 +56,9 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
 
 /// The connections that there are, the oldest first; all of them end when this is dropped.
 ///
-/// Nobody waits for a place: whether a server is alive and ready has to be known while many connections do nothing, or take no
-/// answer. So the oldest one makes room, and a browser or a scraper that was the oldest connects again.
+/// Nobody waits for a place: whether a server is alive and ready has to be known while many
+/// connections do nothing, or take no answer. So the oldest one makes room, and a browser or a
+/// scraper that was the oldest connects again.
 #[derive(Debug, Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -121,8 +122,8 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Connections at the same time; a browser opens up to six for a page.
 const CONNECTIONS_LIMIT: usize = 512;
 
-/// How long a client may take to say what it wants, also on a connection that was used before, and how long it may read nothing of
-/// its answer.
+/// How long a client may take to say what it wants, also on a connection that was used before, and
+/// how long it may read nothing of its answer.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 
 /// How long nothing is accepted after the system refused a connection.

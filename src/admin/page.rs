@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-/// Its script and its style are the only ones that run, by a number that nobody can guess; they cannot make HTML of text.
+/// Its script and its style are the only ones that run, by a number that nobody can guess; they
+/// cannot make HTML of text.
 pub(super) async fn page() -> Response {
     // Seeded by the system for each.
     let random = || RandomState::new().hash_one(PAGE.len());

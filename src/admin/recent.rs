@@ -94,8 +94,9 @@ impl Kept {
 }
 
 impl Entry {
-    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients. Who has applied a commit or is
-    /// gone stays so, so that a commit which all of them have is walked once.
+    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients.
+    /// Who has applied a commit or is gone stays so, so that a commit which all of them have is
+    /// walked once.
     pub(super) fn counts(&self) -> Counts {
         let What::Committed { commit, .. } = &self.what else { return Counts::default() };
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +124,8 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Commits and refusals that are kept. Each commit holds a pointer for each stream and type that it concerned.
+/// Commits and refusals that are kept. Each commit holds a pointer for each stream and type that it
+/// concerned.
 pub(super) const COMMITS_KEPT: usize = 50;
 
 /// How old a count may be.

@@ -16,8 +16,8 @@ use super::gaps::gaps_of;
 use crate::explain;
 use crate::type_name::{service, short};
 
-/// All types that there is anything of, with their number of names, and those with a service that there was anything of. Of a
-/// proxy the others are what clients asked for in vain.
+/// All types that there is anything of, with their number of names, and those with a service that
+/// there was anything of. Of a proxy the others are what clients asked for in vain.
 pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
     let snapshot = shared.cache.snapshot();
     let row = |(type_url, names): (&TypeUrl, usize)| {

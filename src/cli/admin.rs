@@ -66,9 +66,11 @@ pub(super) struct AdminPort {
 pub(super) struct Served(JoinHandle<()>);
 
 impl Admin {
-    /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be none.
+    /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be
+    /// none.
     ///
-    /// Where other machines can reach it, it is served as `--listen` is: with TLS, to those whom the policy lets inspect.
+    /// Where other machines can reach it, it is served as `--listen` is: with TLS, to those whom
+    /// the policy lets inspect.
     pub(super) async fn open(&self, port: &Port) -> Result<Option<AdminPort>, Failure> {
         let listen = port.address();
         let (address, is_asked_for) = match self.place {
@@ -138,7 +140,8 @@ fn check_reach(address: SocketAddr, is_open_allowed: bool) -> Result<(), AdminEr
     if address.ip().is_loopback() || is_open_allowed { Ok(()) } else { Err(AdminError::Open { address }) }
 }
 
-/// The loopback address with the next port; where there is none, or the system chooses, it chooses this one too.
+/// The loopback address with the next port; where there is none, or the system chooses, it chooses
+/// this one too.
 fn beside(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),

@@ -1,8 +1,8 @@
 //! Options from a file: `--config FILE`, and `--print-config`, which writes such a file.
 //!
-//! The file has no schema of its own. Its keys are the long names of the options, and each of them that the command line
-//! does not give is put on it, which then is parsed as ever: a value is judged in one place, and an option that is new is
-//! a key that is new.
+//! The file has no schema of its own. Its keys are the long names of the options, and each of them
+//! that the command line does not give is put on it, which then is parsed as ever: a value is
+//! judged in one place, and an option that is new is a key that is new.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use file::{Entry, File, Place, Value};
 mod file;
 mod print;
 
-/// The options of a command that can have a file. They are read from the matches, before all others are known.
+/// The options of a command that can have a file. They are read from the matches, before all others
+/// are known.
 #[derive(Debug, Args)]
 pub(super) struct ConfigFile {
     /// Read options from this YAML file too; an option on the command line overrides it
@@ -194,7 +195,8 @@ fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str>
     }
 }
 
-/// Who is to blame for what the parser says: the file, if the error is about an option that came from it.
+/// Who is to blame for what the parser says: the file, if the error is about an option that came
+/// from it.
 fn refusal(error: clap::Error, added: &[Added]) -> Refusal {
     let about = |option: &String| added.iter().find(|added| added.option == *option);
     let place = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().find_map(|kind| {

@@ -101,7 +101,8 @@ impl Listen {
 }
 
 impl Port {
-    /// Has a server ask the policy, if there is one, and take no more connections than there are descriptors for.
+    /// Has a server ask the policy, if there is one, and take no more connections than there are
+    /// descriptors for.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
         if let Some(connections) = connections_allowed()
             && connections < config.connections_limit
@@ -167,8 +168,8 @@ impl ListenError {
     }
 }
 
-/// How many connections the system lets this process have, once its limit is raised as far as it may: the lower one is for
-/// programs of long ago. `None` where it does not say.
+/// How many connections the system lets this process have, once its limit is raised as far as it
+/// may: the lower one is for programs of long ago. `None` where it does not say.
 fn connections_allowed() -> Option<usize> {
     let descriptors = usize::try_from(rlimit::increase_nofile_limit(u64::MAX).ok()?).ok()?;
     // A server without descriptors could not read its folder, so it would not see that it changes.

@@ -38,8 +38,8 @@ struct Rule {
     made: Mutex<Made>,
 }
 
-/// What was made of the access of a rule, by the values of its parameters: clients with the same ones share it, and a stream for
-/// which it is asked again gets what it has.
+/// What was made of the access of a rule, by the values of its parameters: clients with the same
+/// ones share it, and a stream for which it is asked again gets what it has.
 #[derive(Debug, Default)]
 struct Made {
     of_values: BTreeMap<Vec<String>, Arc<Access>>,
@@ -235,8 +235,8 @@ fn named(value: &str) -> impl Iterator<Item = &str> {
     value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
 }
 
-/// A value with what was found in place of the names in braces. What was found is not looked through once more: it is the
-/// client's.
+/// A value with what was found in place of the names in braces. What was found is not looked
+/// through once more: it is the client's.
 fn filled(value: &str, found: &BTreeMap<&str, String>) -> String {
     let (mut text, mut rest) = (String::new(), value);
     while let Some((before, after)) = rest.split_once('{') {

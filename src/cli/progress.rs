@@ -1,4 +1,5 @@
-//! That work goes on, for a person at a terminal: a line on standard error, nowhere else, once it takes long.
+//! That work goes on, for a person at a terminal: a line on standard error, nowhere else, once it
+//! takes long.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;

@@ -1,4 +1,5 @@
-//! What `xds get` and `xds watch` share: asking a server as its clients do, and showing what it says.
+//! What `xds get` and `xds watch` share: asking a server as its clients do, and showing what it
+//! says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,7 +31,8 @@ mod upstream;
 
 #[derive(Debug, Args)]
 pub(super) struct Query {
-    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a whole type URL
+    /// LDS, RDS, SRDS, VHDS, CDS, EDS, LEDS, SDS, RTDS, ECDS, a message (Cluster, acme.Thing) or a
+    /// whole type URL
     #[arg(value_name = "TYPE")]
     type_name: String,
     /// Names (also xdstp names and globs), `*` for all resources, and dynamic parameters

@@ -26,7 +26,8 @@ use xds::explain::{NearMiss, near_miss};
 pub(super) struct Resolve {
     #[command(flatten)]
     source: Source,
-    /// Type URL, message name (RouteConfiguration, also with its package) or discovery service (RDS), in any case
+    /// Type URL, message name (RouteConfiguration, also with its package) or discovery service
+    /// (RDS), in any case
     #[arg(value_name = "TYPE")]
     type_name: String,
     /// Name of the resource

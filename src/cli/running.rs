@@ -60,7 +60,8 @@ pub(super) async fn report_dropped(dropped: ErrorCounter) {
     }
 }
 
-/// Lines that wait to be written. The longest have some KB, so that this is not much even where all are.
+/// Lines that wait to be written. The longest have some KB, so that this is not much even where all
+/// are.
 const LINES_LIMIT: usize = 4096;
 /// How often it is seen whether lines were dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -68,14 +69,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 impl LogFormat {
     /// Starts the log, and beside it what else wants to see spans and events.
     ///
-    /// Lines are written by a thread of their own: standard error may be a pipe that nobody reads, and then a thread that serves
-    /// clients would wait in a write. Lines that do not fit into the queue are dropped and counted.
+    /// Lines are written by a thread of their own: standard error may be a pipe that nobody reads,
+    /// and then a thread that serves clients would wait in a write. Lines that do not fit into the
+    /// queue are dropped and counted.
     pub(super) fn start(self, beside: Option<Beside>) -> Log {
         let writer = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_LIMIT);
         let (writer, guard) = writer.thread_name("log").finish(io::stderr());
         let log = Log { dropped: writer.error_counter(), _guard: guard };
-        // The file watcher reports each watch that went with its directory, which is how Kubernetes changes a volume.
-        // HTTP/2 warns of each connection that breaks its rules, which may be thousands a second; the server counts them.
+        // The file watcher reports each watch that went with its directory, which is how Kubernetes
+        // changes a volume. HTTP/2 warns of each connection that breaks its rules, which may be
+        // thousands a second; the server counts them.
         let default = || EnvFilter::new("info,notify=warn,h2=error");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
         let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
@@ -88,7 +91,8 @@ impl LogFormat {
         log
     }
 
-    /// Says what a user waits for: in text on standard output, in JSON as a log line like all others.
+    /// Says what a user waits for: in text on standard output, in JSON as a log line like all
+    /// others.
     pub(super) fn announce(self, line: &str) {
         match self {
             // Who reads no further has seen what he waited for.
@@ -98,7 +102,8 @@ impl LogFormat {
     }
 }
 
-/// Has everything read again at each SIGHUP, which no longer ends the process once this was made. To be made within a runtime.
+/// Has everything read again at each SIGHUP, which no longer ends the process once this was made.
+/// To be made within a runtime.
 #[derive(Debug)]
 pub(super) struct Hangups {
     #[cfg(unix)]
@@ -133,8 +138,8 @@ impl Hangups {
     pub(super) async fn follow(self, _: Sources) {}
 }
 
-/// Sends the spans that are left, and ends what still runs. A write to the cache file is waited for, but not for long: a read of
-/// a file system that hangs never ends.
+/// Sends the spans that are left, and ends what still runs. A write to the cache file is waited
+/// for, but not for long: a read of a file system that hangs never ends.
 pub(super) fn end(runtime: Runtime, traces: impl Sized) {
     drop(traces);
     runtime.shutdown_timeout(LAST_WRITES);

@@ -1,4 +1,5 @@
-//! How a server is connected to that is named on the command line, by an option with the id `server`.
+//! How a server is connected to that is named on the command line, by an option with the id
+//! `server`.
 
 use std::path::PathBuf;
 use std::time::Duration;

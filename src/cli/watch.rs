@@ -9,10 +9,10 @@ use super::query::{Mode, Query};
 
 /// Follow resources of an xDS server, as its clients do
 ///
-/// Prints each resource when it arrives and each time it changes, until interrupted: `+` a resource,
-/// `-` the resource does not exist or is not available, with the reason, `!` an error while the
-/// resource stays in use, `=` all members of a glob or `*` were sent. Connection errors go to
-/// standard error, and the command tries to connect again.
+/// Prints each resource when it arrives and each time it changes, until interrupted: `+` a
+/// resource, `-` the resource does not exist or is not available, with the reason, `!` an error
+/// while the resource stays in use, `=` all members of a glob or `*` were sent. Connection errors
+/// go to standard error, and the command tries to connect again.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = LONG)]
 pub(super) struct Watch {

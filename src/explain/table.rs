@@ -11,12 +11,13 @@ use xds_core::matching::value_set::ValueSet;
 /// One way to be among those a variant is for: all of it has to hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// What each key has to be, for people: `prod or canary`, `not v1`, `absent`. Keys that do not matter are left out.
+    /// What each key has to be, for people: `prod or canary`, `not v1`, `absent`. Keys that do not
+    /// matter are left out.
     pub cells: BTreeMap<Arc<str>, String>,
 }
 
-/// Whom constraints are for: those of any of these rows. `None` when it takes more than 32 rows to say so, or cannot be said
-/// in rows at all.
+/// Whom constraints are for: those of any of these rows. `None` when it takes more than 32 rows to
+/// say so, or cannot be said in rows at all.
 #[must_use]
 pub fn rows(constraints: &Constraints) -> Option<Vec<Row>> {
     let normal = Normal::of(constraints.formula()).ok()?;

@@ -1,9 +1,10 @@
 //! Constraints as a value of a document: text, or one of the two structured forms (W11).
 //!
-//! Text is the [`when:` syntax](xds_core::when). A map with `constraints` is the draft form of TP2 (W6); any other map
-//! is the proto3 JSON of `envoy.service.discovery.v3.DynamicParameterConstraints`. That message has no field
-//! `constraints` and the draft form has none of its fields, so neither is taken for the other, and a mixture has a field
-//! that is unknown where it stands.
+//! Text is the [`when:` syntax](xds_core::when). A map with `constraints` is the draft form of TP2
+//! (W6); any other map is the proto3 JSON of
+//! `envoy.service.discovery.v3.DynamicParameterConstraints`. That message has no field
+//! `constraints` and the draft form has none of its fields, so neither is taken for the other, and
+//! a mixture has a field that is unknown where it stands.
 
 use prost_reflect::prost::Message;
 use xds_core::draft::{Draft, DraftCondition, DraftError, DraftList, DraftTest, MatchType};
@@ -18,7 +19,8 @@ use super::tree::{Node, Tree};
 /// Reads the constraints that a value stands for. The fields of the faults are paths below it.
 ///
 /// # Errors
-/// All mistakes of the form; where there are none, the first rule of all constraints that it breaks.
+/// All mistakes of the form; where there are none, the first rule of all constraints that it
+/// breaks.
 pub(super) fn constraints(node: &Node, descriptors: &Descriptors) -> Result<Constraints, Vec<Fault>> {
     match &node.tree {
         Tree::Text(text) => text.parse().map_err(|error: WhenError| vec![fault(node, "", error.into())]),
@@ -150,7 +152,8 @@ impl DraftReader {
         self.faults.push(fault(node, path, problem));
     }
 
-    /// The fields of a map under their first names; a null is a field that is not given, as in proto3 JSON.
+    /// The fields of a map under their first names; a null is a field that is not given, as in
+    /// proto3 JSON.
     fn fields<'n>(
         &mut self,
         node: &'n Node,
@@ -235,7 +238,8 @@ fn item(node: &Node, index: usize) -> Option<&Node> {
 
 const CONSTRAINTS: &str = "envoy.service.discovery.v3.DynamicParameterConstraints";
 
-/// The field of a draft, and of each of its lists. The final form has such a field only below its operators.
+/// The field of a draft, and of each of its lists. The final form has such a field only below its
+/// operators.
 const LISTS: &str = "constraints";
 
 #[cfg(test)]

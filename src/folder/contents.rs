@@ -58,7 +58,8 @@ pub struct Place {
 }
 
 impl Folder {
-    /// Reads the whole folder, whatever was loaded before, and judges it as a load does, but every name by itself.
+    /// Reads the whole folder, whatever was loaded before, and judges it as a load does, but every
+    /// name by itself.
     pub fn contents(&self, progress: impl FnMut(Progress)) -> Contents {
         let scan::Found { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
         let count = files.len();
@@ -189,8 +190,8 @@ impl Contents {
         Self::new(files, domains, Vec::new(), descriptors, texts.len())
     }
 
-    /// Everything for which a load would refuse the folder, and for each name that is wrong rather than for the first;
-    /// `None` when it would not.
+    /// Everything for which a load would refuse the folder, and for each name that is wrong rather
+    /// than for the first; `None` when it would not.
     #[must_use]
     pub fn errors(&self) -> Option<FolderErrors> {
         (!self.errors.is_empty()).then(|| FolderErrors::sorted(self.errors.clone()))
@@ -198,8 +199,8 @@ impl Contents {
 
     /// Everything that is allowed and yet unlikely to be meant, in the order of files and lines.
     ///
-    /// Nothing is said before all files can be read, since one of them may have what the others lack. Costs a look into
-    /// each message, some 10 µs to 100 µs.
+    /// Nothing is said before all files can be read, since one of them may have what the others
+    /// lack. Costs a look into each message, some 10 µs to 100 µs.
     #[must_use]
     pub fn warnings(&self) -> Vec<lint::Warning> {
         if self.is_complete { lint::lint(self) } else { Vec::new() }
@@ -211,7 +212,8 @@ impl Contents {
         self.files
     }
 
-    /// How many files have errors and are left out while the others are in it, under [`Isolation::File`].
+    /// How many files have errors and are left out while the others are in it, under
+    /// [`Isolation::File`].
     #[must_use]
     pub fn isolated(&self) -> usize {
         self.isolated
@@ -228,7 +230,8 @@ impl Contents {
         self.names.keys()
     }
 
-    /// The names of a type with their variants, in order; those left out whose variants do not go together.
+    /// The names of a type with their variants, in order; those left out whose variants do not go
+    /// together.
     pub fn names(&self, type_url: &str) -> impl Iterator<Item = (&ResourceName, &VariantSet<Arc<Located>>)> {
         let names = self.names.get(type_url).into_iter().flatten();
         names.filter_map(|(name, set)| Some((name, set.as_ref()?)))
@@ -247,7 +250,8 @@ impl Contents {
         super::convert::nearest(name, names)
     }
 
-    /// The payload as proto3 JSON with the fields' own names and what is in each `Any`; `None` where a type is unknown.
+    /// The payload as proto3 JSON with the fields' own names and what is in each `Any`; `None`
+    /// where a type is unknown.
     #[must_use]
     pub fn payload_json(&self, resource: &Resource) -> Option<serde_json::Value> {
         let descriptor = self.descriptors.message(resource.payload_type())?;

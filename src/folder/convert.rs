@@ -1,8 +1,9 @@
 //! From the tree of a document to the message it stands for, by the rules of proto3 JSON.
 //!
-//! `prost-reflect` can read messages through serde, but stops at the first mistake and forgets its place. Here all
-//! mistakes of a resource are found, each with its line and field; what is delicate about the well-known types
-//! (durations, timestamps, field masks, structs) is still read by `prost-reflect`.
+//! `prost-reflect` can read messages through serde, but stops at the first mistake and forgets its
+//! place. Here all mistakes of a resource are found, each with its line and field; what is delicate
+//! about the well-known types (durations, timestamps, field masks, structs) is still read by
+//! `prost-reflect`.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -59,7 +60,8 @@ pub(super) fn message(
     }
 }
 
-/// Holds the path from the resource to the value at hand. A method that answers `None` has noted a fault.
+/// Holds the path from the resource to the value at hand. A method that answers `None` has noted a
+/// fault.
 struct Converter<'a> {
     descriptors: &'a Descriptors,
     path: Vec<Step<'a>>,

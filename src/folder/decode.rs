@@ -1,8 +1,8 @@
 //! From encoded messages to proto3 JSON for people: whatever is in them, something is shown.
 //!
-//! `prost-reflect` writes messages as JSON too, but refuses a message as a whole when one that is packed in it is of a type
-//! that it does not know. Here such a one stands as its bytes; what is delicate about the well-known types is still written
-//! by `prost-reflect`.
+//! `prost-reflect` writes messages as JSON too, but refuses a message as a whole when one that is
+//! packed in it is of a type that it does not know. Here such a one stands as its bytes; what is
+//! delicate about the well-known types is still written by `prost-reflect`.
 
 use std::collections::BTreeSet;
 
@@ -16,16 +16,17 @@ use super::descriptors::Descriptors;
 /// A message as JSON, and what JSON cannot show of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Readable {
-    /// An object with `@type`, under the fields' own names. A message of an unknown type, or one that cannot be decoded,
-    /// has its bytes as base64 under `@value`.
+    /// An object with `@type`, under the fields' own names. A message of an unknown type, or one
+    /// that cannot be decoded, has its bytes as base64 under `@value`.
     pub json: Json,
-    /// Fields that the descriptors do not know, as `message: number`. They are left out of the JSON.
+    /// Fields that the descriptors do not know, as `message: number`. They are left out of the
+    /// JSON.
     pub left_out: BTreeSet<String>,
 }
 
 impl Descriptors {
-    /// A message as JSON for people. With [`left_out`](Readable::left_out) empty and no `@value` in it, a folder reads it back
-    /// as the same message.
+    /// A message as JSON for people. With [`left_out`](Readable::left_out) empty and no `@value` in
+    /// it, a folder reads it back as the same message.
     #[must_use]
     pub fn readable(&self, type_url: &str, payload: &Bytes) -> Readable {
         let mut reader = Reader { descriptors: self, left_out: BTreeSet::new() };
@@ -158,7 +159,8 @@ fn map_key(key: &MapKey) -> String {
     }
 }
 
-/// Real resources have up to some five levels of typed configuration. Each takes stack when it is read.
+/// Real resources have up to some five levels of typed configuration. Each takes stack when it is
+/// read.
 const PACKED_LIMIT: usize = 32;
 
 #[cfg(test)]
@@ -200,7 +202,8 @@ filter_chains:
     #[test]
     fn what_is_not_known_is_bytes_at_any_depth_and_unknown_fields_are_told() {
         let descriptors = Descriptors::envoy();
-        // google.protobuf.Any { type_url: "x/y", value: 1 } in field 3 of a TypedExtensionConfig named a, and a field 99.
+        // google.protobuf.Any { type_url: "x/y", value: 1 } in field 3 of a TypedExtensionConfig
+        // named a, and a field 99.
         let any = b"\x0a\x03x/y\x12\x01\x01";
         let payload = [b"\x0a\x01a\x12\x08".as_slice(), any, b"\x98\x06\x01"].concat();
         let of = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";

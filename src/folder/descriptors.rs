@@ -28,8 +28,9 @@ impl Descriptors {
         Self { pool: envoy_pool().clone(), type_urls: Mutex::default() }
     }
 
-    /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out`
-    /// writes it. Files that are known already are skipped, so it may hold all its imports.
+    /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports
+    /// --descriptor_set_out` writes it. Files that are known already are skipped, so it may hold
+    /// all its imports.
     ///
     /// # Errors
     /// The descriptors stay as they were.

@@ -1,9 +1,9 @@
 //! Files to resources: what a file of each kind may hold.
 //!
 //! A document is a `DiscoveryResponse` (Envoy's own file form), one resource with `@type`, or one
-//! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents. `when` beside `@type` makes a
-//! resource one variant of its name, and so do the constraints in a wrapper's `resource_name`. What else a wrapper says
-//! goes to clients with the resource.
+//! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents. `when`
+//! beside `@type` makes a resource one variant of its name, and so do the constraints in a
+//! wrapper's `resource_name`. What else a wrapper says goes to clients with the resource.
 
 use std::path::Path;
 
@@ -221,8 +221,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may stand in it, or in
-    /// the wrapper around it, which `prefix` is the field of.
+    /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may
+    /// stand in it, or in the wrapper around it, which `prefix` is the field of.
     fn plain(&mut self, node: &Node, label: Label<'_>, prefix: &str) {
         let Label { name, mut whens, constraints, beside } = label;
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
@@ -260,8 +260,8 @@ impl<'a> Reader<'a> {
         constraint_form::constraints(&entry.value, self.descriptors)
     }
 
-    /// Whether a `!` stands between a key and its value. YAML takes `! beta` for `beta` with a tag, so its meaning would
-    /// silently be the opposite.
+    /// Whether a `!` stands between a key and its value. YAML takes `! beta` for `beta` with a tag,
+    /// so its meaning would silently be the opposite.
     fn is_tagged(&self, entry: &Entry) -> bool {
         let index = |number: u32| number as usize - 1;
         let (from, to) = (entry.at, entry.value.at);
@@ -275,7 +275,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Notes the mistakes of a message that is the given field of another; of a whole resource without a field.
+    /// Notes the mistakes of a message that is the given field of another; of a whole resource
+    /// without a field.
     fn faults(&mut self, faults: Vec<Fault>, subject: &Option<Box<str>>, prefix: &str) {
         for Fault { at, field, problem } in faults {
             let field = match (prefix.is_empty(), field.is_empty()) {
@@ -363,7 +364,8 @@ impl<'a> Reader<'a> {
             let type_url = self.descriptors.type_url(type_url);
             return Ok(Resource::from_payload_within(limit, type_url, payload)?);
         };
-        // X14: a locator in place of a resource. A name that cannot be read is told as that of any other.
+        // X14: a locator in place of a resource. A name that cannot be read is told as that of any
+        // other.
         if message_name(type_url) == LOCATOR
             && let Ok(Some(new_style)) = XdstpName::of(name)
             && new_style.resource_type() != LOCATOR

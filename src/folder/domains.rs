@@ -1,8 +1,9 @@
-//! `domains.yaml` at the top of a folder: what values clients have, so that a check knows which ones to judge by.
+//! `domains.yaml` at the top of a folder: what values clients have, so that a check knows which
+//! ones to judge by.
 //!
-//! It serves nothing. A key with a list is always there, with one of the values; `absent: true` in the longer form says
-//! that clients may lack it, `other: true` that they may have any other value too. A key that is not in the file can be
-//! anything, or absent.
+//! It serves nothing. A key with a list is always there, with one of the values; `absent: true` in
+//! the longer form says that clients may lack it, `other: true` that they may have any other value
+//! too. A key that is not in the file can be anything, or absent.
 //!
 //! ```yaml
 //! env: [prod, canary, test]
@@ -22,7 +23,8 @@ use super::document::{self, Format};
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
 
-/// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it cannot be read.
+/// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it
+/// cannot be read.
 #[must_use]
 pub fn domains(root: &Path) -> Domains {
     let read_file = |file: &&str| read(file, &xds_file::read(&root.join(file), FILE_LIMIT_BYTES).ok()?).ok();
@@ -127,7 +129,8 @@ impl Reader<'_> {
             self.error(Some(node.at), key, Problem::NoValues);
             return None;
         }
-        // Any other value includes those that are listed: a list then only tells the reader what to think of.
+        // Any other value includes those that are listed: a list then only tells the reader what to
+        // think of.
         let set = if other { ValueSet::present() } else { ValueSet::of(values, false, false) };
         Some(if absent { set.or(ValueSet::present().complement()) } else { set })
     }

@@ -1,7 +1,8 @@
 //! Deterministic encoding: equal messages give equal bytes in every process.
 //!
-//! `prost-reflect` keeps maps in a `HashMap` and writes them in its order, which differs from process to process.
-//! Versions are digests of these bytes, so map entries are written sorted here, at every depth.
+//! `prost-reflect` keeps maps in a `HashMap` and writes them in its order, which differs from
+//! process to process. Versions are digests of these bytes, so map entries are written sorted here,
+//! at every depth.
 
 use prost_reflect::prost::Message;
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};

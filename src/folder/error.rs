@@ -10,17 +10,21 @@ use xds_file::Refused;
 
 /// One thing that is wrong with a folder, and where.
 ///
-/// Whoever writes the files can mend it, except for [`FolderError::is_environment`]. The cache is unchanged.
+/// Whoever writes the files can mend it, except for [`FolderError::is_environment`]. The cache is
+/// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FolderError {
-    /// The file below the folder, with `/` between its parts; empty where the folder as a whole is meant.
+    /// The file below the folder, with `/` between its parts; empty where the folder as a whole is
+    /// meant.
     pub file: Box<str>,
     /// Where in the file, if that can be known.
     pub at: Option<Position>,
-    /// The message and name of the resource, as far as they could be read: `envoy.config.cluster.v3.Cluster "a"`.
+    /// The message and name of the resource, as far as they could be read:
+    /// `envoy.config.cluster.v3.Cluster "a"`.
     pub resource: Option<Box<str>>,
-    /// The path of the field within the resource, such as `load_assignment.endpoints[0].priority`; may be empty.
+    /// The path of the field within the resource, such as `load_assignment.endpoints[0].priority`;
+    /// may be empty.
     pub field: Box<str>,
     /// What is wrong.
     pub problem: Problem,
@@ -72,7 +76,8 @@ pub enum Problem {
         "no resource in any *.yaml, *.yml, *.json or *.pb file of this folder (--allow-empty permits that)"
     )]
     NoResources,
-    /// G13: with files that are isolated, too, a folder is not served before each file was good once.
+    /// G13: with files that are isolated, too, a folder is not served before each file was good
+    /// once.
     #[error(
         "nothing is served before every file was good once, as clients would be told that what the others hold does not exist"
     )]
@@ -151,8 +156,8 @@ pub enum Problem {
         /// What is wrong with it.
         reason: String,
     },
-    /// A field of the wrapper `envoy.service.discovery.v3.Resource` that would change what clients get, but is not
-    /// implemented.
+    /// A field of the wrapper `envoy.service.discovery.v3.Resource` that would change what clients
+    /// get, but is not implemented.
     #[error("`{field}` is not supported yet")]
     Unsupported {
         /// The field of the wrapper.
@@ -212,7 +217,8 @@ pub enum Problem {
     Commit {
         /// What the cache said; the place of this problem is that of the variant it names last.
         error: Box<CommitError>,
-        /// File and line of the variant it names first, where there are two; in a .pb file the number of the resource.
+        /// File and line of the variant it names first, where there are two; in a .pb file the
+        /// number of the resource.
         other: Option<(Box<str>, u32)>,
     },
 }

@@ -11,8 +11,9 @@ use super::scan::Stamp;
 
 /// The files of the last good state.
 ///
-/// Small on purpose, as a folder may have 100,000 files: per file its path, its stamp, and the keys it provides,
-/// whose text is shared with the cache. Who provides a key is found by looking, not by a second map.
+/// Small on purpose, as a folder may have 100,000 files: per file its path, its stamp, and the keys
+/// it provides, whose text is shared with the cache. Who provides a key is found by looking, not by
+/// a second map.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     files: BTreeMap<Box<str>, FileState>,
@@ -102,7 +103,8 @@ impl Index {
         provided(changes).next().is_none() && self.provided_before(changes).count() == self.resources
     }
 
-    /// Keys that two files provide after the changes, as errors of the file for which the key is new, or else of the later path.
+    /// Keys that two files provide after the changes, as errors of the file for which the key is
+    /// new, or else of the later path.
     pub(super) fn duplicates(&self, changes: &Changes) -> Vec<FolderError> {
         let mut errors = Vec::new();
         let mut places = HashMap::new();
@@ -120,7 +122,8 @@ impl Index {
                 }
             }
         }
-        // What the changed files provided before is provided by no other file; only new keys need a look.
+        // What the changed files provided before is provided by no other file; only new keys need a
+        // look.
         for key in self.provided_before(changes) {
             places.remove(key);
         }
@@ -142,7 +145,8 @@ impl Index {
         self.files.get(file).is_some_and(|state| state.keys.iter().any(|key| key.id == *id))
     }
 
-    /// What a refused transaction means for the files it was made of. It is the error of the one to blame, if that is known.
+    /// What a refused transaction means for the files it was made of. It is the error of the one to
+    /// blame, if that is known.
     pub(super) fn refused(&self, settled: &Settled, error: CommitError, blamed: Option<&str>) -> FolderError {
         let place = |id: &VariantId| {
             let unchanged = self.files.iter().filter(|(file, _)| !settled.contains(file));
@@ -192,7 +196,8 @@ impl Index {
         debug_assert_eq!(self.resources, self.files.values().map(|state| state.keys.len()).sum::<usize>());
     }
 
-    /// The files, in order, whose stamp is not the given one, and with `None` those that are not given at all.
+    /// The files, in order, whose stamp is not the given one, and with `None` those that are not
+    /// given at all.
     pub(super) fn differing(&self, stamps: Vec<(Box<str>, Stamp)>) -> Vec<(Box<str>, Option<Stamp>)> {
         let is_there = |file: &str| stamps.binary_search_by(|(given, _)| (**given).cmp(file)).is_ok();
         let gone = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));

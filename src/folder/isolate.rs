@@ -1,7 +1,9 @@
-//! Files that cannot be used are set aside, and all others go on: each file is a transaction of its own, as far as that can be.
+//! Files that cannot be used are set aside, and all others go on: each file is a transaction of its
+//! own, as far as that can be.
 //!
-//! What a file set aside had in its last good state stays in service. So new content that collides with content in service is
-//! the one in conflict; of two files whose content is new, the one with the later path is.
+//! What a file set aside had in its last good state stays in service. So new content that collides
+//! with content in service is the one in conflict; of two files whose content is new, the one with
+//! the later path is.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +13,9 @@ use super::error::{FolderError, Problem};
 use super::index::{Changes, Found, Index, Plan, Settled};
 
 impl Index {
-    /// Takes out of the changes what cannot be used, with an error for each such file, and commits the rest. `None` when no
-    /// file of the changes is to blame for what the cache refuses, or when no resource is left and one has to be, which is then
-    /// the last error.
+    /// Takes out of the changes what cannot be used, with an error for each such file, and commits
+    /// the rest. `None` when no file of the changes is to blame for what the cache refuses, or when
+    /// no resource is left and one has to be, which is then the last error.
     pub(super) fn commit_usable(
         &self,
         changes: &mut Changes,

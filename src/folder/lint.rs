@@ -1,7 +1,8 @@
 //! What is allowed in a folder and yet unlikely to be meant (T10, T18).
 //!
-//! A folder that loads can still leave clients without what they need: parameters that no variant of a name matches, a
-//! route to a cluster that only others get. Each warning comes with parameters that prove it.
+//! A folder that loads can still leave clients without what they need: parameters that no variant
+//! of a name matches, a route to a cluster that only others get. Each warning comes with parameters
+//! that prove it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -39,14 +40,15 @@ pub struct Warning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// T18: some parameters have no variant, so for such clients the name does not exist (T4). Clients without a new key
-    /// are the usual ones that are forgotten (T19, T48).
+    /// T18: some parameters have no variant, so for such clients the name does not exist (T4).
+    /// Clients without a new key are the usual ones that are forgotten (T19, T48).
     Gap {
         /// Examples, at least one.
         gaps: Vec<Uncovered>,
         /// A condition for which a variant would fill the first one.
         filled_by: Formula,
-        /// Keys of the name that `domains.yaml` does not have, so that they were taken to be anything.
+        /// Keys of the name that `domains.yaml` does not have, so that they were taken to be
+        /// anything.
         undeclared: Vec<Arc<str>>,
     },
     /// No client that `domains.yaml` allows gets the variant.
@@ -72,7 +74,8 @@ pub enum Finding {
         /// Examples of such clients, at least one.
         gaps: Vec<Uncovered>,
     },
-    /// The question which clients are covered takes too long to answer, for a reference if there is one.
+    /// The question which clients are covered takes too long to answer, for a reference if there is
+    /// one.
     Unjudged {
         /// What the resource names, if that is the question.
         reference: Option<Reference>,
@@ -210,7 +213,8 @@ impl<'a> Lint<'a> {
         target: &VariantSet<Arc<Located>>,
     ) -> Result<Vec<Uncovered>, TooComplex> {
         let within = constraints.formula();
-        // Few of many variants have clients in common with the referrer, and the others cannot cover it.
+        // Few of many variants have clients in common with the referrer, and the others cannot
+        // cover it.
         let reachable = target.reachable(within)?;
         let reachable = reachable.iter().map(|(variant, _)| (&variant.resource.id().constraints, ()));
         let reachable = VariantSet::of(reachable).expect("part of a set is a set");
@@ -462,7 +466,8 @@ const GAPS_LISTED: usize = 3;
 /// How many places a warning lists after the first.
 pub const OTHER_PLACES_LIMIT: usize = 7;
 
-/// For how many missing names to look for a similar one: that takes a look at every name of the type.
+/// For how many missing names to look for a similar one: that takes a look at every name of the
+/// type.
 const NEAREST_LIMIT: usize = 20;
 
 #[cfg(test)]

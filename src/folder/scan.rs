@@ -33,7 +33,8 @@ pub(super) struct Found {
 
 /// Looks through a folder and all below it, except for what has a hidden name.
 ///
-/// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is not.
+/// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is
+/// not.
 pub(super) fn scan(root: &Path, reloads: &Reloads) -> Found {
     let mut scan = Scan { found: Found::default(), reading: reloads.reading("") };
     scan.directory(root, "", &mut Vec::new());
@@ -59,8 +60,8 @@ pub(super) enum Entry {
 /// Looks at one path; links are followed.
 ///
 /// # Errors
-/// A link that leads nowhere is an error rather than [`Entry::Nothing`]: more likely a volume is missing than that
-/// someone wanted the resources gone.
+/// A link that leads nowhere is an error rather than [`Entry::Nothing`]: more likely a volume is
+/// missing than that someone wanted the resources gone.
 pub(super) fn look(path: &Path) -> io::Result<Entry> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(Entry::Directory),
@@ -126,7 +127,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Enters a directory behind a link unless that is one we are in already, by way of a link or directly.
+    /// Enters a directory behind a link unless that is one we are in already, by way of a link or
+    /// directly.
     fn linked_directory(&mut self, path: &Path, name: &str, above: &mut Vec<PathBuf>) {
         match (path.canonicalize(), path.parent().map(Path::canonicalize).transpose()) {
             (Ok(target), Ok(parent)) => {

@@ -95,16 +95,16 @@ impl Node {
     }
 }
 
-/// The documents of a YAML text. A document that cannot be read is an error in its place; the ones after it still
-/// come unless the text is no YAML from there on.
+/// The documents of a YAML text. A document that cannot be read is an error in its place; the ones
+/// after it still come unless the text is no YAML from there on.
 pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
     let options = serde_saphyr::options! {
         // Only `true` and `false` are booleans (YAML 1.2): a country code `no` is a string.
         strict_booleans: true,
         emit_comments: false,
         with_snippet: false,
-        // The operator's own files may be large. Depth stays limited, for the stack, and so does the replay of
-        // aliases.
+        // The operator's own files may be large. Depth stays limited, for the stack, and so does
+        // the replay of aliases.
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
             flow_nesting_limit: DEPTH_LIMIT,
@@ -238,7 +238,8 @@ impl<'a> Cursor<'a> {
 
 impl Read for &Cursor<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // One byte at a time, as serde_json asks anyway: a longer read would move the cursor past the value.
+        // One byte at a time, as serde_json asks anyway: a longer read would move the cursor past
+        // the value.
         let (Some((&byte, rest)), Some(slot)) = (self.rest.get().split_first(), buffer.first_mut()) else {
             return Ok(0);
         };
@@ -321,5 +322,6 @@ impl From<Spanned<Tree>> for Node {
     }
 }
 
-/// How deep a document may nest; proto3 parsers stop at 100 messages, each of which may hold a list.
+/// How deep a document may nest; proto3 parsers stop at 100 messages, each of which may hold a
+/// list.
 const DEPTH_LIMIT: usize = 200;

@@ -16,11 +16,13 @@ use xds_file::Reloads;
 use super::{Folder, FolderErrors, Loaded, scan};
 
 impl Folder {
-    /// Keeps the cache up to date with the folder until the future is dropped. Load the folder first.
+    /// Keeps the cache up to date with the folder until the future is dropped. Load the folder
+    /// first.
     ///
-    /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and the replacement of
-    /// the folder itself. Changes that come within 20 ms of each other are one commit, and none waits longer than
-    /// 250 ms. All stamps are compared every 30 s besides, as network file systems report nothing, and when
+    /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and
+    /// the replacement of the folder itself. Changes that come within 20 ms of each other are one
+    /// commit, and none waits longer than 250 ms. All stamps are compared every 30 s besides, as
+    /// network file systems report nothing, and when
     /// [`Reloads::request`](xds_file::Reloads::request) says so.
     ///
     /// A mistake in a file goes to the log, and the last good state stays until it is mended.
@@ -95,7 +97,8 @@ impl Folder {
     }
 }
 
-/// The path of a file below a directory, as the index knows it; `None` for the directory itself and for others.
+/// The path of a file below a directory, as the index knows it; `None` for the directory itself and
+/// for others.
 fn below(path: &Path, root: &Path) -> Option<Box<str>> {
     let parts: Option<Vec<&str>> = path.strip_prefix(root).ok()?.iter().map(|part| part.to_str()).collect();
     parts.filter(|parts| !parts.is_empty()).map(|parts| parts.join("/").into())
@@ -223,7 +226,8 @@ impl Batch {
         self.span = Some((first, now));
     }
 
-    /// When the changes are ripe: nothing came for a moment and no file is half written, or it took too long.
+    /// When the changes are ripe: nothing came for a moment and no file is half written, or it took
+    /// too long.
     fn deadline(&self) -> Option<Instant> {
         let (first, last) = self.span?;
         let latest = first + LONGEST_WAIT;

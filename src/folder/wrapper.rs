@@ -1,4 +1,5 @@
-//! What a wrapper says of its resource beside the name: `ttl`, `aliases`, `cache_control`, `metadata`.
+//! What a wrapper says of its resource beside the name: `ttl`, `aliases`, `cache_control`,
+//! `metadata`.
 
 use std::time::Duration;
 

@@ -28,7 +28,8 @@ impl Answer {
     /// S41: the `DiscoveryResponse` in proto3 JSON, made from the bytes that a stream would send.
     ///
     /// # Errors
-    /// The first resource that JSON cannot carry, or that there are too many, by themselves or beside other answers.
+    /// The first resource that JSON cannot carry, or that there are too many, by themselves or
+    /// beside other answers.
     pub(super) fn to_json(
         &self,
         wire: Bytes,
@@ -69,7 +70,8 @@ impl Answer {
         bytes.freeze()
     }
 
-    /// The name of a resource, for people. Its payload may be what cannot be read, so it is looked up.
+    /// The name of a resource, for people. Its payload may be what cannot be read, so it is looked
+    /// up.
     fn name_of(&self, any: &Any, snapshot: &Snapshot) -> ResourceName {
         if any.type_url == type_url::RESOURCE {
             let wrapper = Resource::decode(any.value.clone()).unwrap_or_default();

@@ -14,10 +14,12 @@ use xds_core::{TypeUrl, Version};
 
 use super::refusal::Refusal;
 
-/// The bytes that polls keep in memory: requests until they are read, answers until their clients have them.
+/// The bytes that polls keep in memory: requests until they are read, answers until their clients
+/// have them.
 ///
-/// Polls that are answered alike share one answer. One that would exceed the limit is answered 503: its client keeps what it
-/// has and asks again, and would have given up by the time that others have taken their answers.
+/// Polls that are answered alike share one answer. One that would exceed the limit is answered 503:
+/// its client keeps what it has and asks again, and would have given up by the time that others
+/// have taken their answers.
 #[derive(Debug)]
 pub struct Answers {
     limit_bytes: usize,
@@ -166,8 +168,9 @@ impl Made {
 
 /// An answer in pieces, until its time is over.
 ///
-/// The transport asks for a piece when it has room. While a client reads nothing it does not ask, so a task of its own lets go of
-/// the answer then: what stays are the few 100 KB that the transport has, until it finds that nothing moves.
+/// The transport asks for a piece when it has room. While a client reads nothing it does not ask,
+/// so a task of its own lets go of the answer then: what stays are the few 100 KB that the
+/// transport has, until it finds that nothing moves.
 struct Chunks {
     left: Arc<Mutex<Option<Arc<Made>>>>,
     at: usize,

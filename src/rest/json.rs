@@ -96,8 +96,9 @@ fn unpack(
     DynamicMessage::decode(descriptor, any.value).map_err(|error| JsonError::Undecodable { message, error })
 }
 
-/// The request as our own protos declare it, without two fields that nobody reads. As unknown ones they are passed
-/// over: the details of an error may be of any type, and an Envoy lists some 500 extensions in each request.
+/// The request as our own protos declare it, without two fields that nobody reads. As unknown ones
+/// they are passed over: the details of an error may be of any type, and an Envoy lists some 500
+/// extensions in each request.
 fn request_type() -> MessageDescriptor {
     static REQUEST: OnceLock<MessageDescriptor> = OnceLock::new();
     let make = || {
@@ -118,7 +119,8 @@ fn request_type() -> MessageDescriptor {
 
 const ANY: &str = "google.protobuf.Any";
 
-/// Real resources have up to some five levels of typed configuration. Each takes stack when it is read.
+/// Real resources have up to some five levels of typed configuration. Each takes stack when it is
+/// read.
 const PACKED_LIMIT: usize = 32;
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ pub(crate) async fn silent_streams(target: Target) {
     pending::<()>().await;
 }
 
-/// A storm: each connection is there before the system would try again, which it does after a second.
+/// A storm: each connection is there before the system would try again, which it does after a
+/// second.
 pub(crate) async fn connections_at_once(target: Target) {
     let (address, mut connecting) = (target.address, JoinSet::new());
     for _ in 0..affordable(3_000) {
@@ -110,7 +111,8 @@ pub(crate) async fn half_requests(target: Target) {
     pending::<()>().await;
 }
 
-/// Sends this of each stream on some connections, without a pause; a connection that the server ends is followed by another.
+/// Sends this of each stream on some connections, without a pause; a connection that the server
+/// ends is followed by another.
 async fn flood(target: Target, what: fn(u32) -> Vec<u8>) {
     let mut flooding = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -132,7 +134,8 @@ async fn flood(target: Target, what: fn(u32) -> Vec<u8>) {
     pending::<()>().await;
 }
 
-/// Opens so many connections, sends something on each and holds them; one that the server ends is not opened again.
+/// Opens so many connections, sends something on each and holds them; one that the server ends is
+/// not opened again.
 async fn hold(target: &Target, count: usize, what: fn(usize) -> Vec<u8>) {
     let open = |address: SocketAddr, number| async move {
         let mut connection = TcpStream::connect(address).await?;

@@ -1,9 +1,11 @@
-//! Hostile clients at the port of `xds serve`, and a healthy one beside them: it gets each update within two seconds.
+//! Hostile clients at the port of `xds serve`, and a healthy one beside them: it gets each update
+//! within two seconds.
 //!
-//! A new attack is a function in `attacks` and a test here. It runs until it is dropped, says when it is in full force
-//! ([`Target::is_on`]), and keeps what it opened. Most are a line for `attacks::flood`, which sends without a pause, or for
-//! `attacks::hold`, which opens connections, sends something on each and reads nothing. Each test prints what the attack
-//! cost: `cargo test --test attack -- --nocapture`.
+//! A new attack is a function in `attacks` and a test here. It runs until it is dropped, says when
+//! it is in full force ([`Target::is_on`]), and keeps what it opened. Most are a line for
+//! `attacks::flood`, which sends without a pause, or for `attacks::hold`, which opens connections,
+//! sends something on each and reads nothing. Each test prints what the attack cost: `cargo test
+//! --test attack -- --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![cfg(all(feature = "cli", target_os = "linux"))]
 

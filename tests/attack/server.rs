@@ -120,7 +120,8 @@ impl Drop for Server {
     }
 }
 
-/// Names of large endpoints, `large-0` and so on, and the size of each: below the 4 MiB of one resource.
+/// Names of large endpoints, `large-0` and so on, and the size of each: below the 4 MiB of one
+/// resource.
 pub(crate) const LARGE_NAMES: usize = 6;
 const LARGE_BYTES: usize = 3_500_000;
 

@@ -1,7 +1,7 @@
 //! The admin page in a real browser: Debian's Chromium.
 //!
-//! `cargo xtask test` installs it and runs this; without it each test says `SKIPPED`. With `XDS_SCREENSHOTS=FOLDER` the
-//! pictures of docs/admin.md are made anew.
+//! `cargo xtask test` installs it and runs this; without it each test says `SKIPPED`. With
+//! `XDS_SCREENSHOTS=FOLDER` the pictures of docs/admin.md are made anew.
 #![forbid(unsafe_code)]
 
 mod fleet;

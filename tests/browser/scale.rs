@@ -1,4 +1,5 @@
-//! The page with very much behind it: 100,000 resources and 10,000 clients, a tenth of both in a debug build.
+//! The page with very much behind it: 100,000 resources and 10,000 clients, a tenth of both in a
+//! debug build.
 
 use std::time::Instant;
 
@@ -84,7 +85,8 @@ async fn get(fleet: &Fleet, path: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-/// When the first lines stood there, how many requests it took, and how many bytes; the stream of events never ends.
+/// When the first lines stood there, how many requests it took, and how many bytes; the stream of
+/// events never ends.
 const LOADED: &str = "(() => {
     const all = performance.getEntriesByType('resource').filter((entry) => !entry.name.endsWith('/events'));
     const page = performance.getEntriesByType('navigation')[0];

@@ -1,4 +1,5 @@
-//! A real browser, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>): what of it these tests need.
+//! A real browser, driven over WebDriver (<https://www.w3.org/TR/webdriver2/>): what of it these
+//! tests need.
 //!
 //! The crates for it come with some sixty others, or with a licence that we do not take.
 
@@ -154,7 +155,8 @@ impl Browser {
 
 /// The driver and its port.
 async fn start(driver: &Path) -> (Child, u16) {
-    // It wants the port that it was given for IPv4 in IPv6 too, and ends when another driver has that.
+    // It wants the port that it was given for IPv4 in IPv6 too, and ends when another driver has
+    // that.
     loop {
         let mut child = Command::new(driver)
             .arg("--port=0")

@@ -32,7 +32,8 @@ fn the_admin_port_answers_those_who_ask_by_address_or_by_a_name_that_was_told() 
     assert!(
         status(address, "POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0").contains("405")
     );
-    // What a page of another site, or of another port, has its browser load; a link to here is followed.
+    // What a page of another site, or of another port, has its browser load; a link to here is
+    // followed.
     let from = |site: &str, mode: &str| {
         let head = format!(
             "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: {site}\r\nsec-fetch-mode: {mode}"
@@ -99,7 +100,8 @@ fn health_and_metrics_are_answered_while_the_port_is_full_of_connections_that_ha
         .map(|number| {
             let mut stream = TcpStream::connect(admin).unwrap();
             stream.set_nonblocking(true).unwrap();
-            // Some say nothing, some not all, some ask for events, and some for much more than they read.
+            // Some say nothing, some not all, some ask for events, and some for much more than they
+            // read.
             let asks = match number % 4 {
                 0 => String::new(),
                 1 => "GET / HTTP/1.1\r\nhost: loc".to_owned(),

@@ -1,4 +1,5 @@
-//! What `examples/deploy` has: as far as it can be checked without a systemd and a container engine that run it.
+//! What `examples/deploy` has: as far as it can be checked without a systemd and a container engine
+//! that run it.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,8 @@ use super::{Scratch, refused};
 
 const CONFIG: &str = "examples/deploy/config.yaml";
 
-/// What the options come to, where they are right. Paths of the installed system are those of this repository.
+/// What the options come to, where they are right. Paths of the installed system are those of this
+/// repository.
 fn printed(arguments: &[&str]) -> String {
     let arguments = arguments.iter().map(|argument| argument.replace("/etc/xds/config.yaml", CONFIG));
     let output =

@@ -1,5 +1,5 @@
-//! Scripts of what goes over the wire, one per rule or vector of the protocol, each run twice: on the machines alone and
-//! over sockets.
+//! Scripts of what goes over the wire, one per rule or vector of the protocol, each run twice: on
+//! the machines alone and over sockets.
 //!
 //! | line | does |
 //! | --- | --- |
@@ -24,11 +24,14 @@
 //! | `version X a.n1 != a` | compares versions of responses (`=`): here the first one of the type on `a`, and the last |
 //! | `wait 2s` | lets time pass |
 //!
-//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name and `xdstp://a/X/r??env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with constraints.
-//! `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name in its payload, `a=x*9000` is one of
-//! that size, and `a=>x` says that it stands at `x`. A response shows errors as `!r(NOT_FOUND)`, and what else
-//! a wrapper says as `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of its
-//! type unless it says otherwise, one in delta has none. What is sent and not expected fails the script at its end.
+//! `r` is a plain name and `r?env=prod` a locator, but `xdstp://a/X/r?k=v` a name and
+//! `xdstp://a/X/r??env=prod` a locator; `r=A` is told under the plain name, `r[when]=A` with
+//! constraints. `c=A@eds` is a cluster that takes its endpoints from EDS, `a(b)=A` has another name
+//! in its payload, `a=x*9000` is one of that size, and `a=>x` says that it stands at `x`. A
+//! response shows errors as `!r(NOT_FOUND)`, and what else a wrapper says as
+//! `r{ttl=5s,aliases=x+y}=A`, a heartbeat without `=A`. A request in SotW has the newest nonce of
+//! its type unless it says otherwise, one in delta has none. What is sent and not expected fails
+//! the script at its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod rules;
@@ -130,7 +133,8 @@ fn on_the_machines(folder: &str) {
     }
 }
 
-/// A few at a time: most of their time they wait, and a machine that is short of time would make waits longer.
+/// A few at a time: most of their time they wait, and a machine that is short of time would make
+/// waits longer.
 fn over_sockets(folder: &str) {
     let (scripts, next) = (scripts(folder), AtomicUsize::new(0));
     thread::scope(|scope| {

@@ -1,9 +1,10 @@
-//! The ledger of rules: `rules.tsv` says for each rule of `docs/protocol.md`, and each side it concerns, what state it
-//! is in, and this holds it to the code.
+//! The ledger of rules: `rules.tsv` says for each rule of `docs/protocol.md`, and each side it
+//! concerns, what state it is in, and this holds it to the code.
 //!
-//! A comment in `src` that names the id cites a rule (`// S8: ..`, `(T31)`). A test names it at the start or end of its
-//! name (`s8_.._v6`), a script in its first line (`# V16 T31: ..`) or at the start of its file name. What is done is
-//! cited and named; a vector (V) is a test itself and need not be cited.
+//! A comment in `src` that names the id cites a rule (`// S8: ..`, `(T31)`). A test names it at the
+//! start or end of its name (`s8_.._v6`), a script in its first line (`# V16 T31: ..`) or at the
+//! start of its file name. What is done is cited and named; a vector (V) is a test itself and need
+//! not be cited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -152,7 +153,8 @@ impl Code {
         }
     }
 
-    /// Takes the ids at the start of a test's name, and if there is one those at its end; `v04` is V4.
+    /// Takes the ids at the start of a test's name, and if there is one those at its end; `v04` is
+    /// V4.
     fn name(&mut self, test: &str, place: &str) {
         let words: Vec<_> = test.split('_').map(|word| id(&word.to_uppercase())).collect();
         let first = words.iter().map_while(Option::as_ref);

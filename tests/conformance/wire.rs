@@ -44,8 +44,9 @@ pub(crate) enum Event {
 
 /// Streams to one cache, by the names that a script gives them.
 ///
-/// After each of these calls but `open`, what is due on any stream is sent before the next call can change it. So both
-/// ways answer each request by itself and send each commit by itself, and a script has one outcome.
+/// After each of these calls but `open`, what is due on any stream is sent before the next call can
+/// change it. So both ways answer each request by itself and send each commit by itself, and a
+/// script has one outcome.
 pub(crate) trait Wire {
     /// Sets limits and waits; before the first stream is opened.
     fn configure(&mut self, config: StreamConfig);

@@ -114,8 +114,8 @@ fn command_of(command: String, expected: Vec<String>) -> What {
     }
 }
 
-/// Whether an output is what the page shows: `..` or `...` on a line of its own stands for any lines, `...` within a line
-/// for anything.
+/// Whether an output is what the page shows: `..` or `...` on a line of its own stands for any
+/// lines, `...` within a line for anything.
 pub(super) fn shows(expected: &[String], output: &[String]) -> bool {
     match (expected.split_first(), output.split_first()) {
         (None, None) => true,

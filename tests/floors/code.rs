@@ -1,6 +1,7 @@
 //! The code of a file: its text without what imports nothing.
 
-/// The text with spaces for comments, for what is quoted, and for what is for tests alone. Lines stay where they are.
+/// The text with spaces for comments, for what is quoted, and for what is for tests alone. Lines
+/// stay where they are.
 pub(crate) fn code(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     blank_texts(&mut bytes);
@@ -76,7 +77,8 @@ fn blank_tests(bytes: &mut [u8]) {
     }
 }
 
-/// Where an item ends: after its semicolon or its braces; a field or a variant, which has no word of an item, at its comma.
+/// Where an item ends: after its semicolon or its braces; a field or a variant, which has no word
+/// of an item, at its comma.
 fn end_of_item(text: &[u8]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::code::{code, is_word};
 
-/// One name that a module takes from elsewhere: from another module of its crate, or from another crate of ours.
+/// One name that a module takes from elsewhere: from another module of its crate, or from another
+/// crate of ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     /// The module, such as `xds_core::cache::update`.
@@ -140,7 +141,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a module to its closing brace or the end of its file; the modules that are in other files.
+    /// Reads a module to its closing brace or the end of its file; the modules that are in other
+    /// files.
     fn module(&mut self, module: Words) -> Vec<Words> {
         let (mut read, mut elsewhere, mut depth) = (Module::default(), Vec::new(), 0);
         while self.at < self.tokens.len() {

@@ -1,5 +1,5 @@
-//! The floors of the house: which module may use which. Read from the `use` lines and the paths in the code, re-exports
-//! followed to where a name is defined.
+//! The floors of the house: which module may use which. Read from the `use` lines and the paths in
+//! the code, re-exports followed to where a name is defined.
 //!
 //! | rule | holds for |
 //! | --- | --- |
@@ -7,8 +7,9 @@
 //! | Large modules form no circle | every crate |
 //! | A source imports no sink | [`SOURCES`] and [`SINKS`] |
 //!
-//! A large module is one that `lib.rs` or `main.rs` declares. The root of a crate is above all of its modules: it declares
-//! and re-exports them. Code for tests alone (`#[cfg(test)]`) is not read: tests of a lower floor may drive it from above.
+//! A large module is one that `lib.rs` or `main.rs` declares. The root of a crate is above all of
+//! its modules: it declares and re-exports them. Code for tests alone (`#[cfg(test)]`) is not read:
+//! tests of a lower floor may drive it from above.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::{BTreeMap, BTreeSet};

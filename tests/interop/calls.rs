@@ -80,8 +80,8 @@ impl Calls {
         let implementation = self.implementation;
         let outcomes = self.finish().await;
         eprintln!("{implementation}: {outcomes}");
-        // grpc-go itself may lose a call when routes move to another cluster, whatever the server does: it chooses by
-        // the new routes before its balancer knows the cluster.
+        // grpc-go itself may lose a call when routes move to another cluster, whatever the server
+        // does: it chooses by the new routes before its balancer knows the cluster.
         let by_itself =
             |reason: &str| implementation == Implementation::Go && reason.contains(LOST_BY_GRPC_GO);
         let (by_itself, lost): (BTreeMap<_, _>, BTreeMap<_, _>) =

@@ -24,8 +24,8 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy against the server at `xds_port` and waits until it is ready, which it is once it has an
-    /// answer for every cluster and listener. `None` when Envoy is not installed.
+    /// Starts Envoy against the server at `xds_port` and waits until it is ready, which it is once
+    /// it has an answer for every cluster and listener. `None` when Envoy is not installed.
     pub(crate) async fn start(scratch: &Path, mode: Mode, xds_port: u16) -> Option<Self> {
         Self::start_as(scratch, mode, xds_port, &json!({})).await
     }
@@ -59,7 +59,8 @@ impl Envoy {
         Self::start_patient(scratch, text, file_name, DRAIN).await
     }
 
-    /// The same; what a listener that changes or goes has accepted may take `drain`, in seconds, until it is cut off.
+    /// The same; what a listener that changes or goes has accepted may take `drain`, in seconds,
+    /// until it is cut off.
     pub(crate) async fn start_patient(
         scratch: &Path,
         text: &str,
@@ -134,7 +135,8 @@ impl Envoy {
         names(&listeners["listener_statuses"])
     }
 
-    /// The names of the clusters that are in use, with the ports of their hosts; the static one is left out.
+    /// The names of the clusters that are in use, with the ports of their hosts; the static one is
+    /// left out.
     pub(crate) async fn clusters(&self) -> BTreeMap<String, Vec<u64>> {
         let clusters = self.json("/clusters?format=json").await;
         let statuses = clusters["cluster_statuses"].as_array().cloned().unwrap_or_default();

@@ -40,8 +40,8 @@ impl Folder {
         fs::remove_file(self.path.join(name)).expect("the file is there");
     }
 
-    /// Replaces all files by one rename, as Kubernetes does with a mounted ConfigMap: the files are links
-    /// into `..data`, which is a link to the directory of the newest generation.
+    /// Replaces all files by one rename, as Kubernetes does with a mounted ConfigMap: the files are
+    /// links into `..data`, which is a link to the directory of the newest generation.
     pub(crate) fn swap(&mut self, files: &[(&str, Vec<Value>)]) {
         let old = self.generation_name();
         self.generation += 1;
@@ -72,7 +72,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A leftover in the target directory harms nobody, and a panic here would hide the test's own.
+        // A leftover in the target directory harms nobody, and a panic here would hide the test's
+        // own.
         fs::remove_dir_all(&self.path).ok();
     }
 }

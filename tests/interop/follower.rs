@@ -1,4 +1,5 @@
-//! A program that consumes xDS by our client as gRPC does: from a listener to the port of an endpoint.
+//! A program that consumes xDS by our client as gRPC does: from a listener to the port of an
+//! endpoint.
 
 use std::time::Duration;
 

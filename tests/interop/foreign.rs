@@ -1,6 +1,8 @@
-//! Foreign xDS servers, for our client to be tested against: go-control-plane and java-control-plane.
+//! Foreign xDS servers, for our client to be tested against: go-control-plane and
+//! java-control-plane.
 //!
-//! Each is a small program in tests/interop/peers; what they read and print is told in go-server/main.go there.
+//! Each is a small program in tests/interop/peers; what they read and print is told in
+//! go-server/main.go there.
 
 mod tests;
 
@@ -31,15 +33,15 @@ pub(crate) struct ForeignServer {
 /// The implementations of xDS servers that can be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Foreign {
-    /// With a snapshot of everything: each type has the version that is set, also when nothing of it changed. In SotW a
-    /// NACK is answered at once with the same again.
+    /// With a snapshot of everything: each type has the version that is set, also when nothing of
+    /// it changed. In SotW a NACK is answered at once with the same again.
     GoControlPlane,
     /// The same in "ADS mode": a request by name is answered once it has all names that there are.
     GoControlPlaneAds,
     /// With a cache for each type, which counts its versions by itself and sends only what changed.
     GoControlPlaneLinear,
-    /// Knows listeners, routes, clusters, endpoints and secrets. On ADS, a SotW request by name is answered once all
-    /// these names are there. A NACK is answered as by go-control-plane.
+    /// Knows listeners, routes, clusters, endpoints and secrets. On ADS, a SotW request by name is
+    /// answered once all these names are there. A NACK is answered as by go-control-plane.
     JavaControlPlane,
 }
 
@@ -54,8 +56,9 @@ pub(crate) enum Event {
     StreamClosed {
         stream: String,
     },
-    /// Any request with a nonce and no error, so in delta also one that changes a subscription while it answers.
-    /// `version` is what a SotW client says, and in delta that of the response with this nonce.
+    /// Any request with a nonce and no error, so in delta also one that changes a subscription
+    /// while it answers. `version` is what a SotW client says, and in delta that of the response
+    /// with this nonce.
     Ack {
         stream: String,
         type_url: String,

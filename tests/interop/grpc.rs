@@ -65,7 +65,8 @@ async fn a_replaced_route_cluster_and_assignment_lose_no_call() {
     }
 }
 
-/// gRPC asks for clusters by name, and the server holds a removal for those that do so for the grace time of order.rs.
+/// gRPC asks for clusters by name, and the server holds a removal for those that do so for the
+/// grace time of order.rs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_goes_a_little_before_its_route_loses_no_call() {
     for implementation in Implementation::ALL {
@@ -119,7 +120,8 @@ async fn a_rejected_cluster_leaves_the_old_one_in_use_is_logged_once_and_is_not_
         let rejected = async || (!rejections(&world.server).is_empty()).then_some(());
         until(&format!("our server logs what {implementation} rejects"), SOON, rejected).await;
 
-        // Two commits of another type: what is wrongly sent again would come before the second arrives.
+        // Two commits of another type: what is wrongly sent again would come before the second
+        // arrives.
         world.assign(world.blue, world.blue);
         world.calls.until_answer("blue").await;
         world.assign(world.red, world.blue);
@@ -244,16 +246,17 @@ impl GrpcWorld {
         self.folder.write("endpoints.json", &[endpoints("one", one), endpoints("two", two)]);
     }
 
-    /// Writes a resource that was deleted again, as it was and then changed, together with `others`.
+    /// Writes a resource that was deleted again, as it was and then changed, together with
+    /// `others`.
     async fn comes_back(&mut self, file: &str, [same, changed]: [Value; 2], others: &[Value]) {
         let with_others = |first: Value| [&[first], others].concat();
         self.folder.write(file, &with_others(same));
         if self.implementation != Implementation::Js {
             return self.calls.until_answer("red").await;
         }
-        // grpc-js-xds 1.14.1 compares with the copy that it had before the deletion, and takes what is equal for no
-        // news; nor does it notice what only adds to the end of the copy's API listener. A new client shows that the
-        // resource is there again.
+        // grpc-js-xds 1.14.1 compares with the copy that it had before the deletion, and takes what
+        // is equal for no news; nor does it notice what only adds to the end of the copy's API
+        // listener. A new client shows that the resource is there again.
         let (scratch, port) = (Folder::new(), self.server.port);
         let bootstrap = Bootstrap::File(scratch.path());
         let fresh = GrpcPeer::client(self.implementation, bootstrap, "xds:///svc", port, &json!({}));

@@ -1,6 +1,7 @@
 //! Real gRPC clients, which resolve `xds:///` names, and the gRPC servers that they call.
 //!
-//! Each is a small program in tests/interop/peers, and all of them speak the same lines on stdin and stdout.
+//! Each is a small program in tests/interop/peers, and all of them speak the same lines on stdin
+//! and stdout.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -51,8 +52,8 @@ impl GrpcPeer {
         Some((peer, port))
     }
 
-    /// A client of `target` with our server at `xds_port` in its bootstrap, that says `metadata` of itself. `None` when
-    /// it is not installed.
+    /// A client of `target` with our server at `xds_port` in its bootstrap, that says `metadata` of
+    /// itself. `None` when it is not installed.
     pub(crate) fn client(
         implementation: Implementation,
         bootstrap: Bootstrap<'_>,

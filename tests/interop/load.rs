@@ -92,7 +92,8 @@ impl Client {
         let kept = self.idle.lock().expect("no holder panics").pop();
         if let Some(mut connection) = kept {
             match connection.get(&self.host, self.path).await {
-                // Idle connections may be closed at any time, so HTTP clients ask again on a new one.
+                // Idle connections may be closed at any time, so HTTP clients ask again on a new
+                // one.
                 Err(Failure::Closed) => {}
                 outcome => return self.keep(connection, outcome),
             }

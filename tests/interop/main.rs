@@ -1,7 +1,8 @@
-//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients. Foreign xDS servers are there for our
-//! client.
+//! The `xds` binary serves a folder to a real Envoy and to real gRPC clients. Foreign xDS servers
+//! are there for our client.
 //!
-//! `cargo xtask test` installs them below `target/peers` and runs this; without them each test says `SKIPPED`.
+//! `cargo xtask test` installs them below `target/peers` and runs this; without them each test says
+//! `SKIPPED`.
 
 #![forbid(unsafe_code)]
 
@@ -99,7 +100,8 @@ async fn deleted_resources_disappear() {
             world.folder.remove(name);
         }
 
-        // Routes and endpoints are not deleted by themselves in SotW: they go with the listener and the cluster.
+        // Routes and endpoints are not deleted by themselves in SotW: they go with the listener and
+        // the cluster.
         let gone = async || (!world.envoy.config_dump().await.contains("passing")).then_some(());
         until("listener, routes, cluster and endpoints are gone", SOON, gone).await;
         assert_eq!(world.envoy.listeners().await, ["web"], "{mode}");
@@ -125,7 +127,8 @@ async fn an_invalid_cluster_leaves_the_rest_working_is_logged_once_and_is_not_se
         })
         .await;
 
-        // Two commits of another type: what is wrongly sent again would come before the second arrives.
+        // Two commits of another type: what is wrongly sent again would come before the second
+        // arrives.
         world.folder.write("endpoints.json", &[endpoints("one", blue), endpoints("two", blue)]);
         world.until_answer("/v1/hello", "blue").await;
         world.folder.write("endpoints.json", &[endpoints("one", red), endpoints("two", blue)]);
@@ -174,7 +177,8 @@ async fn a_killed_and_restarted_server_loses_no_request_and_re_sends_nothing_unc
             (connected(&world.envoy.stats().await) == streams).then_some(())
         })
         .await;
-        // An edit that arrives shows that the new streams work, and that what came before it has been said.
+        // An edit that arrives shows that the new streams work, and that what came before it has
+        // been said.
         world
             .folder
             .write("endpoints.json", &[endpoints("one", world.red.port), endpoints("two", world.red.port)]);
@@ -224,7 +228,8 @@ async fn one_commit_that_gives_a_listener_other_routes_to_other_clusters_loses_n
     }
 }
 
-/// Replaces the cluster, its endpoints, and the routes that name it by one commit after the other, under load.
+/// Replaces the cluster, its endpoints, and the routes that name it by one commit after the other,
+/// under load.
 async fn swap_under_load(mode: Mode, routes_name: impl Fn(usize) -> String) {
     let generation = |number: usize, red, blue| {
         let (cluster_name, routes_name) = (format!("generation-{number}"), routes_name(number));
@@ -403,7 +408,8 @@ async fn the_quickstart_routes_traffic_with_the_bootstrap_beside_it() {
     }
 }
 
-/// The text of an example with other ports: those it has are fixed, and may be taken on this machine.
+/// The text of an example with other ports: those it has are fixed, and may be taken on this
+/// machine.
 fn elsewhere(text: &str, ports: &[(u16, u16)]) -> String {
     ports.iter().fold(text.to_owned(), |text, (from, to)| {
         let from = format!("port_value: {from}");

@@ -106,7 +106,8 @@ pub(crate) fn demanding(mode: Mode, name: &str, routes: &str) -> Value {
 pub(crate) fn routes_on_demand(mode: Mode, name: &str) -> Value {
     let mut routes = routes(name, &[]);
     routes["virtual_hosts"] = json!([]);
-    // Envoy 1.40 does not take an empty answer to its empty first request for one, and so it waits this long.
+    // Envoy 1.40 does not take an empty answer to its empty first request for one, and so it waits
+    // this long.
     let mut source = mode.config_source();
     source["initial_fetch_timeout"] = "1s".into();
     routes["vhds"] = json!({"config_source": source});

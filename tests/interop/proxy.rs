@@ -18,7 +18,8 @@ use crate::upstream::Upstream;
 use crate::wait::{SOON, until};
 use crate::world::every_turn;
 
-/// T43, V26: the origin dies for a minute under load; then the proxy, too, and starts from its file.
+/// T43, V26: the origin dies for a minute under load; then the proxy, too, and starts from its
+/// file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
     if peers::find(peers::ENVOY).is_none() {
@@ -34,7 +35,8 @@ async fn envoys_behind_a_proxy_get_their_variants_and_outlive_the_origin() {
         let scratch = Folder::new();
         let file = scratch.path().join("cache");
         let file = file.to_str().expect("a text");
-        // Real nodes have names of their own, so members of wildcards are told apart by what counts only.
+        // Real nodes have names of their own, so members of wildcards are told apart by what counts
+        // only.
         let mut options = vec!["--wildcard-keys", "env", "--cache-file", file];
         options.extend(Some(protocol).filter(|protocol| *protocol == "--sotw"));
         let proxy = Server::proxy(origin.port, &options).await;

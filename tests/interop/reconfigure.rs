@@ -112,9 +112,11 @@ enum Change {
     Runtime,
     /// A filter of `web` gets another configuration.
     Extension,
-    /// A new virtual host comes, the newest one moves to another cluster, and the one before it goes.
+    /// A new virtual host comes, the newest one moves to another cluster, and the one before it
+    /// goes.
     ///
-    /// Their clusters stay: what a virtual host has named to its end may be held, as Envoy goes on asking for that host.
+    /// Their clusters stay: what a virtual host has named to its end may be held, as Envoy goes on
+    /// asking for that host.
     Host,
 }
 

@@ -1,4 +1,5 @@
-//! Variants: real clients on one server get what their node's metadata selects, and hear of nothing else.
+//! Variants: real clients on one server get what their node's metadata selects, and hear of nothing
+//! else.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -61,7 +62,8 @@ async fn t46_four_envoys_get_the_four_variants_of_the_example() {
         }
     }
 
-    /// The upstreams in the order of their ports in the example, each with parameters that lead there.
+    /// The upstreams in the order of their ports in the example, each with parameters that lead
+    /// there.
     const EXAMPLE: [(&str, &str, &str); 4] = [
         ("prod-v1", "prod", "v1"),
         ("prod-rest", "prod", "v2"),
@@ -97,8 +99,8 @@ async fn t4_a_value_outside_coverage_gets_no_variant_until_there_is_one() {
     prod.until_answer("red").await;
     assert_eq!(http::get(qa.port, "/").await.map(|answer| answer.status), Ok(404));
     assert_eq!(qa.rds_responses().await, 0);
-    // To be told counts as a response, which ends the wait of `initial_fetch_timeout`, but brings no routes: Envoy
-    // 1.40 then keeps the listener warming for as long as there are none.
+    // To be told counts as a response, which ends the wait of `initial_fetch_timeout`, but brings
+    // no routes: Envoy 1.40 then keeps the listener warming for as long as there are none.
     until("Envoy is told that there are no routes for it", SOON, async || {
         (rds_responses(&told).await == 1).then_some(())
     })
@@ -150,7 +152,8 @@ async fn t48_t16_a_split_variant_moves_the_envoys_concerned_and_no_other() {
     );
     prod_v1.until_answer("blue").await;
 
-    // News for all show that everything before has been said, and that they alone were said to the others.
+    // News for all show that everything before has been said, and that they alone were said to the
+    // others.
     generation(
         &mut fleet.folder,
         &[
@@ -207,7 +210,8 @@ async fn v29_t48_a_key_migration_that_leaves_an_envoys_payload_sends_it_nothing(
         old.until_answer("blue").await;
         assert_eq!(old.rds_responses().await, 2, "{}: the migration was no news to it", old.name);
     }
-    // All have one payload now, so the key can go again, and nobody hears of it; the change after it shows that.
+    // All have one payload now, so the key can go again, and nobody hears of it; the change after
+    // it shows that.
     generation(&mut fleet.folder, &[("env=prod", "blue"), ("env!=prod", "blue")]);
     generation(&mut fleet.folder, &[("env=prod", "red"), ("env!=prod", "blue")]);
     for (member, responses) in fleet.members.iter().zip([3, 3, 3, 2]) {

@@ -24,8 +24,9 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// How long anything may take that takes about a second on a quiet machine; below the 15 s after which Envoy
-/// and gRPC go on without an answer, so that a missing answer cannot pass for a slow one.
+/// How long anything may take that takes about a second on a quiet machine; below the 15 s after
+/// which Envoy and gRPC go on without an answer, so that a missing answer cannot pass for a slow
+/// one.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
 
 const BETWEEN_PROBES: Duration = Duration::from_millis(20);

@@ -27,7 +27,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// The listener `web` sends `/v1` to the cluster `one` (the upstream red), the rest to `two` (blue).
+    /// The listener `web` sends `/v1` to the cluster `one` (the upstream red), the rest to `two`
+    /// (blue).
     pub(crate) async fn start(mode: Mode) -> Option<Self> {
         Self::start_from(mode, |folder, red, blue| {
             folder.write("listener.json", &[listener(mode, "web", "routes")]);
@@ -38,7 +39,8 @@ impl World {
         .await
     }
 
-    /// The same with what `fill` writes into the folder, given the ports of red and blue; a listener is `web`.
+    /// The same with what `fill` writes into the folder, given the ports of red and blue; a
+    /// listener is `web`.
     pub(crate) async fn start_from(mode: Mode, fill: impl FnOnce(&mut Folder, u16, u16)) -> Option<Self> {
         peers::find(peers::ENVOY)?;
         let turn = TURNS.acquire().await.expect("never closed");

@@ -1,4 +1,5 @@
-//! The cache file on a bad disk: a set that lacks a member is none, as clients delete what a full state lacks.
+//! The cache file on a bad disk: a set that lacks a member is none, as clients delete what a full
+//! state lacks.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -48,7 +49,8 @@ impl Drop for Folder {
 
 const WILDCARD: [&str; 3] = ["--sotw", "CDS", "*"];
 
-/// Regression: after one flipped bit 22 of 23 clusters were all there are, and an Envoy deleted the other one.
+/// Regression: after one flipped bit 22 of 23 clusters were all there are, and an Envoy deleted the
+/// other one.
 #[test]
 fn s25_a_wildcard_whose_file_is_damaged_waits_for_the_upstream_and_names_do_not() {
     let folder = Folder::of_clusters("flipped", 23, "");
@@ -95,7 +97,8 @@ fn limited() -> Command {
     bash
 }
 
-/// Regression: the part of a wildcard that fitted was all there is, to the first client also while the upstream was up.
+/// Regression: the part of a wildcard that fitted was all there is, to the first client also while
+/// the upstream was up.
 #[cfg(unix)]
 #[test]
 fn s25_a_file_on_a_full_disk_restores_no_wildcard_and_the_proxy_goes_on() {

@@ -1,4 +1,5 @@
-//! V29 behind proxies, over sockets: keys that migrate while the payload stays are no change for clients by name.
+//! V29 behind proxies, over sockets: keys that migrate while the payload stays are no change for
+//! clients by name.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The proxy in front of an upstream that cannot be asked for runtimes beside other types, over sockets.
+//! The proxy in front of an upstream that cannot be asked for runtimes beside other types, over
+//! sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -42,7 +43,8 @@ enum Refusal {
     Never,
 }
 
-/// An upstream that refuses what it is told to, and has all else answered by a server of the origin's cache.
+/// An upstream that refuses what it is told to, and has all else answered by a server of the
+/// origin's cache.
 struct Upstream {
     address: SocketAddr,
     runtime: Runtime,
@@ -197,8 +199,8 @@ struct Payload {
     content: String,
 }
 
-/// Changes all three types: a cluster and a secret for everybody, and a runtime with a variant for each
-/// environment.
+/// Changes all three types: a cluster and a secret for everybody, and a runtime with a variant for
+/// each environment.
 fn commit(origin: &Cache, content: &str) {
     let mut transaction = Transaction::new();
     let mut put = |type_url: &str, content: String, constraints| {
@@ -216,8 +218,8 @@ fn commit(origin: &Cache, content: &str) {
     origin.commit(transaction).unwrap();
 }
 
-/// What came for each type, in order: the contents of a response, `-` and what it removes, `!` and what it
-/// refuses. The end of the stream counts as a response of each type.
+/// What came for each type, in order: the contents of a response, `-` and what it removes, `!` and
+/// what it refuses. The end of the stream counts as a response of each type.
 type Heard = Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>;
 
 /// A delta stream that asks for the names of some types and acknowledges every response.
@@ -246,8 +248,8 @@ impl Subscriber {
         self.heard.lock().unwrap()[type_url].clone()
     }
 
-    /// Whether it has these contents of all its types, each once and in order. Anything else that came is a
-    /// failure.
+    /// Whether it has these contents of all its types, each once and in order. Anything else that
+    /// came is a failure.
     fn has(&self, contents: &[&str]) -> bool {
         self.types.iter().all(|type_url| {
             let heard = self.heard(type_url);
@@ -327,7 +329,8 @@ struct Proxy {
 impl Proxy {
     fn start(upstream: &Upstream, mode: Mode) -> Self {
         let address = upstream.address.to_string();
-        // A wait that ends with UNAVAILABLE is another rule's, and a busy machine may find the type slowly.
+        // A wait that ends with UNAVAILABLE is another rule's, and a busy machine may find the type
+        // slowly.
         let arguments = ["proxy", "--upstream", &address, "--miss-deadline", "60s"];
         let (more, main_streams): (&[&str], _) = match mode {
             Mode::Delta => (&[], 1),
@@ -371,8 +374,8 @@ impl Proxy {
         self.states(type_url) == vec![state; self.main_streams]
     }
 
-    /// Whether a type is had wherever it is asked for. D21: it stays stale where nothing changed since the
-    /// stream before, as then there is nothing to send.
+    /// Whether a type is had wherever it is asked for. D21: it stays stale where nothing changed
+    /// since the stream before, as then there is nothing to send.
     fn is_healthy(&self, type_url: &str) -> bool {
         let states = self.states(type_url);
         states.len() == self.main_streams
@@ -559,11 +562,12 @@ fn g4_clients_of_a_type_that_is_refused_on_every_stream_are_told_the_original_st
     }
 }
 
-/// The refused one is the last in order. The proxy asks for the first half of its suspects first; an upstream
-/// that serves the refused type alone would answer then, and the next type be taken for the one that ends the
-/// stream.
+/// The refused one is the last in order. The proxy asks for the first half of its suspects first;
+/// an upstream that serves the refused type alone would answer then, and the next type be taken for
+/// the one that ends the stream.
 const TYPES: [&str; 3] = [CLUSTER, SECRET, RUNTIME];
 const REFUSED: &str = "no such type beside others";
 
-/// The stream of its own brings nothing in delta when nothing changed, so that a look after 30 s decides.
+/// The stream of its own brings nothing in delta when nothing changed, so that a look after 30 s
+/// decides.
 const UPGRADE: Duration = Duration::from_secs(150);

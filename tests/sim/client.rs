@@ -28,8 +28,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// S33: the clusters that its routes name stay with a client that follows all of them, gone or not. So do endpoints, as
-    /// of a cluster that it brought from elsewhere nobody can tell whose it needs.
+    /// S33: the clusters that its routes name stay with a client that follows all of them, gone or
+    /// not. So do endpoints, as of a cluster that it brought from elsewhere nobody can tell whose
+    /// it needs.
     pub(crate) fn is_used(&self, kind: Kind, name: &str) -> bool {
         let routes = self.types.get(&Kind::Route).into_iter().flat_map(|known| known.held.values());
         let mut named = routes.flat_map(|held| &held.content.clusters);
@@ -66,8 +67,9 @@ impl Client {
         self.types.keys().copied().filter(|kind| slot.is_none_or(|slot| slot == *kind)).collect()
     }
 
-    /// Whether asking for this brings back a wildcard: what is under way for the one that was given up could not be told
-    /// from what comes for the new one, so the client first takes all there is.
+    /// Whether asking for this brings back a wildcard: what is under way for the one that was given
+    /// up could not be told from what comes for the new one, so the client first takes all there
+    /// is.
     pub(crate) fn has_to_catch_up(&self, kind: Kind, asked: &BTreeSet<Asked>) -> bool {
         let is_new = |one: &&Asked| self.types.get(&kind).is_none_or(|known| !known.asked.contains(*one));
         asked.iter().filter(is_new).any(|(name, _)| name.is_none())
@@ -84,7 +86,8 @@ impl Client {
         let known =
             self.types.entry(kind).or_insert_with(|| Known::new(kind, profile.protocol, &profile.node));
         let asked = known.distinct(asked);
-        // S19, D16: asking for nothing would ask for everything, in SotW as long as nothing else was asked for.
+        // S19, D16: asking for nothing would ask for everything, in SotW as long as nothing else
+        // was asked for.
         let is_legacy = known.protocol == Protocol::Sotw && sotw_list(known, profile.is_legacy).is_empty();
         if asked.is_empty() && (!known.has_asked || is_legacy) {
             return;
@@ -189,8 +192,8 @@ fn sotw(known: &Known) -> SotwRequest {
     }
 }
 
-/// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was sent; a client for which
-/// that holds asks for nothing else later, which [`Client::ask`] sees to.
+/// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was
+/// sent; a client for which that holds asks for nothing else later, which [`Client::ask`] sees to.
 fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Asked {
     if is_legacy
         && known.is_legacy_stream

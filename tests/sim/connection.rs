@@ -19,7 +19,8 @@ use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::script::{Profile, Protocol};
 use crate::wire::Received;
 
-/// A stream between a client and a replica. In both directions messages arrive in order, or not at all.
+/// A stream between a client and a replica. In both directions messages arrive in order, or not at
+/// all.
 pub(crate) struct Connection {
     pub(crate) replica: usize,
     /// It is a proxy.
@@ -76,7 +77,8 @@ pub(crate) struct Envelope {
     pub(crate) answers: bool,
 }
 
-/// One type of a stream as an observer at the server sees it, who takes each response when it is sent.
+/// One type of a stream as an observer at the server sees it, who takes each response when it is
+/// sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) ideal: Known,
@@ -91,7 +93,8 @@ pub(crate) struct Seen {
     pub(crate) is_answered: bool,
     /// The names in responses that were not answered yet, by nonce.
     unanswered: BTreeMap<Nonce, BTreeSet<String>>,
-    /// Those of rejected ones, and what of them may be told again once, as another of them was put right (D8).
+    /// Those of rejected ones, and what of them may be told again once, as another of them was put
+    /// right (D8).
     rejected: Vec<BTreeSet<String>>,
     pub(crate) uncertain: BTreeSet<String>,
     /// The snapshot that the last response was made from.
@@ -166,7 +169,8 @@ impl Connection {
         result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
     }
 
-    /// The state of the replica that the stream may see, which is an older one while others try something, and all up to it.
+    /// The state of the replica that the stream may see, which is an older one while others try
+    /// something, and all up to it.
     pub(crate) fn seen_of<'h>(&self, history: &'h [Arc<Snapshot>]) -> (Arc<Snapshot>, &'h [Arc<Snapshot>]) {
         let seen = self.watch.read(std::ptr::from_ref);
         let at = history.iter().rposition(|state| std::ptr::eq(Arc::as_ptr(state), seen));
@@ -306,7 +310,8 @@ impl Machine {
 }
 
 impl Seen {
-    /// What the client brought counts as sent when it said so: on this stream the server can only know it from then on.
+    /// What the client brought counts as sent when it said so: on this stream the server can only
+    /// know it from then on.
     fn new(
         kind: Kind,
         protocol: Protocol,

@@ -1,4 +1,5 @@
-//! What is served: types, payloads that say something about each other, and the commits that change them.
+//! What is served: types, payloads that say something about each other, and the commits that change
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -116,7 +117,8 @@ impl fmt::Display for Content {
     }
 }
 
-/// What all payloads have: the name where Envoy's messages have it, the rest where they have nothing.
+/// What all payloads have: the name where Envoy's messages have it, the rest where they have
+/// nothing.
 #[derive(Clone, PartialEq, Message)]
 struct Common {
     #[prost(string, tag = "1")]
@@ -328,8 +330,8 @@ pub(crate) fn parameters(number: usize) -> Parameters {
 /// Names of each type.
 pub(crate) const NAMES: usize = 4;
 
-/// The variants that a name can have: none, one for all, and partitions of several kinds, with and without gaps. From one
-/// to another is a re-partitioning.
+/// The variants that a name can have: none, one for all, and partitions of several kinds, with and
+/// without gaps. From one to another is a re-partitioning.
 pub(crate) const SCHEMES: [&[&str]; 9] = [
     &[],
     &["true"],

@@ -1,4 +1,5 @@
-//! The file of a caching proxy: as it is written by the library, on a disk that may be full or damage it.
+//! The file of a caching proxy: as it is written by the library, on a disk that may be full or
+//! damage it.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,8 @@ impl Disk {
         Self { file, exists: BTreeMap::new() }
     }
 
-    /// What the next life finds, after damage of that salt. A set is whole or not there at all: clients delete what a full
-    /// state lacks (S25).
+    /// What the next life finds, after damage of that salt. A set is whole or not there at all:
+    /// clients delete what a full state lacks (S25).
     pub(crate) fn reopened(&self, damage: Option<u64>) -> Result<(Self, Restored), Violation> {
         let mut image = self.file.image().unwrap();
         if let Some(salt) = damage {

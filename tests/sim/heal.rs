@@ -1,4 +1,5 @@
-//! What comes after the last step: faults stop, everything arrives, time passes, and all must be well.
+//! What comes after the last step: faults stop, everything arrives, time passes, and all must be
+//! well.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     connect_all(world);
     replace_liars(world)?;
     settle(world)?;
-    // Who rejected something holds other content, and what it uses by that is not taken from it (S33).
-    // What one client of a proxy rejected that tried it, the others are not sent.
+    // Who rejected something holds other content, and what it uses by that is not taken from it
+    // (S33). What one client of a proxy rejected that tried it, the others are not sent.
     let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty());
     if !has_refused && world.clients.iter().all(|client| client.rejected.is_empty()) {
         compare(world)?;
@@ -90,7 +91,8 @@ fn settle(world: &mut World) -> Result<(), Violation> {
     for _ in 0..ROUNDS {
         give_up_missing_routes(world);
         let before = world.exchange_all()?;
-        // Longer than all graces. Those who try something answer in between: one response after the other waits for them.
+        // Longer than all graces. Those who try something answer in between: one response after the
+        // other waits for them.
         let steps = if world.relays.iter().any(|relay| relay.profile.canaries > 0) { 8 } else { 1 };
         for _ in 1..steps {
             world.pass(SETTLING / steps)?;
@@ -117,7 +119,8 @@ fn rest(world: &mut World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// As long as a client asks for routes that are gone it uses those it has, and their clusters stay (S33).
+/// As long as a client asks for routes that are gone it uses those it has, and their clusters stay
+/// (S33).
 fn give_up_missing_routes(world: &mut World) {
     for at in 0..world.clients.len() {
         let replica = world.clients[at].connection(Kind::Route).map(|connection| connection.replica);
@@ -157,7 +160,8 @@ fn mend() -> Vec<Change> {
 
 /// Some of it goes, some gets variants, some stays.
 ///
-/// Routes name what is there for everybody alone: other clusters would stay with whom they are gone for (S33).
+/// Routes name what is there for everybody alone: other clusters would stay with whom they are gone
+/// for (S33).
 fn vary(random: &mut Random) -> Vec<Change> {
     let mut everywhere = 0;
     changes(|kind, name| {
@@ -182,7 +186,8 @@ fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
     all.map(|(kind, name)| change(kind, name)).collect()
 }
 
-/// All clients come to another replica, or to their own after it was started anew. It has the same content.
+/// All clients come to another replica, or to their own after it was started anew. It has the same
+/// content.
 fn move_all(world: &mut World) -> Result<(), Violation> {
     world.trace.note(world.now, || "all clients move".to_owned());
     let before: Vec<_> = world.clients.iter().map(at_rest).collect();

@@ -1,4 +1,5 @@
-//! What a client knows of one type, by the rules for clients (S25, S26, D11 to D14, T30b, T33, T34, T37).
+//! What a client knows of one type, by the rules for clients (S25, S26, D11 to D14, T30b, T33, T34,
+//! T37).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +14,8 @@ use crate::wire::{Item, Received};
 /// A name, or `None` for the wildcard, and the parameters of a locator.
 pub(crate) type Asked = (Option<String>, Option<Parameters>);
 
-/// What a client holds is known by name and constraints; none of them also for what was told under the plain name.
+/// What a client holds is known by name and constraints; none of them also for what was told under
+/// the plain name.
 pub(crate) type Key = (String, Constraints);
 
 #[derive(Debug, Clone)]
@@ -45,7 +47,8 @@ pub(crate) struct Held {
     pub(crate) version: String,
     /// The snapshot it was made from.
     pub(crate) sent_at: usize,
-    /// It was told under the plain name, so that the client does not know for which other parameters it would be.
+    /// It was told under the plain name, so that the client does not know for which other
+    /// parameters it would be.
     pub(crate) is_plain: bool,
     /// It was sent on a stream before this one.
     is_old: bool,
@@ -57,12 +60,13 @@ pub(crate) enum Rejects {
     Nothing,
     /// A46: it uses the rest.
     Bad,
-    /// A full state with a bad payload is not used at all, as Envoy does. Elsewhere it uses the rest: nobody sends that
-    /// again.
+    /// A full state with a bad payload is not used at all, as Envoy does. Elsewhere it uses the
+    /// rest: nobody sends that again.
     Whole,
 }
 
-/// Whether it is asked for by this. C16: the wildcard is not for what only proxies have servers for.
+/// Whether it is asked for by this. C16: the wildcard is not for what only proxies have servers
+/// for.
 pub(crate) fn stands_for(asked: &Option<String>, name: &str) -> bool {
     asked.as_deref().map_or_else(|| !is_of_liar(name), |asked| asked == name)
 }
@@ -102,7 +106,8 @@ impl Known {
         self.protocol == Protocol::Delta || self.kind.is_full_state()
     }
 
-    /// T2: without parameters a locator is the plain name, where that has none either, so a client has only one of them.
+    /// T2: without parameters a locator is the plain name, where that has none either, so a client
+    /// has only one of them.
     pub(crate) fn distinct(&self, mut asked: BTreeSet<Asked>) -> BTreeSet<Asked> {
         if self.node.is_empty() {
             let plain: BTreeSet<_> = asked.iter().filter(|(_, params)| params.is_none()).cloned().collect();
@@ -212,8 +217,8 @@ impl Known {
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
         self.held.remove(&(name.to_owned(), constraints.clone()));
-        // What was brought from another stream and is no longer for who holds it is told by these parameters alone, as
-        // the server cannot know its constraints (T35).
+        // What was brought from another stream and is no longer for who holds it is told by these
+        // parameters alone, as the server cannot know its constraints (T35).
         let mut held = std::mem::take(&mut self.held);
         held.retain(|key, held| {
             let is_old = held.is_old && key.0 == name;

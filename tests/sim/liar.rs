@@ -24,7 +24,8 @@ pub(crate) fn name_at_liar(kind: Kind, name: &str) -> String {
     format!("xdstp://{AUTHORITY}/{message_name}/{name}")
 }
 
-/// One frame: mostly a response with something wrong in it, now and then nothing at all that can be read.
+/// One frame: mostly a response with something wrong in it, now and then nothing at all that can be
+/// read.
 pub(crate) fn lie(random: &mut Random, protocol: Protocol) -> Bytes {
     let frame = response(random, protocol, Audience::Client);
     damaged(random, frame)
@@ -49,8 +50,8 @@ pub(crate) fn lie_to_proxy(random: &mut Random, protocol: Protocol) -> Bytes {
     damaged(random, frame)
 }
 
-/// The same to a proxy whose clients take apart what they are sent: each resource says whom it is for, so that it is shared
-/// (T43c), has no other name, and a payload that can be read.
+/// The same to a proxy whose clients take apart what they are sent: each resource says whom it is
+/// for, so that it is shared (T43c), has no other name, and a payload that can be read.
 pub(crate) fn shared_lie(random: &mut Random, protocol: Protocol) -> Bytes {
     let mut frame = response(random, protocol, Audience::Leaves);
     match random.below(12) {

@@ -1,4 +1,5 @@
-//! A stream between our client and a server: frames as they go over the wire, and what the client has said on it.
+//! A stream between our client and a server: frames as they go over the wire, and what the client
+//! has said on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;

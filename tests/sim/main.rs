@@ -1,6 +1,7 @@
-//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our own among them, caching
-//! proxies, commits, delays, lost streams, crashes, servers that lie, and the time that passes. After each step all
-//! invariants hold, and when faults stop everything heals.
+//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our
+//! own among them, caching proxies, commits, delays, lost streams, crashes, servers that lie, and
+//! the time that passes. After each step all invariants hold, and when faults stop everything
+//! heals.
 //!
 //! | file | holds |
 //! | --- | --- |

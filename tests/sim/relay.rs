@@ -25,7 +25,8 @@ pub(crate) struct Relay {
     pub(crate) proxy: Proxy,
     pub(crate) upstreams: BTreeMap<Route, Upstream>,
     pub(crate) access: Access,
-    /// What it asks for, and what the origin had when it began to: the state of that number. A cut does not end it.
+    /// What it asks for, and what the origin had when it began to: the state of that number. A cut
+    /// does not end it.
     pub(crate) asked_since: BTreeMap<Locator, usize>,
     /// Of what it asks for: what it was not answered in time, which counts as absent (C5).
     pub(crate) silent: BTreeSet<Locator>,
@@ -33,7 +34,8 @@ pub(crate) struct Relay {
     driven: Duration,
     /// All that its clients ever wanted in this life of it.
     pub(crate) ever_wanted: BTreeSet<Locator>,
-    /// What it found on its disk: it stays until somebody asks for it and the upstream says something else.
+    /// What it found on its disk: it stays until somebody asks for it and the upstream says
+    /// something else.
     pub(crate) restored: BTreeSet<VariantId>,
     /// Its file, if it has one.
     pub(crate) disk: Option<Disk>,
@@ -59,7 +61,8 @@ pub(crate) struct Upstream {
 
 impl Relay {
     pub(crate) fn new(profile: RelayProfile) -> Self {
-        // C16: the proxies of a chain are configured alike, whichever server of theirs the authority has.
+        // C16: the proxies of a chain are configured alike, whichever server of theirs the
+        // authority has.
         let authorities = [AUTHORITY.to_owned()].into();
         let config = ProxyConfig {
             sharing: profile.sharing,
@@ -86,7 +89,8 @@ impl Relay {
         }
     }
 
-    /// The next life of a proxy, which finds what the last one wrote to its disk, or what damage left of it.
+    /// The next life of a proxy, which finds what the last one wrote to its disk, or what damage
+    /// left of it.
     pub(crate) fn restored(before: &Self, now: Duration, damage: Option<u64>) -> Result<Self, Violation> {
         let mut relay = Self::new(before.profile.clone());
         let Some(disk) = &before.disk else { return Ok(relay) };
@@ -274,7 +278,8 @@ impl Relay {
         self.tell(now, route, &outcome);
     }
 
-    /// The next request goes on its way, if there is one; `origin_at` is the newest state of the origin.
+    /// The next request goes on its way, if there is one; `origin_at` is the newest state of the
+    /// origin.
     pub(crate) fn say(
         &mut self,
         now: Duration,

@@ -1,5 +1,5 @@
-//! What happens to caching proxies in a world. Their caches come after the origins among the replicas, so clients come to
-//! them as to any other server.
+//! What happens to caching proxies in a world. Their caches come after the origins among the
+//! replicas, so clients come to them as to any other server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -220,7 +220,8 @@ impl World {
         chain
     }
 
-    /// What clients of a replica should get: what the origin has behind the proxies, or the replica itself.
+    /// What clients of a replica should get: what the origin has behind the proxies, or the replica
+    /// itself.
     pub(crate) fn truth_of(&self, replica: usize) -> Arc<Snapshot> {
         let origin = self.chain_of(replica).last().map_or(replica, |relay| relay.profile.home);
         self.replicas[origin].cache.snapshot()
@@ -233,7 +234,8 @@ impl World {
         chain.iter().all(is_told) && !self.may_use_old_routes(&chain, kind)
     }
 
-    /// S33: clusters and endpoints stay with a proxy that asks for routes which are gone, and may use those it has.
+    /// S33: clusters and endpoints stay with a proxy that asks for routes which are gone, and may
+    /// use those it has.
     fn may_use_old_routes(&self, chain: &[&Relay], kind: Kind) -> bool {
         let Some(origin) = chain.last().map(|relay| relay.profile.home) else { return false };
         let truth = self.replicas[origin].cache.snapshot();
@@ -244,8 +246,9 @@ impl World {
         matches!(kind, Kind::Cluster | Kind::Endpoints) && asked.any(is_gone)
     }
 
-    /// Known: whoever shares a variant hears of its end by the locator that it was asked for with. Where that gets nothing in its
-    /// place and the hop cannot say so (S26), the others keep what they share, though there may be something new for them.
+    /// Known: whoever shares a variant hears of its end by the locator that it was asked for with.
+    /// Where that gets nothing in its place and the hop cannot say so (S26), the others keep what
+    /// they share, though there may be something new for them.
     pub(crate) fn is_unheard(&self, replica: usize, kind: Kind, name: &str, params: &Parameters) -> bool {
         let truth = self.truth_of(replica);
         self.chain_of(replica).into_iter().any(|relay| {
@@ -298,7 +301,8 @@ impl World {
         relays.flat_map(Relay::links_home).chain(of_agents.filter_map(|(link, _)| link.as_ref()))
     }
 
-    /// Time passes until proxies have given up what nobody asks for any more: each waits for the one behind it.
+    /// Time passes until proxies have given up what nobody asks for any more: each waits for the
+    /// one behind it.
     pub(crate) fn pass_linger(&mut self) -> Result<(), Violation> {
         for _ in 0..self.relays.len() {
             (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))?;

@@ -197,7 +197,8 @@ pub(crate) enum Action {
     Exchange {
         client: usize,
     },
-    /// Nothing that a client says arrives any more, and it reads nothing; its streams stand until faults stop.
+    /// Nothing that a client says arrives any more, and it reads nothing; its streams stand until
+    /// faults stop.
     Silence {
         client: usize,
     },

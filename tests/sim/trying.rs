@@ -1,4 +1,5 @@
-//! A response that a few clients of a proxy try before the others see it, as a driver waits for them (`--ack canary`).
+//! A response that a few clients of a proxy try before the others see it, as a driver waits for
+//! them (`--ack canary`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;

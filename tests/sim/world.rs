@@ -350,7 +350,8 @@ pub(crate) struct GroupKey {
     id: usize,
 }
 
-/// Whose stream it is, as a server decides it (S33b): aggregated streams, and those of nodes without an id (G6), stay alone.
+/// Whose stream it is, as a server decides it (S33b): aggregated streams, and those of nodes
+/// without an id (G6), stay alone.
 fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
     let (connection, id) = match profile.identity {
         Identity::Own => (at, at),
@@ -372,5 +373,6 @@ impl Replica {
     }
 }
 
-/// Rounds after which clients and servers that still talk, without a commit or time, would never stop.
+/// Rounds after which clients and servers that still talk, without a commit or time, would never
+/// stop.
 pub(crate) const EXCHANGES: usize = 100;

@@ -1,8 +1,9 @@
-//! Claim: however many resources one stream watches, one update reaches its watcher in the same time; and a subscription
-//! costs less than 1 KiB of memory before its resource comes.
+//! Claim: however many resources one stream watches, one update reaches its watcher in the same
+//! time; and a subscription costs less than 1 KiB of memory before its resource comes.
 //!
-//! Size: 1,000, 10,000 and 100,000 names, each with a watcher, on one delta stream to our own server over memory; 2,000
-//! changes one after the other, from the commit to the watcher. Peer: the same with the least names.
+//! Size: 1,000, 10,000 and 100,000 names, each with a watcher, on one delta stream to our own
+//! server over memory; 2,000 changes one after the other, from the commit to the watcher. Peer: the
+//! same with the least names.
 //!
 //!     cargo bench -p xds-client --bench fan_out
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
@@ -59,7 +60,8 @@ async fn measure(count: usize) -> Duration {
     tokio::spawn(async move {
         server.serve_with_incoming(ReceiverStream::new(connections), std::future::pending()).await.unwrap();
     });
-    // Nobody is there until everything is watched, so that what is counted is the subscriptions alone.
+    // Nobody is there until everything is watched, so that what is counted is the subscriptions
+    // alone.
     let (open, opened) = tokio::sync::watch::channel(false);
     let connector: Connector = Arc::new(move |_| {
         let (sender, mut opened) = (sender.clone(), opened.clone());

@@ -1,7 +1,8 @@
 //! Where the servers are and who this client is: the bootstrap file of gRPC (C17).
 //!
-//! One JSON document serves gRPC and this client. What it says is plain data with public fields, to be changed or built
-//! in place; nothing here connects to anything or opens the files that are named.
+//! One JSON document serves gRPC and this client. What it says is plain data with public fields, to
+//! be changed or built in place; nothing here connects to anything or opens the files that are
+//! named.
 //!
 //! ```
 //! use xds_client::bootstrap::{Bootstrap, ChannelCredentials};
@@ -24,13 +25,15 @@
 //!
 //! What is read, beyond what the proposals of gRPC say in one voice:
 //!
-//! - A key that nothing here knows is ignored, as are `server_features`, `call_creds` and plugins of
-//!   `certificate_providers` that nothing here knows. A known key of the wrong type is an error with its path.
+//! - A key that nothing here knows is ignored, as are `server_features`, `call_creds` and plugins
+//!   of `certificate_providers` that nothing here knows. A known key of the wrong type is an error
+//!   with its path.
 //! - `null`, the empty string and an absent key are the same.
-//! - There are no guards. What gRPC hides behind an environment variable (federation, fallback, data error handling,
-//!   call credentials, dynamic parameters) is on when the document says so.
-//! - `dynamic_parameters` (draft of gRFC A67) maps strings to strings; a value of another type is an error, on which the
-//!   draft is silent (P3.7). So is a key with control characters, or an authority (W2).
+//! - There are no guards. What gRPC hides behind an environment variable (federation, fallback,
+//!   data error handling, call credentials, dynamic parameters) is on when the document says so.
+//! - `dynamic_parameters` (draft of gRFC A67) maps strings to strings; a value of another type is
+//!   an error, on which the draft is silent (P3.7). So is a key with control characters, or an
+//!   authority (W2).
 //! - `google_default` is not supported, so it is passed over. `allowed_grpc_services` is ignored.
 //!
 //! | module | holds |
@@ -74,14 +77,17 @@ mod template;
 /// What a client is told before it talks to any server. Read once: a change needs a restart (P3.5).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bootstrap {
-    /// Who serves old-style names, and the authorities that have no servers of their own; the most preferred first
-    /// (C15). Not empty when it was read.
+    /// Who serves old-style names, and the authorities that have no servers of their own; the most
+    /// preferred first (C15). Not empty when it was read.
     pub servers: Vec<Server>,
-    /// Who this client is. User agent and client features are not part of the document; the client adds them.
+    /// Who this client is. User agent and client features are not part of the document; the client
+    /// adds them.
     pub node: Node,
-    /// Who serves new-style names, by the authority in the name; `""` is the authority of names without one (C16).
+    /// Who serves new-style names, by the authority in the name; `""` is the authority of names
+    /// without one (C16).
     pub authorities: BTreeMap<String, Authority>,
-    /// With these old-style names are asked for, and no others (T40, X17). None: they are asked for without locators.
+    /// With these old-style names are asked for, and no others (T40, X17). None: they are asked for
+    /// without locators.
     pub parameters: Parameters,
     /// The listener of a gRPC client whose target has no authority (C18).
     pub client_listener_template: ListenerTemplate,
@@ -92,13 +98,15 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Reads what `GRPC_XDS_BOOTSTRAP` or `GRPC_XDS_BOOTSTRAP_CONFIG` says; an empty variable counts as unset.
+    /// Reads what `GRPC_XDS_BOOTSTRAP` or `GRPC_XDS_BOOTSTRAP_CONFIG` says; an empty variable
+    /// counts as unset.
     ///
-    /// The first names a file, the second is the text itself. The file wins, and when it is wrong the text does not
-    /// replace it (P7). Blocks while the file is read.
+    /// The first names a file, the second is the text itself. The file wins, and when it is wrong
+    /// the text does not replace it (P7). Blocks while the file is read.
     ///
     /// # Errors
-    /// When neither is set, and those of [`from_file`](Self::from_file) and [`from_json`](Self::from_json).
+    /// When neither is set, and those of [`from_file`](Self::from_file) and
+    /// [`from_json`](Self::from_json).
     pub fn from_env() -> Result<Self, BootstrapError> {
         Self::from_variables(|variable| std::env::var_os(variable))
     }
@@ -178,8 +186,8 @@ impl Bootstrap {
         }
     }
 
-    /// The listener that a gRPC client of `xds://authority/target`, or of `xds:///target`, asks for (C18). `None` when
-    /// there is no such authority, which is that client's error alone (X15).
+    /// The listener that a gRPC client of `xds://authority/target`, or of `xds:///target`, asks for
+    /// (C18). `None` when there is no such authority, which is that client's error alone (X15).
     #[must_use]
     pub fn listener_name(&self, authority: Option<&str>, target: &str) -> Option<ResourceName> {
         let Some(name) = authority else { return Some(self.client_listener_template.name_of(target)) };

@@ -24,8 +24,8 @@ use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
 
 /// A client of the servers that a bootstrap document names.
 ///
-/// Cheap to clone. Connections are made when something is watched, and end when the last clone and the last watcher are
-/// gone.
+/// Cheap to clone. Connections are made when something is watched, and end when the last clone and
+/// the last watcher are gone.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
@@ -129,7 +129,8 @@ impl Client {
         }
     }
 
-    /// The same client, whose watchers ask with these parameters in the place of those of their authority (T2).
+    /// The same client, whose watchers ask with these parameters in the place of those of their
+    /// authority (T2).
     #[must_use]
     pub fn with<K, V>(&self, parameters: impl IntoIterator<Item = (K, V)>) -> Self
     where
@@ -139,7 +140,8 @@ impl Client {
         Self { parameters: Some(parameters.into_iter().collect()), ..self.clone() }
     }
 
-    /// Watches one resource. Its payloads are decoded when they come, and one that cannot be is rejected (C2).
+    /// Watches one resource. Its payloads are decoded when they come, and one that cannot be is
+    /// rejected (C2).
     ///
     /// # Errors
     /// See [`WatchError`].
@@ -191,7 +193,8 @@ impl Client {
         self.watch_set("*")
     }
 
-    /// Watches the members of a glob such as `xdstp://authority/acme.Thing/shop/*` (X12), or everything (`*`).
+    /// Watches the members of a glob such as `xdstp://authority/acme.Thing/shop/*` (X12), or
+    /// everything (`*`).
     ///
     /// # Errors
     /// See [`WatchError`].
@@ -225,7 +228,8 @@ impl Client {
         self.handle.hub().read(|machine| Arc::clone(machine.cache()))
     }
 
-    /// Everything that is watched and how it stands, in the order of types and names. Costs a walk over all of it.
+    /// Everything that is watched and how it stands, in the order of types and names. Costs a walk
+    /// over all of it.
     #[must_use]
     pub fn report(&self) -> Vec<Report> {
         self.handle.hub().read(machine::Client::report)
@@ -291,35 +295,36 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The protocol with all servers. Default: state of the world, which every server speaks. With delta an absent resource is
-    /// told at once, and less is sent.
+    /// The protocol with all servers. Default: state of the world, which every server speaks. With
+    /// delta an absent resource is told at once, and less is sent.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
 
-    /// The servers speak TP2, so that parameters may go to them. An authority that has `dynamic_parameters` in the bootstrap
-    /// document says so by that.
+    /// The servers speak TP2, so that parameters may go to them. An authority that has
+    /// `dynamic_parameters` in the bootstrap document says so by that.
     pub fn speaks_locators(mut self) -> Self {
         self.speaks_locators = true;
         self
     }
 
-    /// Parameters of authorities that have none of their own are derived from the node, as a server of ours would do it for a
-    /// client that sends none (T46); they go out in locators.
+    /// Parameters of authorities that have none of their own are derived from the node, as a server
+    /// of ours would do it for a client that sends none (T46); they go out in locators.
     pub fn parameters_from_metadata(mut self, mapping: ParameterMapping) -> Self {
         self.from_metadata = Some(mapping);
         self
     }
 
-    /// Connects by this in the place of TCP: pairs in memory for tests, or a tunnel. TLS, where the bootstrap document asks
-    /// for it, goes over it.
+    /// Connects by this in the place of TCP: pairs in memory for tests, or a tunnel. TLS, where the
+    /// bootstrap document asks for it, goes over it.
     pub fn connector(mut self, connector: Connector) -> Self {
         self.connector = Some(connector);
         self
     }
 
-    /// Asked for the metadata of each stream, beside the call credentials of the bootstrap document.
+    /// Asked for the metadata of each stream, beside the call credentials of the bootstrap
+    /// document.
     pub fn call_credentials(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(credentials);
         self
@@ -331,15 +336,17 @@ impl ClientBuilder {
         self
     }
 
-    /// Keeps what was accepted last in this file, and starts from what is there (see [`last_good`](crate::last_good)). What
-    /// stems from it is [stale](crate::Resource::is_stale) until a server says something of it.
+    /// Keeps what was accepted last in this file, and starts from what is there (see
+    /// [`last_good`](crate::last_good)). What stems from it is [stale](crate::Resource::is_stale)
+    /// until a server says something of it.
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
         self.last_good = Some((path.as_ref().to_owned(), secrets));
         self
     }
 
-    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5). Default 15 s; twice as long
-    /// with servers whose silence says nothing (C6). More than a year is taken for a year.
+    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5).
+    /// Default 15 s; twice as long with servers whose silence says nothing (C6). More than a year
+    /// is taken for a year.
     pub fn resource_timeout(mut self, timeout: Duration) -> Self {
         self.resource_timeout = Some(timeout);
         self
@@ -351,7 +358,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Starts it on the tokio runtime that this is called in. Connections are made when something is watched.
+    /// Starts it on the tokio runtime that this is called in. Connections are made when something
+    /// is watched.
     ///
     /// Reads the last-known-good file, if there is one, and blocks for that.
     ///

@@ -1,4 +1,5 @@
-//! One server: connects when it is needed, hands requests and responses over, and comes back after a failure.
+//! One server: connects when it is needed, hands requests and responses over, and comes back after
+//! a failure.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -85,8 +86,8 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
                 }
             }
         }
-        // C15: another server may have to be asked now. And the transport sees that this stream gives no more requests: as long
-        // as it waits for one it keeps the connection.
+        // C15: another server may have to be asked now. And the transport sees that this stream
+        // gives no more requests: as long as it waits for one it keeps the connection.
         hub.look_for_requests();
     }
     hub.recorder.left(&name);
@@ -106,7 +107,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
         Ok((client, request))
     };
     let stream = async {
-        // C7: a server may take its time to answer, but without this nobody hears that it cannot be asked.
+        // C7: a server may take its time to answer, but without this nobody hears that it cannot be
+        // asked.
         let prepared = timeout(OPEN_TIMEOUT, prepare).await;
         let (mut client, request) = prepared.map_err(|_| TransportError::TimedOut(OPEN_TIMEOUT))??;
         let path = match protocol {
@@ -212,14 +214,15 @@ async fn unneeded(hub: &Hub, server: usize, name: &str) {
     }
 }
 
-/// The requests of one stream. The transport asks for the next one when it has room, so nothing queues; and it does so for
-/// the first time when the stream was opened on a connection that stands (P5.4).
+/// The requests of one stream. The transport asks for the next one when it has room, so nothing
+/// queues; and it does so for the first time when the stream was opened on a connection that stands
+/// (P5.4).
 struct Requests {
     hub: Arc<Hub>,
     server: usize,
     name: Arc<str>,
-    /// Gone when the attempt is over: the transport may still ask then, and must neither open anything nor take what is for
-    /// the next stream.
+    /// Gone when the attempt is over: the transport may still ask then, and must neither open
+    /// anything nor take what is for the next stream.
     of: Weak<()>,
     is_open: bool,
 }
@@ -240,7 +243,8 @@ impl Stream for Requests {
         let server = self.server;
         let opens = !std::mem::replace(&mut self.is_open, true);
         let request = self.hub.change(|machine, now| {
-            // Again, as another thread may have told the machine of the end meanwhile, and the next stream may wait here.
+            // Again, as another thread may have told the machine of the end meanwhile, and the next
+            // stream may wait here.
             if self.is_over() {
                 return (None, Outcome::default());
             }
@@ -269,11 +273,12 @@ impl Stream for Requests {
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// How long a connection may take with everything that is needed for a stream: addresses, TLS, credentials.
+/// How long a connection may take with everything that is needed for a stream: addresses, TLS,
+/// credentials.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger than this is no
-/// configuration.
+/// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger
+/// than this is no configuration.
 const RESPONSE_LIMIT_BYTES: usize = 1 << 30;
 
 #[cfg(test)]
@@ -285,7 +290,8 @@ mod tests {
     use super::*;
     use crate::metrics::NoRecorder;
 
-    /// Clients of a proxy were told the code once more in the text, in the words of our gRPC library.
+    /// Clients of a proxy were told the code once more in the text, in the words of our gRPC
+    /// library.
     #[test]
     fn g4_the_status_of_a_server_is_kept_unchanged_and_the_reason_is_for_people() {
         let lost = Lost::of(&Status::unimplemented("no such type"));
@@ -294,8 +300,8 @@ mod tests {
         assert_eq!(lost.reason, "Unimplemented: no such type");
     }
 
-    /// The transport may ask for a request after the attempt was given up. To the machine that would be an open stream, and
-    /// nobody would connect any more.
+    /// The transport may ask for a request after the attempt was given up. To the machine that
+    /// would be an open stream, and nobody would connect any more.
     #[tokio::test]
     async fn an_attempt_that_is_over_opens_nothing() {
         let server =

@@ -21,20 +21,24 @@ use xds_proto::envoy::service::status::v3::{ClientConfig, ClientStatusRequest, C
 use crate::client::Client;
 use crate::hub::Handle;
 
-/// The service `envoy.service.status.v3.ClientStatusDiscoveryService` over one or several clients of a program.
+/// The service `envoy.service.status.v3.ClientStatusDiscoveryService` over one or several clients
+/// of a program.
 ///
-/// An answer has one entry per client that lives, with its node as servers are told it, and therein one entry per resource that
-/// is watched:
+/// An answer has one entry per client that lives, with its node as servers are told it, and therein
+/// one entry per resource that is watched:
 ///
-/// - The name of a variant is followed by its constraints: `r [env=prod]`. Where several locators have one name, one without a
-///   resource is followed by its parameters: `r {env="prod"}`.
-/// - Content and version are those in use, also beside an error; what was rejected is not shown, only its version and why.
-/// - There is no time for content from the last-known-good file: it came in an earlier life. No server confirmed it yet, so it
-///   is in use though its status is `REQUESTED`.
-/// - Content of secrets is never shown. The rest is: it is for those who may see the configuration, so serve it to them only.
+/// - The name of a variant is followed by its constraints: `r [env=prod]`. Where several locators
+///   have one name, one without a resource is followed by its parameters: `r {env="prod"}`.
+/// - Content and version are those in use, also beside an error; what was rejected is not shown,
+///   only its version and why.
+/// - There is no time for content from the last-known-good file: it came in an earlier life. No
+///   server confirmed it yet, so it is in use though its status is `REQUESTED`.
+/// - Content of secrets is never shown. The rest is: it is for those who may see the configuration,
+///   so serve it to them only.
 ///
-/// Whoever asks must send no `node_matchers`: a client knows of no other nodes. The dump of many resources exceeds the 4 MiB that
-/// gRPC clients take by default; `exclude_resource_contents` leaves the content out.
+/// Whoever asks must send no `node_matchers`: a client knows of no other nodes. The dump of many
+/// resources exceeds the 4 MiB that gRPC clients take by default; `exclude_resource_contents`
+/// leaves the content out.
 ///
 /// ```no_run
 /// # async fn run(client: xds_client::Client) -> Result<(), tonic::Status> {
@@ -74,7 +78,8 @@ impl ClientStatus {
         Self::default()
     }
 
-    /// Shows a client too, as long as anybody else uses it. The scope tells what it is for: gRPC says its target, or `#server`.
+    /// Shows a client too, as long as anybody else uses it. The scope tells what it is for: gRPC
+    /// says its target, or `#server`.
     pub fn add(&self, scope: impl Into<Arc<str>>, client: &Client) {
         let (handle, node) = (Arc::downgrade(client.handle()), Arc::clone(client.shared_node()));
         let mut clients = self.lock();

@@ -137,7 +137,8 @@ impl Hub {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// A random number, for backoff: a new hasher of the standard library has keys that nobody can foresee.
+    /// A random number, for backoff: a new hasher of the standard library has keys that nobody can
+    /// foresee.
     pub(crate) fn jitter(&self) -> u32 {
         let hash = self.random.hash_one((self.now(), RandomState::new().hash_one(0)));
         u32::try_from(hash >> 32).unwrap_or(u32::MAX)
@@ -266,7 +267,8 @@ impl Hub {
         self.look_for_requests();
     }
 
-    /// Has all streams look for requests: what happened at one server may have another one asked, or left (C15).
+    /// Has all streams look for requests: what happened at one server may have another one asked,
+    /// or left (C15).
     pub(crate) fn look_for_requests(&self) {
         self.lines.iter().for_each(|line| line.requests.wake());
     }
@@ -407,8 +409,9 @@ mod tests {
     use super::*;
     use crate::metrics::NoRecorder;
 
-    /// Two watchers that are dropped at once both hold the slot while each is counted out. When it was told by the count of
-    /// references that the last one went, the slot stayed, and what got the number of the subscription next was shown there.
+    /// Two watchers that are dropped at once both hold the slot while each is counted out. When it
+    /// was told by the count of references that the last one went, the slot stayed, and what got
+    /// the number of the subscription next was shown there.
     #[tokio::test]
     async fn a_subscription_begins_with_a_slot_of_its_own() {
         let server =

@@ -1,14 +1,18 @@
-//! The last-known-good file: what a client or proxy was sent, so that it can start while its control plane is down.
+//! The last-known-good file: what a client or proxy was sent, so that it can start while its
+//! control plane is down.
 //!
-//! A [`LastGood`] is a log that is appended to and now and then written anew with what still counts. It is keyed by type
-//! URL, name and canonical constraints ([`VariantId`]). What it restores may be old: whoever opens it marks the records
-//! as stale until an upstream confirms or replaces them.
+//! A [`LastGood`] is a log that is appended to and now and then written anew with what still
+//! counts. It is keyed by type URL, name and canonical constraints ([`VariantId`]). What it
+//! restores may be old: whoever opens it marks the records as stale until an upstream confirms or
+//! replaces them.
 //!
-//! Deliberately not here: a runtime. [`LastGood::open`] and [`LastGood::flush`] block on files, so async code calls them
-//! from a blocking task; [`LastGood::put`] and [`LastGood::remove`] only note a change in memory.
+//! Deliberately not here: a runtime. [`LastGood::open`] and [`LastGood::flush`] block on files, so
+//! async code calls them from a blocking task; [`LastGood::put`] and [`LastGood::remove`] only note
+//! a change in memory.
 //!
-//! The file holds configuration and may hold secrets, so on Unix only its owner may read it. Resources of the type
-//! [`SECRET`] are left out unless asked for ([`Secrets`]); private keys inlined in other types are not noticed.
+//! The file holds configuration and may hold secrets, so on Unix only its owner may read it.
+//! Resources of the type [`SECRET`] are left out unless asked for ([`Secrets`]); private keys
+//! inlined in other types are not noticed.
 //!
 //! What went wrong with the file never keeps a client from starting:
 //!
@@ -21,15 +25,18 @@
 //! | the format before | written anew in this one |
 //! | an entry whose name or constraints cannot be read (any more) | [skipped](Restored::skipped) |
 //!
-//! Damage can undo what came later: a removal whose entry is damaged is forgotten, an older payload may come back. Both
-//! are stale like everything restored, and the first answer of an upstream corrects them.
+//! Damage can undo what came later: a removal whose entry is damaged is forgotten, an older payload
+//! may come back. Both are stale like everything restored, and the first answer of an upstream
+//! corrects them.
 //!
-//! **A set** (a wildcard or glob of a caching proxy) is another matter: where a full state lacks a member, clients delete it. So a
-//! set has an entry of its own, written after its members and synced with them, with the number of its members and a
-//! digest of their entries. It is [restored](Restored::sets) only when the members in the file are exactly these, nothing
-//! after that entry is damaged, and the file is as long as its header says. The digest includes the contents: were only the
-//! names counted, a damaged entry could take a member back to what it was before, while a client that runs has the newer.
-//! A set that is not restored waits for an upstream; its members can be used by name all the same.
+//! **A set** (a wildcard or glob of a caching proxy) is another matter: where a full state lacks a
+//! member, clients delete it. So a set has an entry of its own, written after its members and
+//! synced with them, with the number of its members and a digest of their entries. It is
+//! [restored](Restored::sets) only when the members in the file are exactly these, nothing after
+//! that entry is damaged, and the file is as long as its header says. The digest includes the
+//! contents: were only the names counted, a damaged entry could take a member back to what it was
+//! before, while a client that runs has the newer. A set that is not restored waits for an
+//! upstream; its members can be used by name all the same.
 //!
 //! ```
 //! use xds_client::last_good::{LastGood, Record, Secrets};
@@ -96,13 +103,14 @@ mod tests;
 
 /// An open last-known-good file and the changes that are not yet in it.
 ///
-/// Payloads are held only until they are written: what stays in memory per record is its id and a place in the file,
-/// about 150 bytes beside the texts. One process at a time has the file open, by a lock on `<path>.lock`, as the file
-/// itself is replaced from time to time.
+/// Payloads are held only until they are written: what stays in memory per record is its id and a
+/// place in the file, about 150 bytes beside the texts. One process at a time has the file open, by
+/// a lock on `<path>.lock`, as the file itself is replaced from time to time.
 #[derive(Debug)]
 pub struct LastGood {
     log: Log,
-    /// Newest change per id that the file holds or the caller has, so it is bounded however long no flush succeeds.
+    /// Newest change per id that the file holds or the caller has, so it is bounded however long no
+    /// flush succeeds.
     pending: BTreeMap<Key, Change>,
     sets: Sets,
     /// What is to be done before anything else is written, as it could not be when it was opened.
@@ -116,10 +124,12 @@ impl LastGood {
     /// Opens the file, begins it if there is none, and mends it if it has to be. Blocks.
     ///
     /// # Errors
-    /// Only when the file cannot be used at all, see [`OpenError`]; what the file holds is never an error. Where it can
-    /// be read but not written, such as on a full disk, [`read`] gives what it holds.
+    /// Only when the file cannot be used at all, see [`OpenError`]; what the file holds is never an
+    /// error. Where it can be read but not written, such as on a full disk, [`read`] gives what it
+    /// holds.
     pub fn open(path: impl AsRef<Path>, secrets: Secrets) -> Result<(Self, Restored), OpenError> {
-        // A link and what it points to are one file with one lock; the working directory may change later.
+        // A link and what it points to are one file with one lock; the working directory may change
+        // later.
         let path = fs::canonicalize(&path)
             .or_else(|_| std::path::absolute(&path))
             .map_err(|source| OpenError::new(path.as_ref(), source))?;
@@ -134,7 +144,8 @@ impl LastGood {
         Self::over(Disk::of_file(file), path.clone(), Some(lock), secrets).map_err(at_path)
     }
 
-    /// One in memory, that begins as this image of a file: for those who simulate what becomes of it.
+    /// One in memory, that begins as this image of a file: for those who simulate what becomes of
+    /// it.
     ///
     /// # Errors
     /// None that a file in memory could have.
@@ -148,7 +159,8 @@ impl LastGood {
         self.log.image()
     }
 
-    /// From now on writes fail that need more room than this, as on a disk that is full. For those who try what comes of it.
+    /// From now on writes fail that need more room than this, as on a disk that is full. For those
+    /// who try what comes of it.
     pub fn limit(&mut self, room_bytes: Option<u64>) {
         self.log.limit(room_bytes);
     }
@@ -211,11 +223,11 @@ impl LastGood {
         Ok((opened, Restored { records, sets: whole, unproved, skipped, cut_bytes, set_aside }))
     }
 
-    /// Notes that this is the newest of its id. It is written by the next [`Self::flush`], unless the file holds exactly
-    /// that already.
+    /// Notes that this is the newest of its id. It is written by the next [`Self::flush`], unless
+    /// the file holds exactly that already.
     ///
-    /// Not kept are secrets where they are left out, and records of more than [`ENTRY_LIMIT_BYTES`] as stored; of the
-    /// latter's id nothing is kept then.
+    /// Not kept are secrets where they are left out, and records of more than [`ENTRY_LIMIT_BYTES`]
+    /// as stored; of the latter's id nothing is kept then.
     pub fn put(&mut self, record: Record) {
         if !self.secrets.leave_out(&record.id.type_url) {
             self.sets.no_longer_lack(&record.id);
@@ -234,13 +246,15 @@ impl LastGood {
         }
     }
 
-    /// Notes that there is such a variant, and that it must not be kept: sets that it is a member of are not either.
+    /// Notes that there is such a variant, and that it must not be kept: sets that it is a member
+    /// of are not either.
     pub fn leave_out(&mut self, id: VariantId) {
         self.remove(id.clone());
         self.sets.lack([id]);
     }
 
-    /// Notes what became of a set. While one is complete, each flush that changes its members proves it anew.
+    /// Notes what became of a set. While one is complete, each flush that changes its members
+    /// proves it anew.
     pub fn note_set(&mut self, change: SetChange) {
         match change {
             SetChange::Complete(id) if self.secrets.leave_out(&id.type_url) => {}
@@ -265,11 +279,13 @@ impl LastGood {
 
     /// Writes down what changed, and has the disk confirm it. Blocks.
     ///
-    /// When the file has more than [`COMPACTION_MIN_BYTES`] and is more than twice what counts, it is then written anew.
+    /// When the file has more than [`COMPACTION_MIN_BYTES`] and is more than twice what counts, it
+    /// is then written anew.
     ///
     /// # Errors
-    /// See [`FlushError`], which says what became of the changes. The names in the file are intact in every case. When the
-    /// changes could not be written, the header says so, as far as the disk lets it: then no set is restored from it.
+    /// See [`FlushError`], which says what became of the changes. The names in the file are intact
+    /// in every case. When the changes could not be written, the header says so, as far as the disk
+    /// lets it: then no set is restored from it.
     pub fn flush(&mut self) -> Result<(), FlushError> {
         if !self.has_pending() {
             return Ok(());
@@ -342,7 +358,8 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Whether resources of the type [`SECRET`] are stored, which SDS serves: keys, tokens and certificates.
+/// Whether resources of the type [`SECRET`] are stored, which SDS serves: keys, tokens and
+/// certificates.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Secrets {
     /// They are not, and those that a file holds from before are not restored but erased from it.
@@ -365,11 +382,11 @@ pub struct Restored {
     pub records: Vec<Record>,
     /// Sets whose members are all among the records.
     pub sets: Vec<SetId>,
-    /// How many sets were whole once, and are not proved to be: something is damaged, came from another time, or could not be
-    /// written.
+    /// How many sets were whole once, and are not proved to be: something is damaged, came from
+    /// another time, or could not be written.
     pub unproved: usize,
-    /// How many entries were left alone because their name or constraints cannot be read here. They go when the file is
-    /// next written anew.
+    /// How many entries were left alone because their name or constraints cannot be read here. They
+    /// go when the file is next written anew.
     pub skipped: usize,
     /// How much was cut off the end after a crash, in bytes.
     pub cut_bytes: u64,
@@ -380,8 +397,8 @@ pub struct Restored {
 /// A damaged file that was moved out of the way, for whoever wants to know what happened to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Where it is now: `<path>.bad`, then `.bad.1` and so on. `None` when there are [`SET_ASIDE_LIMIT`] already, which
-    /// are never overwritten: then it is gone.
+    /// Where it is now: `<path>.bad`, then `.bad.1` and so on. `None` when there are
+    /// [`SET_ASIDE_LIMIT`] already, which are never overwritten: then it is gone.
     pub path: Option<PathBuf>,
     /// What is wrong with it.
     pub reason: Broken,
@@ -416,8 +433,8 @@ pub fn read(input: impl Read) -> io::Result<Contents> {
     Ok(Contents { records, sets, unproved, skipped, ending, end })
 }
 
-/// Takes the lock that a file is used under. The lock file stays: were it removed, two processes could hold locks of that
-/// name at once.
+/// Takes the lock that a file is used under. The lock file stays: were it removed, two processes
+/// could hold locks of that name at once.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.map_err(|source| OpenError::new(path, source))?;

@@ -1,9 +1,10 @@
 //! The xDS client: for programs that consume xDS, in SotW and delta, by name and by locator (TP2).
 //!
-//! A [`Client`] reads whom to ask from gRPC's [`bootstrap`] document, keeps one stream to each server that is needed, and
-//! hands out watchers. A watcher is a stream of what changed, over a slot that holds the newest state: one that looks rarely
-//! sees the newest, misses what lay between, and delays nobody. All decisions are in the machine of
-//! [`xds_core::client`]; here are connections, files and the typed edge.
+//! A [`Client`] reads whom to ask from gRPC's [`bootstrap`] document, keeps one stream to each
+//! server that is needed, and hands out watchers. A watcher is a stream of what changed, over a
+//! slot that holds the newest state: one that looks rarely sees the newest, misses what lay
+//! between, and delays nobody. All decisions are in the machine of [`xds_core::client`]; here are
+//! connections, files and the typed edge.
 //!
 //! ```no_run
 //! # #[derive(Clone, PartialEq, prost::Message)]
@@ -29,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! Any message of prost that knows its name can be watched, those of the crate `envoy-types` among them; for all else there
-//! are bytes ([`Client::watch_raw`]).
+//! Any message of prost that knows its name can be watched, those of the crate `envoy-types` among
+//! them; for all else there are bytes ([`Client::watch_raw`]).
 //!
 //! | module | holds |
 //! | --- | --- |

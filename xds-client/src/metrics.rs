@@ -2,8 +2,8 @@
 
 use xds_core::client::Code;
 
-/// Takes what a client counts. Each method has a default that does nothing. Called on the task of a connection: it must not
-/// wait.
+/// Takes what a client counts. Each method has a default that does nothing. Called on the task of a
+/// connection: it must not wait.
 ///
 /// | event | told |
 /// | --- | --- |
@@ -16,19 +16,23 @@ use xds_core::client::Code;
 /// | a response that cannot be read, or of a type that was not asked for | no `updates` |
 /// | nobody needs the server any more, or the client ended | `left` |
 ///
-/// The gauge of resources by state is not told: it is read by [`Client::report`](crate::Client::report) when somebody asks.
+/// The gauge of resources by state is not told: it is read by
+/// [`Client::report`](crate::Client::report) when somebody asks.
 pub trait Recorder: Send + Sync {
-    /// `grpc.xds_client.connected`: whether the server works, as far as is known. Told again though it did not change.
+    /// `grpc.xds_client.connected`: whether the server works, as far as is known. Told again though
+    /// it did not change.
     fn connected(&self, server: &str, is_connected: bool) {
         _ = (server, is_connected);
     }
 
-    /// The server is not used any more, or not yet: `grpc.xds_client.connected` has no value for it until it is told.
+    /// The server is not used any more, or not yet: `grpc.xds_client.connected` has no value for it
+    /// until it is told.
     fn left(&self, server: &str) {
         _ = server;
     }
 
-    /// `grpc.xds_client.server_failure`: a server that worked, or was not tried yet, cannot be reached.
+    /// `grpc.xds_client.server_failure`: a server that worked, or was not tried yet, cannot be
+    /// reached.
     fn server_failure(&self, server: &str) {
         _ = server;
     }
@@ -38,14 +42,15 @@ pub trait Recorder: Send + Sync {
         _ = server;
     }
 
-    /// A server cannot be reached, or ended a stream before it answered. It will be tried again, whatever the code is: that of
-    /// the stream (0 where the server ended it without an error), or `None` when there was none. The reason is for people.
+    /// A server cannot be reached, or ended a stream before it answered. It will be tried again,
+    /// whatever the code is: that of the stream (0 where the server ended it without an error), or
+    /// `None` when there was none. The reason is for people.
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
         _ = (server, code, reason);
     }
 
-    /// `grpc.xds_client.resource_updates_valid` and `_invalid`: how many resources of a response were valid, unchanged ones
-    /// too, and how many were not.
+    /// `grpc.xds_client.resource_updates_valid` and `_invalid`: how many resources of a response
+    /// were valid, unchanged ones too, and how many were not.
     fn updates(&self, server: &str, type_url: &str, valid: usize, invalid: usize) {
         _ = (server, type_url, valid, invalid);
     }

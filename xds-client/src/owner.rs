@@ -8,9 +8,11 @@ use xds_core::client::{Client as Machine, Outcome, Protocol};
 use xds_core::proxy::health::Status;
 use xds_core::{Delivered, Delivery};
 
-/// Takes what becomes of the requests of one client. The client does not know the proxy otherwise: the proxy holds its clients.
+/// Takes what becomes of the requests of one client. The client does not know the proxy otherwise:
+/// the proxy holds its clients.
 ///
-/// Where a machine is given, the lock of its client is held, so the lock of the proxy is always the inner one.
+/// Where a machine is given, the lock of its client is held, so the lock of the proxy is always the
+/// inner one.
 pub(crate) trait Owner: Send + Sync {
     /// The moment from which the times of the proxy and its clients count.
     fn start(&self) -> Instant;

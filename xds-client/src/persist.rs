@@ -16,7 +16,8 @@ use xds_core::{ResourceName, TypeUrl, VariantId};
 
 use crate::last_good::{FlushError, LastGood, Record};
 
-/// What the file does not have yet. The newest of each variant counts, so this is no larger than what is known.
+/// What the file does not have yet. The newest of each variant counts, so this is no larger than
+/// what is known.
 #[derive(Default)]
 pub(crate) struct Persist {
     pending: Mutex<Pending>,

@@ -1,7 +1,7 @@
 //! The metrics of gRFC A78 for Prometheus.
 //!
-//! Names and labels are those of the proposal with `_` for each dot, and counters end in `_total`, as exporters of OpenTelemetry
-//! write them; units in braces have no place in Prometheus.
+//! Names and labels are those of the proposal with `_` for each dot, and counters end in `_total`,
+//! as exporters of OpenTelemetry write them; units in braces have no place in Prometheus.
 //!
 //! | metric | type | labels | here |
 //! | --- | --- | --- | --- |
@@ -19,9 +19,10 @@
 //! | `grpc.xds.authority` | `grpc_xds_authority` | `#old` for names that are not `xdstp:`; empty for such names without an authority |
 //! | `grpc.xds.cache_state` | `grpc_xds_cache_state` | `requested`, `does_not_exist`, `acked`, `nacked`, `timeout`, `received_error`, and `_but_cached` after those that have an error and still a copy |
 //!
-//! So the sets of labels are bounded: by the program's targets, the servers and authorities of their bootstrap documents, the
-//! limit of types and nine states. What is counted when, [`Recorder`] tells. `resources` is counted when somebody
-//! scrapes, which costs a walk over all that is watched; a locator is a resource, and so is each member of a glob or wildcard.
+//! So the sets of labels are bounded: by the program's targets, the servers and authorities of
+//! their bootstrap documents, the limit of types and nine states. What is counted when,
+//! [`Recorder`] tells. `resources` is counted when somebody scrapes, which costs a walk over all
+//! that is watched; a locator is a resource, and so is each member of a glob or wildcard.
 //!
 //! ```no_run
 //! # async fn run(bootstrap: xds_client::bootstrap::Bootstrap) -> Result<(), xds_client::StartError> {
@@ -142,22 +143,25 @@ impl Metrics {
         Self { families, clients }
     }
 
-    /// The same for the clients of a proxy, which all share it: a type has a label of its own if it has a service or a valid
-    /// resource of it came, so that those who ask the proxy cannot choose labels. Of several clients of one server `connected` is
-    /// told by the one that said something last.
+    /// The same for the clients of a proxy, which all share it: a type has a label of its own if it
+    /// has a service or a valid resource of it came, so that those who ask the proxy cannot choose
+    /// labels. Of several clients of one server `connected` is told by the one that said something
+    /// last.
     pub fn proxy_target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
         let types = Types { learned: Mutex::default(), from: Learned::FromResponses };
         Arc::new(Target { name: name.into(), types: Arc::new(types), metrics: self.clone() })
     }
 
-    /// The metrics of one target. Each client needs one of its own: two that share a target and a server overwrite each other.
+    /// The metrics of one target. Each client needs one of its own: two that share a target and a
+    /// server overwrite each other.
     pub fn target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
         Arc::new(Target { name: name.into(), types: Arc::default(), metrics: self.clone() })
     }
 }
 
 impl Target {
-    /// Counts the resources of a client whenever somebody scrapes, as long as anybody else uses the client.
+    /// Counts the resources of a client whenever somebody scrapes, as long as anybody else uses the
+    /// client.
     pub fn count_resources_of(&self, client: &Client) {
         let (target, types) = (Arc::clone(&self.name), Arc::clone(&self.types));
         let mut clients = lock(&self.metrics.clients);
@@ -320,7 +324,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The label of all types without one of their own.
 const OTHER: &str = "#other";
 
-/// How many types of one target have a label of their own: a program such as a proxy may watch what its peers ask for.
+/// How many types of one target have a label of their own: a program such as a proxy may watch what
+/// its peers ask for.
 pub const TYPES_LIMIT: usize = 100;
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! The upstream side of a caching proxy: fills a cache with what the streams in front of it ask for.
+//! The upstream side of a caching proxy: fills a cache with what the streams in front of it ask
+//! for.
 //!
-//! A [`Proxy`] has a [cache](Proxy::cache) that anything may serve from, as a server of `xds-server` does; it knows nothing
-//! of that but what its streams ask for. All decisions are in the machine of [`xds_core::proxy`]: here are the clients of its
-//! upstreams, one for each [`Route`], the file for the next start, and the task that keeps them together.
+//! A [`Proxy`] has a [cache](Proxy::cache) that anything may serve from, as a server of
+//! `xds-server` does; it knows nothing of that but what its streams ask for. All decisions are in
+//! the machine of [`xds_core::proxy`]: here are the clients of its upstreams, one for each
+//! [`Route`], the file for the next start, and the task that keeps them together.
 //!
 //! ```no_run
 //! use xds_client::Protocol;
@@ -46,7 +48,8 @@ use crate::transport::{Connector, Credentials};
 
 pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
 
-/// A cache that is filled from upstreams with what is asked for. When the last clone is gone, its connections end.
+/// A cache that is filled from upstreams with what is asked for. When the last clone is gone, its
+/// connections end.
 #[derive(Clone)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -106,8 +109,8 @@ struct Relay {
 /// How the file for the next start stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheFile {
-    /// Something could not be written, above all as the disk is full. It is tried again; until then no wildcard is restored
-    /// from the file.
+    /// Something could not be written, above all as the disk is full. It is tried again; until then
+    /// no wildcard is restored from the file.
     pub is_behind: bool,
     /// How often writing failed.
     pub failures: u64,
@@ -120,16 +123,17 @@ pub struct Upstream {
     pub route: Route,
     /// Its servers, in the order of the configuration, and whether each is connected.
     pub servers: Vec<(Arc<str>, bool)>,
-    /// Since when nothing came; `None` before the first response. While no server is connected, what is at hand is as old as
-    /// this.
+    /// Since when nothing came; `None` before the first response. While no server is connected,
+    /// what is at hand is as old as this.
     pub silent_for: Option<Duration>,
     /// How each type stands that is asked for there; empty for what goes aside or alone.
     pub types: Vec<(TypeUrl, TypeState)>,
 }
 
 impl Proxy {
-    /// A proxy to be, in front of the servers of a bootstrap document. Its node is how the proxy shows itself; it should have
-    /// no metadata, as a server may choose variants by that (T44, T46).
+    /// A proxy to be, in front of the servers of a bootstrap document. Its node is how the proxy
+    /// shows itself; it should have no metadata, as a server may choose variants by that (T44,
+    /// T46).
     pub fn builder(bootstrap: Bootstrap) -> ProxyBuilder {
         ProxyBuilder {
             config: ProxyConfig::default(),
@@ -177,8 +181,8 @@ impl Proxy {
         state.clients.iter().map(|(route, client)| (route.clone(), client.clone())).collect()
     }
 
-    /// What readers in this process see of its shared upstream: a generation at a time, and nothing of types that the
-    /// upstream does not serve.
+    /// What readers in this process see of its shared upstream: a generation at a time, and nothing
+    /// of types that the upstream does not serve.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.shared.view
@@ -227,8 +231,8 @@ impl ProxyBuilder {
         self
     }
 
-    /// Where parameters stand in a node, for [upstreams that know nothing else](UpstreamKind::Node): the same as that of the
-    /// server in front. Default: metadata.
+    /// Where parameters stand in a node, for [upstreams that know nothing
+    /// else](UpstreamKind::Node): the same as that of the server in front. Default: metadata.
     pub fn mapping(mut self, mapping: Arc<ParameterMapping>) -> Self {
         self.settings.mapping = mapping;
         self
@@ -252,15 +256,16 @@ impl ProxyBuilder {
         self
     }
 
-    /// Keeps what was accepted in this file, and starts from what is there: streams are served that at once, and wildcards
-    /// that the file proves to be whole (see [`last_good`](crate::last_good)).
+    /// Keeps what was accepted in this file, and starts from what is there: streams are served that
+    /// at once, and wildcards that the file proves to be whole (see
+    /// [`last_good`](crate::last_good)).
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
         self.last_good = Some((path.as_ref().to_owned(), secrets));
         self
     }
 
-    /// Starts it on the tokio runtime that this is called in. Connections are made when something is asked for. Reads the
-    /// file, if there is one, and blocks for that.
+    /// Starts it on the tokio runtime that this is called in. Connections are made when something
+    /// is asked for. Reads the file, if there is one, and blocks for that.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -422,7 +427,8 @@ impl Shared {
         notices.into_iter().for_each(|notice| self.hear(notice));
     }
 
-    /// Has the file follow which sets are whole. The lock of the client is held, so nothing happens to their members before.
+    /// Has the file follow which sets are whole. The lock of the client is held, so nothing happens
+    /// to their members before.
     fn note_sets(&self, state: &mut State) {
         let changes = state.machine.take_set_changes();
         if let Some(persist) = &self.persist {
@@ -492,8 +498,8 @@ async fn run(shared: Arc<Shared>) {
 
 impl Owner for Relay {
     fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
-        // A server that refuses a type in the aggregated service may have a service for it, and the other way round. One that
-        // takes its place is asked from the start.
+        // A server that refuses a type in the aggregated service may have a service for it, and the
+        // other way round. One that takes its place is asked from the start.
         if matches!(self.route, Route::Aside { .. }) {
             let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
             let asked_it = self.asks_own_service.load(Ordering::Relaxed);

@@ -75,8 +75,8 @@ impl Inner {
         std::mem::take(&mut self.wakers).into_values()
     }
 
-    /// Wakes a watcher at the next change. What it gives back is to be dropped when the slot is not locked any more: it may be
-    /// all that keeps a task, and with it other watchers of the same.
+    /// Wakes a watcher at the next change. What it gives back is to be dropped when the slot is not
+    /// locked any more: it may be all that keeps a task, and with it other watchers of the same.
     #[must_use]
     pub(crate) fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
         match self.wakers.get_mut(&watcher) {
@@ -105,7 +105,8 @@ impl Inner {
         self.wakers.remove(&watcher)
     }
 
-    /// A member that changed since the watcher looked; `None` for the view of one that is no member any more.
+    /// A member that changed since the watcher looked; `None` for the view of one that is no member
+    /// any more.
     pub(crate) fn next_member(&mut self, watcher: u64) -> Option<(ResourceName, Option<View>)> {
         let members = self.members.as_mut()?;
         let (name, _) = members.unseen.get_mut(&watcher)?.pop_first()?;
@@ -162,7 +163,8 @@ mod tests {
         View { error: Some(Arc::new(failure)), ..View::default() }
     }
 
-    /// Each place that a watcher was asked from was kept until the next change, and with it the task.
+    /// Each place that a watcher was asked from was kept until the next change, and with it the
+    /// task.
     #[test]
     fn a_watcher_that_is_asked_from_many_tasks_is_woken_in_the_last() {
         let slot = Slot::new(View::default(), None);

@@ -174,11 +174,13 @@ const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pings more often than this let servers of gRPC end the connection, unless they are told otherwise.
+/// Pings more often than this let servers of gRPC end the connection, unless they are told
+/// otherwise.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So a peer that vanished without a word is noticed after some 35 s by the system, whatever it says to pings.
+/// So a peer that vanished without a word is noticed after some 35 s by the system, whatever it
+/// says to pings.
 const TCP_KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE_PROBES: u32 = 3;

@@ -26,7 +26,8 @@ pub trait Payload: Sized + Send + Sync + 'static {
     /// Makes it from what was received.
     ///
     /// # Errors
-    /// When the payload is not a message of the type, which only a watcher is told that came after those of another type.
+    /// When the payload is not a message of the type, which only a watcher is told that came after
+    /// those of another type.
     fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError>;
 }
 
@@ -133,7 +134,8 @@ where
 pub enum Event<T> {
     /// There is one, or another one. Whatever was wrong before is over.
     Changed(Resource<T>),
-    /// There is none: it is to be used no longer, and the error says why. Without one before: it cannot be had so far.
+    /// There is none: it is to be used no longer, and the error says why. Without one before: it
+    /// cannot be had so far.
     Gone(Arc<Failure>),
     /// Something is wrong beside the resource, which is still to be used; `None`: not any more.
     Ambient(Option<Arc<Failure>>),
@@ -141,8 +143,8 @@ pub enum Event<T> {
 
 /// Watches one resource. Dropping the last watcher of it ends the subscription.
 ///
-/// It is a [`Stream`] of what changed since the last look. A watcher that looks rarely sees the newest state and nothing in
-/// between; it delays nobody. The stream ends with the client.
+/// It is a [`Stream`] of what changed since the last look. A watcher that looks rarely sees the
+/// newest state and nothing in between; it delays nobody. The stream ends with the client.
 pub struct Watcher<T> {
     place: Place,
     seen: View,
@@ -165,7 +167,8 @@ pub struct SetWatcher<T> {
 pub enum SetEvent<T> {
     /// One of its members came, changed or went.
     Member(ResourceName, Event<T>),
-    /// The server said all that it has, and it was given out. Said once, and again after an error of the whole.
+    /// The server said all that it has, and it was given out. Said once, and again after an error
+    /// of the whole.
     Complete,
     /// The whole cannot be had, or something is wrong beside it; `None`: not any more.
     Failed(Option<Arc<Failure>>),
@@ -332,7 +335,8 @@ impl<T> fmt::Debug for SetWatcher<T> {
     }
 }
 
-/// What a watcher is told next that has seen one view and not yet the other (P1.18: the resource, then the error).
+/// What a watcher is told next that has seen one view and not yet the other (P1.18: the resource,
+/// then the error).
 fn change<T>(seen: &mut View, now: &View) -> Option<Event<T>>
 where
     T: Payload,

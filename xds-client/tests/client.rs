@@ -224,7 +224,8 @@ async fn a_list_with_a_glob_in_it_leaves_nothing_watched() {
     assert!(client.report().is_empty());
 }
 
-/// The stream to the next server stood already, for another authority, and nobody had it look for what was to be asked there.
+/// The stream to the next server stood already, for another authority, and nobody had it look for
+/// what was to be asked there.
 #[tokio::test(start_paused = true)]
 async fn c15_a_server_that_is_in_use_elsewhere_is_asked_when_another_fails() {
     for protocol in BOTH {
@@ -262,7 +263,8 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
         let mut a = client.watch::<Thing>("a").unwrap();
         assert_eq!(changed(&mut a).await, "1");
         origin.off().await;
-        // C7: the end of a stream that was answered is no error; that it cannot be opened again is one.
+        // C7: the end of a stream that was answered is no error; that it cannot be opened again is
+        // one.
         let Event::Ambient(Some(error)) = next(&mut a).await else { panic!("an outage") };
         assert_eq!(error.code, Code::UNAVAILABLE);
         assert_eq!(a.borrow().unwrap().content, "1");

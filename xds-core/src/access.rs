@@ -8,8 +8,8 @@ use crate::parameters::Parameters;
 
 /// What a client may read, and which parameters it has whatever it says of itself.
 ///
-/// Given to a stream before its first request ([`SotwStream::on_access`], [`DeltaStream::on_access`]). Streams with equal access
-/// share their responses as all others do.
+/// Given to a stream before its first request ([`SotwStream::on_access`],
+/// [`DeltaStream::on_access`]). Streams with equal access share their responses as all others do.
 ///
 /// ```
 /// use xds_core::{Access, NamePatterns, Parameters};
@@ -31,7 +31,8 @@ pub struct Access {
     parameters: Parameters,
 }
 
-/// Names that may be read: whole ones, and beginnings with `*` behind them; `*` alone is every name.
+/// Names that may be read: whole ones, and beginnings with `*` behind them; `*` alone is every
+/// name.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamePatterns(Arc<Patterns>);
 
@@ -71,8 +72,9 @@ impl Access {
         self
     }
 
-    /// The same with parameters that the client has, whatever its node says. A locator without them, or with other values, is
-    /// denied: the variant for these parameters is not what it asks for.
+    /// The same with parameters that the client has, whatever its node says. A locator without
+    /// them, or with other values, is denied: the variant for these parameters is not what it asks
+    /// for.
     #[must_use]
     pub fn with_parameters(mut self, parameters: Parameters) -> Self {
         self.parameters = overlaid(&self.parameters, &parameters);

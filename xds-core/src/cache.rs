@@ -77,14 +77,15 @@ struct Writer {
 }
 
 impl Cache {
-    /// An empty cache that nothing was committed to (G13: everything counts as unknown, not as absent).
+    /// An empty cache that nothing was committed to (G13: everything counts as unknown, not as
+    /// absent).
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The same with another rule for the keys that the variants of a name write down (T15). That no two of them match
-    /// the same parameters cannot be relaxed.
+    /// The same with another rule for the keys that the variants of a name write down (T15). That
+    /// no two of them match the same parameters cannot be relaxed.
     #[must_use]
     pub fn with_key_sets(key_sets: KeySetRule) -> Arc<Self> {
         Arc::new(Self { key_sets, ..Self::default() })
@@ -92,9 +93,9 @@ impl Cache {
 
     /// An empty cache whose source brings what is [asked for](Self::demand), as a proxy does.
     ///
-    /// What it does not hold is unknown, not absent: until its source [answers](Transaction::answer) a locator, who asks
-    /// for it waits, and what leaves the cache stays with those who have it. The variants of a name may name different keys
-    /// (T34).
+    /// What it does not hold is unknown, not absent: until its source
+    /// [answers](Transaction::answer) a locator, who asks for it waits, and what leaves the cache
+    /// stays with those who have it. The variants of a name may name different keys (T34).
     #[must_use]
     pub fn on_demand() -> Arc<Self> {
         Self::on_demand_but(None)
@@ -112,8 +113,9 @@ impl Cache {
         Arc::new(cache)
     }
 
-    /// The moment from which the times of all who share this cache count, its sources and its streams alike, so that what one
-    /// says of the end of a TTL the other can tell on. It is that of who asks first: each says what is now.
+    /// The moment from which the times of all who share this cache count, its sources and its
+    /// streams alike, so that what one says of the end of a TTL the other can tell on. It is that
+    /// of who asks first: each says what is now.
     pub fn epoch(&self, now: Instant) -> Instant {
         *self.epoch.get_or_init(|| now)
     }
@@ -124,16 +126,16 @@ impl Cache {
         self.snapshot.load_full()
     }
 
-    /// Hands out the newest state for a short time: without a count of its holders, which all who read it would write to.
-    /// For long looks there is [`snapshot`](Self::snapshot).
+    /// Hands out the newest state for a short time: without a count of its holders, which all who
+    /// read it would write to. For long looks there is [`snapshot`](Self::snapshot).
     pub fn read<R>(&self, look: impl FnOnce(&Snapshot) -> R) -> R {
         look(&self.snapshot.load())
     }
 
     /// Makes the changes visible, all at once, and wakes the streams they concern.
     ///
-    /// The first commit also says that what it does not bring does not exist (G13), so it counts even when it is
-    /// empty; later ones that change nothing leave the revision as it is.
+    /// The first commit also says that what it does not bring does not exist (G13), so it counts
+    /// even when it is empty; later ones that change nothing leave the revision as it is.
     ///
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
@@ -177,7 +179,8 @@ impl Cache {
         Watch::new(Arc::clone(self))
     }
 
-    /// How much its streams ask for; all zero when the last has ended. Costs a walk over the classes.
+    /// How much its streams ask for; all zero when the last has ended. Costs a walk over the
+    /// classes.
     #[must_use]
     pub fn watched(&self) -> Watched {
         lock(&self.interest).watched()
@@ -198,8 +201,8 @@ impl Cache {
         lock(&self.interest).classes()
     }
 
-    /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile does so wholly before or
-    /// wholly after.
+    /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile
+    /// does so wholly before or wholly after.
     fn publish(
         &self,
         current: &Snapshot,
@@ -229,7 +232,8 @@ impl Writer {
         for type_url in changed.keys() {
             let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
             let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
-            // Those of this commit stay: a stream may join, and be answered, before the commit is published.
+            // Those of this commit stay: a stream may join, and be answered, before the commit is
+            // published.
             let before_this = Revision(revision.0 - 1);
             if !interest.has_streams(type_url) {
                 resources.forget_removals(before_this, revision);
@@ -377,8 +381,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Below this weight of remembered removals nobody looks which can be forgotten.
 const REMOVALS_BEFORE_FIRST_LOOK: usize = 4096;
 
-/// Weight of the removals of one type that are remembered at most. A stream that missed more than these is ended and has
-/// to compare in full when it comes back, so a client that stopped reading costs a bounded amount of memory.
+/// Weight of the removals of one type that are remembered at most. A stream that missed more than
+/// these is ended and has to compare in full when it comes back, so a client that stopped reading
+/// costs a bounded amount of memory.
 const REMOVALS_LIMIT: usize = 1 << 18;
 
 #[cfg(test)]

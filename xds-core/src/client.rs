@@ -1,11 +1,12 @@
 //! xDS seen from the client: what is watched, whom it is asked of, and what became of it.
 //!
-//! A [`Client`] takes what the program watches and what servers send, and says what is to be sent and who is to be told. It
-//! holds no socket, task or clock. What servers say exists goes into one [`Cache`], by name and constraints; a watcher
-//! sees a [`View`] of what its parameters choose there, and of what went wrong.
+//! A [`Client`] takes what the program watches and what servers send, and says what is to be sent
+//! and who is to be told. It holds no socket, task or clock. What servers say exists goes into one
+//! [`Cache`], by name and constraints; a watcher sees a [`View`] of what its parameters choose
+//! there, and of what went wrong.
 //!
-//! Nothing queues for a watcher: the caller is told *that* its view changed ([`Touched`]) and reads the newest one, so a
-//! watcher that does not look delays nobody.
+//! Nothing queues for a watcher: the caller is told *that* its view changed ([`Touched`]) and reads
+//! the newest one, so a watcher that does not look delays nobody.
 //!
 //! The life of one server, as the caller drives it:
 //!
@@ -147,7 +148,8 @@ pub struct Client {
     late: Option<Late>,
     /// How many responses were judged.
     responses: u64,
-    /// C5, C6: when entries count as absent, by how long they may take; those that do not any more are passed over.
+    /// C5, C6: when entries count as absent, by how long they may take; those that do not any more
+    /// are passed over.
     timers: [VecDeque<(Duration, WatchId)>; 2],
     /// S38: when TTLs end, the same.
     expiries: BTreeSet<(Duration, usize, ResourceName, Constraints)>,
@@ -188,7 +190,8 @@ pub enum WatchError {
         /// The key.
         key: Arc<str>,
     },
-    /// The servers are not said to speak TP2, and one that does not would take a locator for a wildcard.
+    /// The servers are not said to speak TP2, and one that does not would take a locator for a
+    /// wildcard.
     #[error(
         "{name:?} cannot be watched with {parameters}: its servers are not configured to understand locators"
     )]
@@ -237,26 +240,29 @@ impl Client {
         }
     }
 
-    /// Whether nothing is watched, no server thinks so, and nothing that they brought is left in the cache.
+    /// Whether nothing is watched, no server thinks so, and nothing that they brought is left in
+    /// the cache.
     pub(crate) fn is_idle(&self) -> bool {
         self.types.iter().all(|of_type| of_type.entries.is_empty())
     }
 
-    /// What the servers say exists. A copy that watchers keep although it was deleted (C9) is not in it (C9b).
+    /// What the servers say exists. A copy that watchers keep although it was deleted (C9) is not
+    /// in it (C9b).
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Has the payloads of a type decoded when they come; one that cannot be is rejected (C2). To be said before anything of
-    /// the type is watched: what was received already is not looked at again.
+    /// Has the payloads of a type decoded when they come; one that cannot be is rejected (C2). To
+    /// be said before anything of the type is watched: what was received already is not looked at
+    /// again.
     pub fn declare(&mut self, type_url: &TypeUrl, decode: Decode) {
         let of_type = self.type_number(type_url);
         self.types[of_type].decode = Some(decode);
     }
 
-    /// Watches a name, a glob (X12) or everything (`*`) with some parameters, or with those of its authority. Watching the
-    /// same again shares the subscription.
+    /// Watches a name, a glob (X12) or everything (`*`) with some parameters, or with those of its
+    /// authority. Watching the same again shares the subscription.
     ///
     /// Its [`view`](Self::view) may show something at once.
     ///
@@ -278,7 +284,8 @@ impl Client {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
         let authority = match &new_style {
             None => 0,
-            // Envoy's `default_config_source`: one upstream alone stands for whatever a proxy's clients ask for.
+            // Envoy's `default_config_source`: one upstream alone stands for whatever a proxy's
+            // clients ask for.
             Some(_) if self.relay.is_some() && self.authority_numbers.is_empty() => 0,
             Some(new_style) => {
                 let known = self.authority_numbers.get(new_style.authority());
@@ -318,7 +325,8 @@ impl Client {
                 let server = self.authorities[authority].in_use()[at];
                 self.mark(server, id);
             }
-            // P4.7: what was not needed when the server failed may be now. Nobody else hears anything new of that.
+            // P4.7: what was not needed when the server failed may be now. Nobody else hears
+            // anything new of that.
             if is_missing && self.fall_back(authority, &mut Outcome::default()) {
                 // P4.5: the next server may have it.
                 self.types[of_type].entry_mut(entry).state.outage = None;
@@ -327,7 +335,8 @@ impl Client {
         Ok(id)
     }
 
-    /// One watcher less. Without any the subscription ends (C13); until the server was told so its copy stays at hand (C13b).
+    /// One watcher less. Without any the subscription ends (C13); until the server was told so its
+    /// copy stays at hand (C13b).
     pub fn on_unwatch(&mut self, watch: WatchId) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
@@ -358,7 +367,8 @@ impl Client {
         self.types[of_type].entry(at).state.view()
     }
 
-    /// What a watcher of a glob or wildcard sees of one of its members: neither copy nor error where it is none.
+    /// What a watcher of a glob or wildcard sees of one of its members: neither copy nor error
+    /// where it is none.
     #[must_use]
     pub fn member(&self, watch: WatchId, name: &ResourceName) -> View {
         let (of_type, at) = watch.place();
@@ -367,7 +377,8 @@ impl Client {
         member.map(State::view).unwrap_or_default()
     }
 
-    /// The members of a glob or wildcard, in no particular order; `None` for what is watched by a name.
+    /// The members of a glob or wildcard, in no particular order; `None` for what is watched by a
+    /// name.
     #[must_use]
     pub fn members(&self, watch: WatchId) -> Option<impl Iterator<Item = &ResourceName>> {
         let (of_type, at) = watch.place();
@@ -392,8 +403,8 @@ impl Client {
         }
     }
 
-    /// Whether a server is needed. A stream to one that is not is to be ended, which needs no [`on_end`](Self::on_end) of
-    /// failures: call [`on_left`](Self::on_left).
+    /// Whether a server is needed. A stream to one that is not is to be ended, which needs no
+    /// [`on_end`](Self::on_end) of failures: call [`on_left`](Self::on_left).
     #[must_use]
     pub fn is_wanted(&self, server: usize) -> bool {
         self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
@@ -417,14 +428,16 @@ impl Client {
         self.upstreams[server].is_open() && self.upstreams[server].failure.is_none()
     }
 
-    /// Which stream of a server stands: the number of streams there were, with it; `None` while none does.
+    /// Which stream of a server stands: the number of streams there were, with it; `None` while
+    /// none does.
     #[must_use]
     pub fn stream(&self, server: usize) -> Option<u64> {
         let upstream = &self.upstreams[server];
         upstream.is_open().then_some(upstream.generation)
     }
 
-    /// C16: whether a wildcard stands for a name, which none does for those of authorities with servers of their own.
+    /// C16: whether a wildcard stands for a name, which none does for those of authorities with
+    /// servers of their own.
     pub(crate) fn is_in_wildcards(&self, name: &ResourceName) -> bool {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
         new_style.is_none_or(|new_style| !self.authority_numbers.contains_key(new_style.authority()))
@@ -438,7 +451,8 @@ impl Client {
         named.is_some_and(|named| named.position(&id.constraints).is_ok())
     }
 
-    /// Has servers not asked for a type, or asked again. What they were asked for on a stream that stands is not taken back.
+    /// Has servers not asked for a type, or asked again. What they were asked for on a stream that
+    /// stands is not taken back.
     pub fn withhold(&mut self, type_url: &TypeUrl, is_withheld: bool) {
         let of_type = self.type_number(type_url);
         self.types[of_type].is_withheld = is_withheld;
@@ -455,7 +469,8 @@ impl Client {
         self.upstreams[server].phase = Phase::Connecting;
     }
 
-    /// The stream stands, and what [`next_request`](Self::next_request) gives goes to the transport (P5.4).
+    /// The stream stands, and what [`next_request`](Self::next_request) gives goes to the transport
+    /// (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
         self.upstreams[server].open(now, self.responses);
         self.forget_told(server);

@@ -20,7 +20,8 @@ impl Code {
     /// Nobody knows at the moment.
     pub const UNAVAILABLE: Self = Self(14);
 
-    /// Whether it says something about the resource, and not only about who was asked for it (C9, C10).
+    /// Whether it says something about the resource, and not only about who was asked for it (C9,
+    /// C10).
     #[must_use]
     pub fn is_data_error(self) -> bool {
         self == Self::NOT_FOUND || self == Self::PERMISSION_DENIED

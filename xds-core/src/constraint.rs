@@ -34,9 +34,9 @@ mod world;
 
 /// Whom one variant is for: a condition on parameters, as it was received or written.
 ///
-/// Two are equal when their canonical forms (T21) and the keys written in them (T12) are: the order of operands and
-/// nesting play no part, and neither do the bytes received. Order and hash go by the same. Clones are shared, and no
-/// constraints at all are no memory.
+/// Two are equal when their canonical forms (T21) and the keys written in them (T12) are: the order
+/// of operands and nesting play no part, and neither do the bytes received. Order and hash go by
+/// the same. Clones are shared, and no constraints at all are no memory.
 ///
 /// ```
 /// use xds_core::{Constraints, Parameters};
@@ -74,13 +74,15 @@ impl Constraints {
     /// How many conditions on a key and empty lists there may be (T11).
     pub const LEAF_LIMIT: usize = 1024;
 
-    /// Reads an encoded `DynamicParameterConstraints` and keeps a copy of its bytes for sending on (T23).
+    /// Reads an encoded `DynamicParameterConstraints` and keeps a copy of its bytes for sending on
+    /// (T23).
     ///
-    /// No bytes are no constraints (T7). Of fields given twice the last wins, lists are merged (T9). Unknown fields
-    /// beside a known type are kept and not looked at.
+    /// No bytes are no constraints (T7). Of fields given twice the last wins, lists are merged
+    /// (T9). Unknown fields beside a known type are kept and not looked at.
     ///
     /// # Errors
-    /// See [`ConstraintError`]: above all a type that is unset, also because it is from the future (T8, T9).
+    /// See [`ConstraintError`]: above all a type that is unset, also because it is from the future
+    /// (T8, T9).
     pub fn from_wire(raw: &[u8]) -> Result<Self, ConstraintError> {
         if raw.is_empty() {
             return Ok(Self::NONE);
@@ -91,8 +93,9 @@ impl Constraints {
 
     /// Takes a decoded message; an unset type is no constraints (T7).
     ///
-    /// Decoding has dropped unknown fields: what a peer sent is better read by [`Self::from_wire`], which neither
-    /// takes a condition from the future for none (T9) nor loses it on the way on (T23).
+    /// Decoding has dropped unknown fields: what a peer sent is better read by [`Self::from_wire`],
+    /// which neither takes a condition from the future for none (T9) nor loses it on the way on
+    /// (T23).
     ///
     /// # Errors
     /// See [`ConstraintError`].
@@ -107,7 +110,8 @@ impl Constraints {
     /// Takes a condition written here.
     ///
     /// # Errors
-    /// [`ConstraintError::TooDeep`], [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`].
+    /// [`ConstraintError::TooDeep`], [`ConstraintError::TooManyLeaves`] or
+    /// [`ConstraintError::ControlCharacter`].
     pub fn from_formula(formula: Formula) -> Result<Self, ConstraintError> {
         limits::check(&formula)?;
         Ok(Self::authored(formula))
@@ -121,8 +125,8 @@ impl Constraints {
         Ok(Self::from_formula(draft.to_formula()?)?)
     }
 
-    /// Matches exactly the parameter sets that agree with these on the keys: how a server tells one locator that a name
-    /// has no variant for it (T35).
+    /// Matches exactly the parameter sets that agree with these on the keys: how a server tells one
+    /// locator that a name has no variant for it (T35).
     ///
     /// # Errors
     /// [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`], by the keys.
@@ -137,7 +141,8 @@ impl Constraints {
         Self::from_formula(Formula::All(sorted.into_iter().map(literal).collect()))
     }
 
-    /// Matches exactly these parameters, where all are [bound](Parameters::bound). Stays here: no peer could read it.
+    /// Matches exactly these parameters, where all are [bound](Parameters::bound). Stays here: no
+    /// peer could read it.
     pub(crate) fn exactly(parameters: &Parameters) -> Self {
         let bound = parameters.bound();
         let value = bound.get(WHOLE).expect("it was bound").clone();
@@ -175,8 +180,8 @@ impl Constraints {
         self.0.as_ref().map_or(&[], |condition| &condition.keys)
     }
 
-    /// The encoded `DynamicParameterConstraints` to send, byte for byte as received (T23). When it is empty, the field
-    /// is left unset.
+    /// The encoded `DynamicParameterConstraints` to send, byte for byte as received (T23). When it
+    /// is empty, the field is left unset.
     #[must_use]
     pub fn wire(&self) -> &Bytes {
         self.0.as_ref().map_or(&UNSET, |condition| &condition.wire)

@@ -12,7 +12,8 @@ use crate::hash::digest;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::wire::fields::put_field;
 
-/// The fields of a `Resource` beside name, version and payload. Part of the content: they count for the version.
+/// The fields of a `Resource` beside name, version and payload. Part of the content: they count for
+/// the version.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Extras {
     pub(crate) ttl: Option<Duration>,
@@ -31,8 +32,8 @@ pub(crate) struct Extras {
     pub(crate) lease: Option<Lease>,
 }
 
-/// Until when its server lets a received resource live (S38), which each heartbeat extends (S39). All copies share it; it is
-/// not content, so two that differ in nothing else are the same.
+/// Until when its server lets a received resource live (S38), which each heartbeat extends (S39).
+/// All copies share it; it is not content, so two that differ in nothing else are the same.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Lease(Arc<AtomicU64>);
 
@@ -87,7 +88,8 @@ impl Extras {
         self.ttl_field = self.ttl.map(ttl_field).unwrap_or_default();
     }
 
-    /// The fields on the wire, with the aliases that a client may read; the version is of all of them.
+    /// The fields on the wire, with the aliases that a client may read; the version is of all of
+    /// them.
     pub(crate) fn wire(&self, ttl: Ttl, scope: Option<&NamePatterns>) -> impl Iterator<Item = Bytes> {
         let is_hidden = |alias| scope.is_some_and(|scope| !scope.matches(alias));
         let fields = if self.aliases.iter().any(is_hidden) {
@@ -106,8 +108,8 @@ impl Extras {
         [Some(fields), ttl].into_iter().flatten()
     }
 
-    /// What is left of its TTL: the whole of it, unless its server is who extends it. What ended is told as good as ended: no
-    /// TTL at all would be for ever.
+    /// What is left of its TTL: the whole of it, unless its server is who extends it. What ended is
+    /// told as good as ended: no TTL at all would be for ever.
     pub(crate) fn left(&self, now: Duration) -> Option<Duration> {
         let end = self.lease.as_ref().and_then(Lease::end);
         let left = end.map(|end| end.saturating_sub(now).max(SHORTEST_LEFT));

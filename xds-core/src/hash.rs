@@ -4,9 +4,9 @@ use std::hash::BuildHasher;
 
 use ahash::{AHasher, RandomState};
 
-/// ahash with constant seeds, since this crate has no entropy. Whoever writes resources fills the tables, and what a program
-/// asks its control plane for; clients only
-/// look up, so they cannot make keys collide.
+/// ahash with constant seeds, since this crate has no entropy. Whoever writes resources fills the
+/// tables, and what a program asks its control plane for; clients only look up, so they cannot make
+/// keys collide.
 #[derive(Debug, Clone)]
 pub(crate) struct FixedState(RandomState);
 

@@ -9,16 +9,18 @@ use xds_proto::type_url as url;
 pub struct KnownType {
     /// The type URL; empty in [`KnownType::UNKNOWN`].
     pub type_url: &'static str,
-    /// A SotW response holds every resource of the subscription, and leaving one out deletes it (S25).
+    /// A SotW response holds every resource of the subscription, and leaving one out deletes it
+    /// (S25).
     pub full_state: bool,
     /// A first request without names asks for everything (S19, S21).
     pub legacy_wildcard: bool,
     /// There is no SotW method for it, so it is served in delta only (G5).
     pub delta_only: bool,
-    /// In SotW its resources may have a TTL. Not endpoints: when theirs ends, Envoy 1.40 dies (S40b).
+    /// In SotW its resources may have a TTL. Not endpoints: when theirs ends, Envoy 1.40 dies
+    /// (S40b).
     pub ttl_in_sotw: bool,
-    /// In delta a resource without content extends its TTL (D26). Of virtual hosts it says that an alias resolves to
-    /// nothing (D24).
+    /// In delta a resource without content extends its TTL (D26). Of virtual hosts it says that an
+    /// alias resolves to nothing (D24).
     pub heartbeats: bool,
     /// Field 1 of the payload is the resource's name (A).
     pub payload_is_named: bool,
@@ -26,8 +28,8 @@ pub struct KnownType {
     pub rank: u8,
     /// Additions and changes wait until the client has ACKed these types (S33: make before break).
     pub waits_for: &'static [&'static str],
-    /// The types whose resources name resources of this one. A removal waits until the client has ACKed those that named
-    /// the resource, which is held in the meantime (S33: removals last).
+    /// The types whose resources name resources of this one. A removal waits until the client has
+    /// ACKed those that named the resource, which is held in the meantime (S33: removals last).
     pub referrers: &'static [&'static str],
 }
 

@@ -1,10 +1,11 @@
 //! The cache and the stream machines of an xDS control plane.
 //!
-//! A [`Transaction`] changes a [`Cache`]; the cache hands out immutable [`Snapshot`]s and wakes the streams that a change
-//! concerns. A machine of [`server`] is one stream: it takes requests and says what is to be sent next.
+//! A [`Transaction`] changes a [`Cache`]; the cache hands out immutable [`Snapshot`]s and wakes the
+//! streams that a change concerns. A machine of [`server`] is one stream: it takes requests and
+//! says what is to be sent next.
 //!
-//! Deliberately not here: a runtime, sockets, files, a clock, random numbers. Time is an argument, and who waits is the
-//! caller. That makes every rule of the protocol a test without a socket.
+//! Deliberately not here: a runtime, sockets, files, a clock, random numbers. Time is an argument,
+//! and who waits is the caller. That makes every rule of the protocol a test without a socket.
 //!
 //! ```
 //! use std::time::Duration;

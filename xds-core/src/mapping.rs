@@ -12,9 +12,10 @@ use crate::parameters::Parameters;
 
 /// Which parts of a node become parameters.
 ///
-/// The default is every top-level string of the node's metadata, and every bool as `true` or `false`. Numbers, lists,
-/// structs and nulls are skipped. Whatever no constraint names has no effect and costs nothing. T47: `dynamic_parameters` of
-/// the node, which TP1 has for other ends, are no part of it.
+/// The default is every top-level string of the node's metadata, and every bool as `true` or
+/// `false`. Numbers, lists, structs and nulls are skipped. Whatever no constraint names has no
+/// effect and costs nothing. T47: `dynamic_parameters` of the node, which TP1 has for other ends,
+/// are no part of it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ParameterMapping {
     metadata: MetadataKeys,
@@ -33,7 +34,8 @@ pub enum MetadataKeys {
 
 /// A parameter that is taken from one place of the node; written `NAME=PATH`.
 ///
-/// A path is `node.id`, `node.cluster`, `node.locality.region`, `.zone` or `.sub_zone`, or `node.metadata.KEY.KEY..`.
+/// A path is `node.id`, `node.cluster`, `node.locality.region`, `.zone` or `.sub_zone`, or
+/// `node.metadata.KEY.KEY..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPath {
     name: Arc<str>,
@@ -85,8 +87,9 @@ impl ParameterMapping {
         self
     }
 
-    /// Writes parameters into a node, where [`derive`](Self::derive) finds them again: at the path of their name, else as metadata
-    /// of their key. For servers that know their clients by nothing but the node.
+    /// Writes parameters into a node, where [`derive`](Self::derive) finds them again: at the path
+    /// of their name, else as metadata of their key. For servers that know their clients by nothing
+    /// but the node.
     pub fn write(&self, parameters: &Parameters, node: &mut xds_proto::envoy::config::core::v3::Node) {
         for (key, value) in parameters.iter() {
             let named = self.named.iter().rev().find(|named| named.name == *key);
@@ -152,7 +155,8 @@ impl FromStr for NamedPath {
     }
 }
 
-/// What of `envoy.config.core.v3.Node` can become a parameter; the rest, some 500 extensions, is passed over.
+/// What of `envoy.config.core.v3.Node` can become a parameter; the rest, some 500 extensions, is
+/// passed over.
 #[derive(Clone, PartialEq, Message)]
 struct Node {
     #[prost(string, tag = "1")]

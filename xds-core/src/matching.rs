@@ -1,8 +1,9 @@
-//! Which variant of a name some parameters get, and the proof that there is never more than one (T3-T5, T12-T17).
+//! Which variant of a name some parameters get, and the proof that there is never more than one
+//! (T3-T5, T12-T17).
 //!
-//! A [`VariantSet`] holds all variants of one name. It accepts a change only when no two of the resulting variants have
-//! parameters in common, and else gives parameters that prove it. So a search may stop at its first hit, and what
-//! nobody covers is a matter of counting.
+//! A [`VariantSet`] holds all variants of one name. It accepts a change only when no two of the
+//! resulting variants have parameters in common, and else gives parameters that prove it. So a
+//! search may stop at its first hit, and what nobody covers is a matter of counting.
 //!
 //! | part | does |
 //! | --- | --- |
@@ -45,7 +46,8 @@ use symbols::OutcomeId;
 
 /// All variants of one name, at most one of which matches any parameters.
 ///
-/// It needs no cache and no server: whoever has constraints and something to find by them can use it.
+/// It needs no cache and no server: whoever has constraints and something to find by them can use
+/// it.
 ///
 /// ```
 /// use xds_core::{Constraints, Parameters, VariantSet};
@@ -68,8 +70,9 @@ use symbols::OutcomeId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Immutable; [`edit`](Self::edit) makes a new one that shares what it did not change. A clone costs a counter. A set
-/// of one variant without constraints, which is what nearly every name has, is no larger than its `V`.
+/// Immutable; [`edit`](Self::edit) makes a new one that shares what it did not change. A clone
+/// costs a counter. A set of one variant without constraints, which is what nearly every name has,
+/// is no larger than its `V`.
 #[derive(Debug)]
 pub struct VariantSet<V>(Inner<V>);
 
@@ -90,8 +93,8 @@ struct Table<V> {
     keys: BTreeMap<KeySet, usize>,
 }
 
-/// Parameters looked up once, to be resolved many times against the one set they are tied to: another set, even the
-/// next version of this one, may name values that this one does not know.
+/// Parameters looked up once, to be resolved many times against the one set they are tied to:
+/// another set, even the next version of this one, may name values that this one does not know.
 #[derive(Debug)]
 pub struct Prepared<'a, V> {
     set: &'a VariantSet<V>,
@@ -115,7 +118,8 @@ pub struct KeyTest {
     pub key: Arc<str>,
     /// What the parameters say of it; `None` when it is absent.
     pub value: Option<Arc<str>>,
-    /// Whether some variant names this value; one that nobody names is treated like any other such value.
+    /// Whether some variant names this value; one that nobody names is treated like any other such
+    /// value.
     pub is_named: bool,
 }
 
@@ -171,7 +175,8 @@ impl<V> VariantSet<V> {
         everyone.into_iter().chain(members.map(|member| (member.formula(), &member.value)))
     }
 
-    /// The variant that these parameters get (T3); `None` when the name does not exist for them (T4).
+    /// The variant that these parameters get (T3); `None` when the name does not exist for them
+    /// (T4).
     ///
     /// Takes a look at each key on the way, however many variants there are.
     #[must_use]
@@ -229,7 +234,8 @@ impl<V> VariantSet<V> {
 
     /// The variants that parameters of this formula can get, each once, with such parameters.
     ///
-    /// With the known parameters as a formula these are the variants that the unknown ones decide between.
+    /// With the known parameters as a formula these are the variants that the unknown ones decide
+    /// between.
     ///
     /// # Errors
     /// When the formula takes too long to judge.
@@ -257,7 +263,8 @@ impl<V> VariantSet<V> {
         Ok(found.filter_map(|(side, slot, witness)| Some((&part(side).get(slot)?.value, witness))).collect())
     }
 
-    /// The sets of keys that variants write down, with how many do; under [`KeySetRule::Equal`] at most one.
+    /// The sets of keys that variants write down, with how many do; under [`KeySetRule::Equal`] at
+    /// most one.
     pub fn key_sets(&self) -> impl Iterator<Item = (&[Arc<str>], usize)> {
         let (everyone, table) = match &self.0 {
             Inner::Empty => (None, None),

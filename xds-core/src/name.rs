@@ -58,8 +58,8 @@ impl ResourceName {
 
 /// A content digest: 128 bits of BLAKE3, printed as 32 hex digits.
 ///
-/// Equal content gives equal versions in every process and on every replica, and a version is never a counter, so
-/// a client that moves to another server is re-sent nothing (S31, S32, D22).
+/// Equal content gives equal versions in every process and on every replica, and a version is never
+/// a counter, so a client that moves to another server is re-sent nothing (S31, S32, D22).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub(crate) u128);
 
@@ -76,7 +76,8 @@ impl Version {
         self.0
     }
 
-    /// As it is printed. By hand: each response and each resource has one, and the formatter takes ten times as long.
+    /// As it is printed. By hand: each response and each resource has one, and the formatter takes
+    /// ten times as long.
     pub(crate) fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
         for (two, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
@@ -87,7 +88,8 @@ impl Version {
     }
 }
 
-/// Identifies one response of one stream; a counter from 1 that never repeats within the stream (S2, D7).
+/// Identifies one response of one stream; a counter from 1 that never repeats within the stream
+/// (S2, D7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(u64);
 

@@ -9,8 +9,9 @@ use crate::hash::{FixedState, digest};
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
-/// Clones are shared. A list: there are few keys, and one piece of memory holds them all. Tables are full of parameter sets that
-/// differ in a few of many values, so order and hash go by a digest first, and have no meaning.
+/// Clones are shared. A list: there are few keys, and one piece of memory holds them all. Tables
+/// are full of parameter sets that differ in a few of many values, so order and hash go by a digest
+/// first, and have no meaning.
 ///
 /// ```
 /// use xds_core::Parameters;
@@ -62,7 +63,8 @@ impl Parameters {
         kept.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
     }
 
-    /// The same with one more key that stands for all of them together: what is bound to it is for exactly these parameters.
+    /// The same with one more key that stands for all of them together: what is bound to it is for
+    /// exactly these parameters.
     pub(crate) fn bound(&self) -> Self {
         let mut hasher = blake3::Hasher::new();
         for text in self.iter().flat_map(|(key, value)| [key, value]) {
@@ -145,7 +147,8 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
 /// No key on the wire: constraints must not have control characters (T9).
 pub(crate) const WHOLE: &str = "\u{0}";
 
-/// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is at hand.
+/// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is
+/// at hand.
 const LINEAR_KEYS: usize = 32;
 
 #[cfg(test)]

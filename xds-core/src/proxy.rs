@@ -1,17 +1,21 @@
-//! The caching proxy: many clients in front of few subscriptions upstream, every variant shared by those it is for.
+//! The caching proxy: many clients in front of few subscriptions upstream, every variant shared by
+//! those it is for.
 //!
-//! Clients are streams of a cache [on demand](Cache::on_demand). What they ask for, a [`Proxy`] asks of its upstreams: each
-//! is a [`Client`](crate::client::Client) that fills the same cache. Nothing is copied from one to the other. What the proxy
-//! decides is who is asked for what, and which locators are answered:
+//! Clients are streams of a cache [on demand](Cache::on_demand). What they ask for, a [`Proxy`]
+//! asks of its upstreams: each is a [`Client`](crate::client::Client) that fills the same cache.
+//! Nothing is copied from one to the other. What the proxy decides is who is asked for what, and
+//! which locators are answered:
 //!
 //! - a *want* is a locator that streams ask for, to the letter;
-//! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their own, or on that of another
-//!   want that brought a variant which is for them, too (T43). Only what constraints say decides that.
+//! - a *question* is a locator that an upstream is asked for. Wants rely on questions: on their
+//!   own, or on that of another want that brought a variant which is for them, too (T43). Only what
+//!   constraints say decides that.
 //!
 //! Variants are kept with their constraints, and each stream selects by them (T42).
 //!
 //! It holds no socket, task or clock, and does not own the clients: it is told what became of them
-//! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked ([`settle`](Proxy::settle)).
+//! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked
+//! ([`settle`](Proxy::settle)).
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -127,9 +131,11 @@ pub struct ProxyCounts {
     pub joined: u64,
     /// Wants that lost a shared variant and were looked at again (T43).
     pub requalified: u64,
-    /// Variants that gave way to others that overlap them (T34): an upstream broke a rule, or changed keys.
+    /// Variants that gave way to others that overlap them (T34): an upstream broke a rule, or
+    /// changed keys.
     pub replaced: u64,
-    /// Names that came without saying whom they are for (T43c), or must not be kept, and are asked for by each locator alone.
+    /// Names that came without saying whom they are for (T43c), or must not be kept, and are asked
+    /// for by each locator alone.
     pub unshared: u64,
     /// Hits that were asked for all the same, to see whether the upstream agrees.
     pub audited: u64,
@@ -226,8 +232,9 @@ impl Proxy {
         std::mem::take(&mut self.notices)
     }
 
-    /// What became of wildcards and globs since the last call. To be taken after each [`settle`](Self::settle) and
-    /// [`on_outcome`](Self::on_outcome), before the client of any route changes again.
+    /// What became of wildcards and globs since the last call. To be taken after each
+    /// [`settle`](Self::settle) and [`on_outcome`](Self::on_outcome), before the client of any
+    /// route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
         std::mem::take(&mut self.set_changes)
     }
@@ -259,14 +266,16 @@ impl Proxy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// T43c: the upstream did not say whom a resource is for, or that nobody may keep it; each locator is asked for alone.
+    /// T43c: the upstream did not say whom a resource is for, or that nobody may keep it; each
+    /// locator is asked for alone.
     Unshared {
         /// The type.
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
     },
-    /// The upstream has another variant than one at hand that matches as well; the name is not shared any more.
+    /// The upstream has another variant than one at hand that matches as well; the name is not
+    /// shared any more.
     Overlapping {
         /// The type.
         type_url: TypeUrl,

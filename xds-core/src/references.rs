@@ -1,9 +1,11 @@
-//! What is read out of payloads at commit: the name that a resource has for itself, and the resources it names.
+//! What is read out of payloads at commit: the name that a resource has for itself, and the
+//! resources it names.
 //!
-//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a table of
-//! fields, in one pass that decodes no message. What the table cannot tell is noted as such, so that whoever asks errs
-//! on the side of what is used: an extension that it does not know may name anything, and a listener or a set of routes
-//! in which nothing at all was found counts as not understood.
+//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a
+//! table of fields, in one pass that decodes no message. What the table cannot tell is noted as
+//! such, so that whoever asks errs on the side of what is used: an extension that it does not know
+//! may name anything, and a listener or a set of routes in which nothing at all was found counts as
+//! not understood.
 
 use std::sync::Arc;
 
@@ -41,7 +43,8 @@ pub(crate) struct Named {
     unknown: Targets,
 }
 
-/// A type whose resources name others or are named; the number is its rank in the table of known types.
+/// A type whose resources name others or are named; the number is its rank in the table of known
+/// types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
     Cluster,
@@ -106,7 +109,8 @@ impl References {
         Self::Some(Arc::new(Named { endpoints, names: names.into(), unknown }))
     }
 
-    /// The assignment that holds the endpoints of the cluster of this name, for clusters that get them by EDS (S34).
+    /// The assignment that holds the endpoints of the cluster of this name, for clusters that get
+    /// them by EDS (S34).
     pub(crate) fn endpoints<'a>(&'a self, own: &'a ResourceName) -> Option<&'a ResourceName> {
         match self {
             Self::None | Self::Unknown => None,
@@ -213,8 +217,8 @@ impl Targets {
     }
 }
 
-/// The names by which the hosts of a virtual host are asked for on demand (D25): `<route configuration>/<domain>`, for
-/// domains without a wildcard.
+/// The names by which the hosts of a virtual host are asked for on demand (D25): `<route
+/// configuration>/<domain>`, for domains without a wildcard.
 pub(crate) fn hosts_of(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Vec<ResourceName> {
     let prefix = name.as_str().rsplit_once('/').map(|(prefix, _)| prefix);
     let Some(prefix) = prefix.filter(|_| type_url.as_str() == type_url::VIRTUAL_HOST) else {

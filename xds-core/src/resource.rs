@@ -50,7 +50,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// An unconstrained resource under the given name, a new-style one under its canonical text (X4).
+    /// An unconstrained resource under the given name, a new-style one under its canonical text
+    /// (X4).
     ///
     /// Costs one digest of the payload, and one pass for what it names.
     ///
@@ -62,8 +63,9 @@ impl Resource {
 
     /// The same with another limit of the payload than [`PAYLOAD_LIMIT_BYTES`], in bytes (G10).
     ///
-    /// Clients of gRPC refuse a message of more than 4 MiB unless they are configured otherwise, and a resource is never
-    /// split over messages. Envoy has no such limit, and neither has the client of this project below 1 GiB.
+    /// Clients of gRPC refuse a message of more than 4 MiB unless they are configured otherwise,
+    /// and a resource is never split over messages. Envoy has no such limit, and neither has the
+    /// client of this project below 1 GiB.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -77,7 +79,8 @@ impl Resource {
         if KnownType::of(type_url.as_str()).payload_is_named {
             let inner = references::payload_name(&payload)
                 .map_err(|()| ResourceError::Malformed { type_url: type_url.clone(), name: name.clone() })?;
-            // D23: Envoy goes by the payload's own name, so a different one would create another resource.
+            // D23: Envoy goes by the payload's own name, so a different one would create another
+            // resource.
             if !names_payload(&type_url, &name, new_style.as_ref(), &inner) {
                 let payload_name = ResourceName::new(inner);
                 return Err(ResourceError::NameMismatch { type_url, name, payload_name });
@@ -87,7 +90,8 @@ impl Resource {
             collection::check(&type_url, &name, &payload)?;
         }
         let references = References::read(&type_url, &name, &payload);
-        // X16: the name of a cluster cannot be that of its endpoints too, as it holds the type (X2).
+        // X16: the name of a cluster cannot be that of its endpoints too, as it holds the type
+        // (X2).
         if new_style.is_some() && references.endpoints(&name) == Some(&name) {
             return Err(ResourceError::MissingServiceName { name });
         }
@@ -99,9 +103,9 @@ impl Resource {
         Ok(if hosts.is_empty() { resource } else { resource.with_aliases(hosts) })
     }
 
-    /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator` that says where (X14).
-    /// It is passed on to clients, who follow it. For list collections and members of globs, so the name is a new-style
-    /// one.
+    /// A resource that stands elsewhere: the payload is the encoded `xds.core.v3.ResourceLocator`
+    /// that says where (X14). It is passed on to clients, who follow it. For list collections and
+    /// members of globs, so the name is a new-style one.
     ///
     /// # Errors
     /// See [`ResourceError`].
@@ -116,7 +120,8 @@ impl Resource {
         Ok(resource.with_extras(|extras| extras.is_redirect = true))
     }
 
-    /// An unconstrained resource as a server sent it: only its envelope was looked at, the payload is opaque (T45).
+    /// An unconstrained resource as a server sent it: only its envelope was looked at, the payload
+    /// is opaque (T45).
     pub(crate) fn received(
         type_url: TypeUrl,
         name: ResourceName,
@@ -132,7 +137,8 @@ impl Resource {
         Self { id: VariantId::unconstrained(type_url, name), payload, version, references, extras }
     }
 
-    /// An unconstrained resource whose name is read from its payload, for types whose payload holds it.
+    /// An unconstrained resource whose name is read from its payload, for types whose payload holds
+    /// it.
     ///
     /// # Errors
     /// [`ResourceError::MissingName`] also where the type is not known to hold its name.
@@ -159,23 +165,25 @@ impl Resource {
         Self::new_within(limit_bytes, type_url, name, payload)
     }
 
-    /// The same for those whose parameters the constraints match: one of several variants of its name.
+    /// The same for those whose parameters the constraints match: one of several variants of its
+    /// name.
     #[must_use]
     pub fn with_constraints(mut self, constraints: Constraints) -> Self {
         self.id.constraints = constraints;
         self
     }
 
-    /// The same, removed by clients this long after they heard of it last (S38). The server refreshes it in time, by
-    /// heartbeats or by sending it again (S39, S40), so it goes only when the server does. Told to clients that are
-    /// known to honour it.
+    /// The same, removed by clients this long after they heard of it last (S38). The server
+    /// refreshes it in time, by heartbeats or by sending it again (S39, S40), so it goes only when
+    /// the server does. Told to clients that are known to honour it.
     #[must_use]
     pub fn with_ttl(self, ttl: Duration) -> Self {
         self.with_extras(|extras| extras.ttl = Some(ttl))
     }
 
     /// The same with other names under which it can be asked for, in delta (D24). A virtual host
-    /// `<route configuration>/<host>` has those of its domains without this, as `<route configuration>/<domain>`.
+    /// `<route configuration>/<host>` has those of its domains without this, as `<route
+    /// configuration>/<domain>`.
     #[must_use]
     pub fn with_aliases(self, aliases: impl IntoIterator<Item = ResourceName>) -> Self {
         self.with_extras(|extras| {
@@ -220,7 +228,8 @@ impl Resource {
         &self.id.type_url
     }
 
-    /// The type of the payload, which is the same unless the resource is a [redirect](Self::redirect).
+    /// The type of the payload, which is the same unless the resource is a
+    /// [redirect](Self::redirect).
     #[must_use]
     pub fn payload_type(&self) -> &str {
         Extras::payload_type(self.extras.as_deref(), &self.id.type_url)
@@ -244,13 +253,15 @@ impl Resource {
         self.version
     }
 
-    /// The resources that it names, as far as make before break knows them (S33): type URL and name, each once.
+    /// The resources that it names, as far as make before break knows them (S33): type URL and
+    /// name, each once.
     pub fn references(&self) -> impl Iterator<Item = (&'static str, &ResourceName)> {
         self.references.iter(&self.id.name).map(|(target, name)| (target.type_url(), name))
     }
 }
 
-/// What is asked of every resource, and its name: in canonical text and taken apart if it is a new-style one.
+/// What is asked of every resource, and its name: in canonical text and taken apart if it is a
+/// new-style one.
 fn checked_name(
     type_url: &TypeUrl,
     name: ResourceName,
@@ -309,7 +320,8 @@ fn names_payload(
         // X4: it may be spelled differently.
         return XdstpName::of(payload_name).is_ok_and(|found| found.as_ref() == Some(new_style));
     }
-    // D25: to its resource a virtual host is `<route configuration>/<host>`, to itself only the latter.
+    // D25: to its resource a virtual host is `<route configuration>/<host>`, to itself only the
+    // latter.
     type_url.as_str() == VIRTUAL_HOST
         && name.as_str().rsplit_once('/').is_some_and(|(_, host)| host == payload_name)
 }
@@ -376,7 +388,8 @@ pub enum ResourceError {
         /// The refused name.
         name: ResourceName,
     },
-    /// X14: only list collections and members of globs can stand elsewhere, and these have new-style names.
+    /// X14: only list collections and members of globs can stand elsewhere, and these have
+    /// new-style names.
     #[error("{} {name:?} is a redirect, whose name has to start with `xdstp:`", type_url.message_name())]
     OldStyleRedirect {
         /// The type of the resource.
@@ -402,7 +415,8 @@ pub enum ResourceError {
         /// The name of the entries.
         entry: String,
     },
-    /// X11: the name of an inline entry of a list collection has other characters than letters, digits and `_-./~:`.
+    /// X11: the name of an inline entry of a list collection has other characters than letters,
+    /// digits and `_-./~:`.
     #[error("{} {name:?} has the entry {entry:?}, which is no name of an entry", type_url.message_name())]
     BadEntry {
         /// The type of the collection.
@@ -426,7 +440,8 @@ pub enum ResourceError {
     },
 }
 
-/// The largest payload unless whoever makes a resource [says otherwise](Resource::new_within): what the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
+/// The largest payload unless whoever makes a resource [says otherwise](Resource::new_within): what
+/// the receive limit of 4 MiB, common in gRPC, leaves after 64 KiB for the wrappers (G10).
 pub const PAYLOAD_LIMIT_BYTES: usize = (4 << 20) - (64 << 10);
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use crate::hash::digest;
 
-/// A text of at most this many bytes: the text itself, or its beginning with its length and a digest of the whole, so that two
-/// long texts that begin alike still differ. A limit below 64 counts as 64.
+/// A text of at most this many bytes: the text itself, or its beginning with its length and a
+/// digest of the whole, so that two long texts that begin alike still differ. A limit below 64
+/// counts as 64.
 ///
 /// For all that a peer chooses and others keep, log or show.
 ///

@@ -172,7 +172,8 @@ pub struct Subscription {
 pub struct Added {
     /// What was asked for; also what was there before and must be answered again.
     pub locators: Locators,
-    /// What is no longer asked for by itself while a wildcard stays; the client cannot know whether that covers it (D18).
+    /// What is no longer asked for by itself while a wildcard stays; the client cannot know whether
+    /// that covers it (D18).
     pub left: Locators,
     /// A wildcard was not there before.
     pub wildcard: bool,
@@ -186,8 +187,8 @@ struct Group {
     wildcard: bool,
 }
 
-/// The wildcard that is meant by asking for nothing in particular (S19, D16). In delta naming something does not end it
-/// (D17).
+/// The wildcard that is meant by asking for nothing in particular (S19, D16). In delta naming
+/// something does not end it (D17).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Legacy {
     /// No request yet that would decide it.
@@ -204,7 +205,8 @@ impl Asked {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// Replaces sets of names that have to be looked into by what becomes of them: most have plain names only.
+    /// Replaces sets of names that have to be looked into by what becomes of them: most have plain
+    /// names only.
     pub(crate) fn edit_names(&mut self, mut edit: impl FnMut(&NameSet) -> NameSet) {
         let mut edited = |names: &NameSet| if names.is_plain() { names.clone() } else { edit(names) };
         self.names = edited(&self.names);
@@ -346,8 +348,8 @@ impl Subscription {
 
     /// Delta: a request adds and removes (D2); lists that are empty change nothing.
     ///
-    /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered too (D9, D18). Other
-    /// parameters are another locator (T33).
+    /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered
+    /// too (D9, D18). Other parameters are another locator (T33).
     pub fn edit(&mut self, subscribe: Asked, unsubscribe: Asked, legacy: bool) -> Added {
         let had_wildcard = self.is_wildcard();
         // D16: only a first request that names nothing at all means everything.
@@ -384,7 +386,8 @@ impl Subscription {
         added
     }
 
-    /// Something was asked for that cannot be: so it was not nothing, which would mean everything (S19, D16).
+    /// Something was asked for that cannot be: so it was not nothing, which would mean everything
+    /// (S19, D16).
     pub(crate) fn end_legacy_wildcard(&mut self) {
         self.legacy = Legacy::Off;
     }
@@ -460,7 +463,8 @@ impl Subscription {
         self.groups().any(|(_, group)| group.names.contains(name))
     }
 
-    /// How many names are asked for, wildcards included; one that is asked for with several parameter sets counts for each.
+    /// How many names are asked for, wildcards included; one that is asked for with several
+    /// parameter sets counts for each.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups().map(|(_, group)| group.names.len() + usize::from(group.wildcard)).sum()
@@ -487,7 +491,8 @@ impl Subscription {
         })
     }
 
-    /// Everything that is asked for; wildcards, also those that are meant by naming nothing, by the name `*`.
+    /// Everything that is asked for; wildcards, also those that are meant by naming nothing, by the
+    /// name `*`.
     pub(crate) fn locators(&self) -> Locators {
         let mut locators = Locators::default();
         for (parameters, group) in self.groups() {
@@ -529,8 +534,8 @@ impl Subscription {
         self.groups().filter(|(_, group)| self.is_wildcard_group(group)).map(|(parameters, _)| parameters)
     }
 
-    /// The plain names and the others by their parameters. T2: without parameters a locator is the plain name, where
-    /// that has none either.
+    /// The plain names and the others by their parameters. T2: without parameters a locator is the
+    /// plain name, where that has none either.
     fn sorted_out(&mut self, asked: Asked) -> (NameSet, Locators) {
         let Asked { mut names, mut locators } = asked;
         self.knows_locators |= !locators.is_empty();

@@ -73,8 +73,8 @@ impl Variant {
         Self { history: history[newest..].into(), ..self }
     }
 
-    /// Whether something else was there at a revision (S6, D12): what changed and changed back did not change. When
-    /// nobody knows any more it did.
+    /// Whether something else was there at a revision (S6, D12): what changed and changed back did
+    /// not change. When nobody knows any more it did.
     pub(crate) fn differs_since(&self, revision: Revision) -> bool {
         self.version_at(revision) != Some(self.version)
     }
@@ -87,7 +87,8 @@ impl Variant {
         self.history.iter().rev().find(|(at, _)| *at <= revision).and_then(|(_, version)| *version)
     }
 
-    /// Whether it was there at a revision, with whatever content. When nobody knows any more it was.
+    /// Whether it was there at a revision, with whatever content. When nobody knows any more it
+    /// was.
     pub(crate) fn was_there(&self, revision: Revision) -> bool {
         let then = self.history.iter().rev().find(|(at, _)| *at <= revision);
         let is_older = self.history.first().is_none_or(|(at, _)| *at > revision);
@@ -98,22 +99,25 @@ impl Variant {
 
     /// Digest of name and version: what this variant adds to the version of a SotW response (T38).
     ///
-    /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would each pay for it.
+    /// Not stored: it is asked for when the variant comes and goes, and 100,000 resources would
+    /// each pay for it.
     pub(crate) fn identity(&self, form: Form) -> u128 {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.version_in(form).0.to_be_bytes()).update(self.name.as_str().as_bytes());
         digest(&hasher)
     }
 
-    /// The version as it is sent (T37): to a client that is sent the constraints they are part of the content, so no two
-    /// variants of a name have the same. By name only the payload counts, and a change of constraints sends nothing.
+    /// The version as it is sent (T37): to a client that is sent the constraints they are part of
+    /// the content, so no two variants of a name have the same. By name only the payload counts,
+    /// and a change of constraints sends nothing.
     pub(crate) fn version_in(&self, form: Form) -> Version {
         if form == Form::Name || self.constraints.is_unconstrained() {
             return self.version;
         }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.version.0.to_be_bytes());
-        // The canonical form, not the bytes received: replicas that saw another order of operands agree (T22).
+        // The canonical form, not the bytes received: replicas that saw another order of operands
+        // agree (T22).
         let keys = self.constraints.keys().iter().map(|key| key.as_bytes());
         for part in std::iter::once(self.constraints.canon()).chain(keys) {
             hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
@@ -245,7 +249,8 @@ impl Variants {
         Ok((!set.is_empty()).then_some(Self(set)))
     }
 
-    /// The variant that a subscription with these parameters gets (T3); `None` when none is for it (T4).
+    /// The variant that a subscription with these parameters gets (T3); `None` when none is for it
+    /// (T4).
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&Arc<Variant>> {
         self.0.resolve(parameters)
@@ -257,7 +262,8 @@ impl Variants {
         self.0.explain(parameters)
     }
 
-    /// Whether each of the parameters with keys as in `domains` has a variant; at most `limit` gaps are listed.
+    /// Whether each of the parameters with keys as in `domains` has a variant; at most `limit` gaps
+    /// are listed.
     ///
     /// # Errors
     /// When a variant takes too long to judge.
@@ -269,7 +275,8 @@ impl Variants {
         self.0.coverage(domains, &Formula::All(Vec::new()), limit)
     }
 
-    /// What says to a client of other variants that none is for these parameters (T35); `None` when one is.
+    /// What says to a client of other variants that none is for these parameters (T35); `None` when
+    /// one is.
     pub(crate) fn unmatched(&self, parameters: &Parameters) -> Option<Constraints> {
         if self.resolve(parameters).is_some() {
             return None;

@@ -17,10 +17,12 @@ mod error;
 mod escape;
 mod url;
 
-/// A new-style name, taken apart: `xdstp://authority/type/id?context#directives` without the directives (X2, X3).
+/// A new-style name, taken apart: `xdstp://authority/type/id?context#directives` without the
+/// directives (X2, X3).
 ///
-/// Two texts are one name when their decoded parts are equal, the context parameters as a set (X4); all of them count
-/// (X8). Printed is the one text that stands for all of these, and that is the key of a cache:
+/// Two texts are one name when their decoded parts are equal, the context parameters as a set (X4);
+/// all of them count (X8). Printed is the one text that stands for all of these, and that is the
+/// key of a cache:
 ///
 /// ```
 /// use xds_core::{XdstpError, XdstpName};
@@ -44,11 +46,12 @@ pub struct XdstpName {
 }
 
 impl XdstpName {
-    /// Reads a name that a request asks for or a resource has; `None` for an old-style one, which costs a look at its
-    /// first bytes and is compared byte for byte (X1).
+    /// Reads a name that a request asks for or a resource has; `None` for an old-style one, which
+    /// costs a look at its first bytes and is compared byte for byte (X1).
     ///
     /// # Errors
-    /// X6: no resource can have this name. X3: so it is where directives follow, which are for clients.
+    /// X6: no resource can have this name. X3: so it is where directives follow, which are for
+    /// clients.
     pub fn of(text: &str) -> Result<Option<Self>, XdstpError> {
         if Self::is_new_style(text) { text.parse().map(Some) } else { Ok(None) }
     }
@@ -71,13 +74,15 @@ impl XdstpName {
         &self.resource_type
     }
 
-    /// What the authority calls it: segments between slashes, which may be empty, as the whole may be.
+    /// What the authority calls it: segments between slashes, which may be empty, as the whole may
+    /// be.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The context parameters in order of their keys. They are part of the name, never parameters of TP2 (T47).
+    /// The context parameters in order of their keys. They are part of the name, never parameters
+    /// of TP2 (T47).
     #[must_use]
     pub fn context(&self) -> &BTreeMap<String, String> {
         &self.context
@@ -95,7 +100,8 @@ impl XdstpName {
         Err(XdstpError::WrongType { found, expected })
     }
 
-    /// Whether it stands for all names that differ from it in the last segment of the id only (X12).
+    /// Whether it stands for all names that differ from it in the last segment of the id only
+    /// (X12).
     #[must_use]
     pub fn is_glob(&self) -> bool {
         self.parent_and_last().1 == GLOB
@@ -168,13 +174,14 @@ impl XdstpName {
     }
 }
 
-/// The glob that a name is a member of, in its canonical text; `None` for globs and for old-style names (X12).
+/// The glob that a name is a member of, in its canonical text; `None` for globs and for old-style
+/// names (X12).
 pub(crate) fn glob_of(name: &ResourceName) -> Option<ResourceName> {
     XdstpName::of(name.as_str()).ok()??.glob()
 }
 
-/// X4: the one spelling that names are compared in, of a name that a payload refers to. X3: it is asked for without the
-/// directives. What cannot be read stays as it is, and nothing has that name.
+/// X4: the one spelling that names are compared in, of a name that a payload refers to. X3: it is
+/// asked for without the directives. What cannot be read stays as it is, and nothing has that name.
 pub(crate) fn canonical(name: &str) -> ResourceName {
     let url = XdstpName::is_new_style(name).then(|| name.parse::<XdstpUrl>().ok()).flatten();
     url.map_or_else(|| ResourceName::new(name), |url| url.name.canonical())

@@ -1,8 +1,10 @@
-//! Whatever happened, in the end each watcher of a client sees what its servers have for it, and was told of each change.
+//! Whatever happened, in the end each watcher of a client sees what its servers have for it, and
+//! was told of each change.
 //!
-//! The client machine is connected to our own server machines, by encoded messages. Names, locators and wildcards are watched
-//! and given up, commits change whom the variants of a name are for, streams break between any two messages, servers cannot
-//! be reached, contents are rejected. Then all is healed, and the views are compared with the cache of the servers.
+//! The client machine is connected to our own server machines, by encoded messages. Names, locators
+//! and wildcards are watched and given up, commits change whom the variants of a name are for,
+//! streams break between any two messages, servers cannot be reached, contents are rejected. Then
+//! all is healed, and the views are compared with the cache of the servers.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -43,7 +45,8 @@ const BAD: i32 = 3;
 /// Type, name, which variants it has, and their content.
 type Change = (u8, u8, u8, u8);
 
-/// One thing that happens. Numbers are taken modulo what there is; the first of a server is its number.
+/// One thing that happens. Numbers are taken modulo what there is; the first of a server is its
+/// number.
 #[derive(Debug, Clone)]
 enum Step {
     Commit(Vec<Change>),
@@ -532,8 +535,9 @@ fn c15_watchers_of_two_delta_servers_see_what_they_have() {
     quick().quickcheck(holds as fn(Vec<Step>, bool) -> bool);
 }
 
-/// S17: the full state was rejected because of another name, so no version of it was brought to the next stream, and the server
-/// had nothing to say of the name that went meanwhile. Nothing had a timer running.
+/// S17: the full state was rejected because of another name, so no version of it was brought to the
+/// next stream, and the server had nothing to say of the name that went meanwhile. Nothing had a
+/// timer running.
 #[test]
 fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
     use Step::{Commit, Connect, Cut, Send, Serve, Take, Unwatch, Watch};
@@ -555,8 +559,9 @@ fn c5_what_was_taken_of_a_rejected_full_state_is_not_confirmed_by_silence() {
     }
 }
 
-/// D8: a response said that a name is not there and was rejected because of another name. The name came meanwhile, without
-/// constraints; when the server told again what the rejected response had said, it removed it.
+/// D8: a response said that a name is not there and was rejected because of another name. The name
+/// came meanwhile, without constraints; when the server told again what the rejected response had
+/// said, it removed it.
 #[test]
 fn d8_what_came_after_a_rejected_removal_is_not_removed() {
     use Step::{Commit, Connect, Send, Serve, Watch};
@@ -592,8 +597,9 @@ fn s25_what_was_rejected_without_a_copy_and_then_goes_is_no_member_any_more() {
     }
 }
 
-/// S8b, S25: a cluster was given up and wanted again while a full state with it was on its way. The client took it from that, and
-/// as the server knew of no such cluster when it read the second request, it said nothing.
+/// S8b, S25: a cluster was given up and wanted again while a full state with it was on its way. The
+/// client took it from that, and as the server knew of no such cluster when it read the second
+/// request, it said nothing.
 #[test]
 fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
     use Step::{Commit, Connect, Send, Serve, Take, Unwatch, Watch};
@@ -617,8 +623,9 @@ fn s8b_what_was_given_up_wanted_again_and_gone_meanwhile_is_told_to_be_gone() {
     }
 }
 
-/// T35, D21: a variant of another stream served several locators that have nothing now while a third one has. The server says so
-/// of each of them by itself, and only together that is all who used the variant.
+/// T35, D21: a variant of another stream served several locators that have nothing now while a
+/// third one has. The server says so of each of them by itself, and only together that is all who
+/// used the variant.
 #[test]
 fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
     use Step::{Commit, Connect, Cut, Send, Serve, Take, Watch};
@@ -639,8 +646,9 @@ fn t35_what_is_gone_for_each_of_several_locators_is_gone() {
     }
 }
 
-/// P4.6, D1: the wildcard was asked for at the first server before the second told what it stands for. The first had no reason
-/// to say that some of it is gone, and the second was left before it said so.
+/// P4.6, D1: the wildcard was asked for at the first server before the second told what it stands
+/// for. The first had no reason to say that some of it is gone, and the second was left before it
+/// said so.
 #[test]
 fn c15_what_only_a_server_that_was_left_spoke_of_is_no_member() {
     use Step::{Commit, Connect, Fail, Pass, Send, Serve, Take, Watch};

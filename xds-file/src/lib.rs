@@ -1,8 +1,9 @@
 //! Reads files that an operator names.
 //!
-//! A path may lead to anything: a FIFO without a writer blocks whoever opens it, a device has no end, and a file may grow
-//! while it is read. [`read`] takes regular files only, and both functions have a limit. Neither protects against a file
-//! system that hangs: call them where blocking harms nobody, as [`Reloads::blocking`] does.
+//! A path may lead to anything: a FIFO without a writer blocks whoever opens it, a device has no
+//! end, and a file may grow while it is read. [`read`] takes regular files only, and both functions
+//! have a limit. Neither protects against a file system that hangs: call them where blocking harms
+//! nobody, as [`Reloads::blocking`] does.
 //!
 //! [`Reloads`] notes the state of a source that is read again and again.
 //!
@@ -41,7 +42,8 @@ pub enum FileKind {
     Other,
 }
 
-/// Why a file was not read though the system permits it. It is within the [`io::Error`]; see [`refused`].
+/// Why a file was not read though the system permits it. It is within the [`io::Error`]; see
+/// [`refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -79,8 +81,8 @@ pub fn read(path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
     up_to(limit, &file, usize::try_from(metadata.len()).unwrap_or_default())
 }
 
-/// Reads whatever is there, up to `limit_bytes`: for what is read once at the start, where a shell may give a pipe
-/// (`--config <(generate)`). Blocks until a pipe ends.
+/// Reads whatever is there, up to `limit_bytes`: for what is read once at the start, where a shell
+/// may give a pipe (`--config <(generate)`). Blocks until a pipe ends.
 ///
 /// # Errors
 /// Those of the system, and [`Refused::TooLarge`].

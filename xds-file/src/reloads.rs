@@ -9,7 +9,8 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-/// How a source fares that is read again and again, of which the last good state stays in use: a folder, certificates, a policy.
+/// How a source fares that is read again and again, of which the last good state stays in use: a
+/// folder, certificates, a policy.
 ///
 /// Whoever reads the source says what came of it, and whoever watches the server asks.
 #[derive(Debug, Default)]
@@ -57,8 +58,8 @@ impl Reloads {
         (state.good_at, state.mistake, state.isolated) = (Some(SystemTime::now()), None, 0);
     }
 
-    /// What was read is in use but for these many parts, such as files, which keep what was good last; and whether other content
-    /// came into use by it.
+    /// What was read is in use but for these many parts, such as files, which keep what was good
+    /// last; and whether other content came into use by it.
     pub fn on_isolated(&self, parts: usize, mistake: String, has_changed: bool) {
         self.on_refused(mistake);
         let mut state = self.state();
@@ -103,7 +104,8 @@ impl Reloads {
         state.good_at.is_some() && state.mistake.is_none()
     }
 
-    /// When the source was last looked at and found good, whether it had changed or not; `None` before the first time.
+    /// When the source was last looked at and found good, whether it had changed or not; `None`
+    /// before the first time.
     #[must_use]
     pub fn good_at(&self) -> Option<SystemTime> {
         self.state().good_at
@@ -121,7 +123,8 @@ impl Reloads {
         self.state().refusals
     }
 
-    /// Notes that a file is looked at or read, before it is. A file system that hangs is seen by this.
+    /// Notes that a file is looked at or read, before it is. A file system that hangs is seen by
+    /// this.
     pub fn reading(&self, file: &str) -> Reading<'_> {
         let mut reads = self.reads();
         reads.next += 1;
@@ -138,8 +141,9 @@ impl Reloads {
         Some((file.clone(), since.elapsed()))
     }
 
-    /// Runs what reads files away from the threads that serve. When one of its reads takes 10 s, as on a network file system
-    /// that hangs, the log has a warning with the file, and a line when that read ends.
+    /// Runs what reads files away from the threads that serve. When one of its reads takes 10 s, as
+    /// on a network file system that hangs, the log has a warning with the file, and a line when
+    /// that read ends.
     ///
     /// # Errors
     /// The work panicked, or the runtime shuts down.

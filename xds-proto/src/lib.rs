@@ -1,12 +1,13 @@
-//! The messages and services by which xDS clients and servers talk, compiled from this project's own declaration.
+//! The messages and services by which xDS clients and servers talk, compiled from this project's
+//! own declaration.
 //!
-//! Here are the discovery requests and responses with all they refer to, the aggregated service and one service per
-//! type. Not here are the resources themselves: a listener or a cluster travels as opaque bytes in an [`Any`]. There
-//! is no logic either.
+//! Here are the discovery requests and responses with all they refer to, the aggregated service and
+//! one service per type. Not here are the resources themselves: a listener or a cluster travels as
+//! opaque bytes in an [`Any`]. There is no logic either.
 //!
-//! The declaration in `proto/` is written for this crate; a test proves it equal on the wire to Envoy's, field by
-//! field. Maps are `BTreeMap`s, so equal messages have equal encodings. `bytes` fields are [`bytes::Bytes`]: a message
-//! decoded from `Bytes` shares its frame.
+//! The declaration in `proto/` is written for this crate; a test proves it equal on the wire to
+//! Envoy's, field by field. Maps are `BTreeMap`s, so equal messages have equal encodings. `bytes`
+//! fields are [`bytes::Bytes`]: a message decoded from `Bytes` shares its frame.
 //!
 //! ```
 //! use prost::Message;
@@ -43,7 +44,8 @@ pub mod type_url;
 pub use any::Any;
 pub use packages::{envoy, google, xds};
 
-/// The declaration as an encoded `google.protobuf.FileDescriptorSet`: every file, after its imports.
+/// The declaration as an encoded `google.protobuf.FileDescriptorSet`: every file, after its
+/// imports.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.binpb"));
 
 #[allow(

@@ -1,4 +1,5 @@
-//! Discovery services: which service serves which type, and by which methods; and the service that tells of clients.
+//! Discovery services: which service serves which type, and by which methods; and the service that
+//! tells of clients.
 
 use crate::type_url;
 
@@ -152,7 +153,8 @@ mod tests {
         for row in SERVICES {
             tabled.extend(row.sotw.map(|name| method(row.service, name, SOTW, true)));
             tabled.extend(row.delta.map(|name| method(row.service, name, DELTA, true)));
-            // The unary method has no column: it is the stream's name with another verb, and what REST polls.
+            // The unary method has no column: it is the stream's name with another verb, and what
+            // REST polls.
             let fetch =
                 row.sotw.filter(|_| row.rest.is_some()).map(|name| name.replacen("Stream", "Fetch", 1));
             tabled.extend(fetch.map(|name| method(row.service, &name, SOTW, false)));

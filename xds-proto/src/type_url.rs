@@ -23,10 +23,11 @@ pub const RUNTIME: &str = "type.googleapis.com/envoy.service.runtime.v3.Runtime"
 /// Configurations of single extensions, served by ECDS.
 pub const TYPED_EXTENSION_CONFIG: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
-/// [`Resource`](crate::envoy::service::discovery::v3::Resource), the wrapper around a payload. State-of-the-world
-/// responses may hold it in place of the payload.
+/// [`Resource`](crate::envoy::service::discovery::v3::Resource), the wrapper around a payload.
+/// State-of-the-world responses may hold it in place of the payload.
 pub const RESOURCE: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
-/// [`DiscoveryResponse`](crate::envoy::service::discovery::v3::DiscoveryResponse), which Envoy also reads from files.
+/// [`DiscoveryResponse`](crate::envoy::service::discovery::v3::DiscoveryResponse), which Envoy also
+/// reads from files.
 pub const DISCOVERY_RESPONSE: &str = "type.googleapis.com/envoy.service.discovery.v3.DiscoveryResponse";
 
 #[cfg(test)]

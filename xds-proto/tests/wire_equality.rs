@@ -1,7 +1,8 @@
 //! The declaration of this crate equals Envoy's on the wire.
 //!
-//! Envoy's side is `descriptors/envoy.binpb.gz`, which `cargo xtask descriptors` makes from Envoy's own files. The
-//! first half compares the two declarations; the second sends random messages through both.
+//! Envoy's side is `descriptors/envoy.binpb.gz`, which `cargo xtask descriptors` makes from Envoy's
+//! own files. The first half compares the two declarations; the second sends random messages
+//! through both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -161,7 +162,8 @@ fn what_our_structs_encode_survives_envoy() {
     }
 }
 
-/// Messages that the set of Envoy's files lacks, as `fields` prints them; their source is protocol.md A.
+/// Messages that the set of Envoy's files lacks, as `fields` prints them; their source is
+/// protocol.md A.
 const PINNED: [(&str, &[&str]); 2] = [
     (
         "xds.core.v3.Resource",
@@ -182,8 +184,9 @@ const PINNED: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Fields of Envoy's messages that are not declared here, on purpose: the superseded form of CSDS, which would bring
-/// all of Envoy's configuration dumps, and matchers that are refused rather than evaluated.
+/// Fields of Envoy's messages that are not declared here, on purpose: the superseded form of CSDS,
+/// which would bring all of Envoy's configuration dumps, and matchers that are refused rather than
+/// evaluated.
 const OMITTED: [(&str, &[u32]); 4] = [
     ("envoy.service.status.v3.ClientConfig", &[2]),
     ("envoy.type.matcher.v3.RegexMatcher", &[1, 2]),
@@ -195,7 +198,8 @@ fn omitted(message: &str) -> &'static [u32] {
     OMITTED.iter().find(|(name, _)| *name == message).map_or(&[], |(_, fields)| fields)
 }
 
-/// Whether a message has omitted fields, at any depth. Only messages of two packages have, and none of those holds itself.
+/// Whether a message has omitted fields, at any depth. Only messages of two packages have, and none
+/// of those holds itself.
 fn is_partial(message: &MessageDescriptor) -> bool {
     let holds_partial =
         |field: FieldDescriptor| matches!(field.kind(), Kind::Message(inner) if is_partial(&inner));
@@ -217,7 +221,8 @@ fn envoy() -> DescriptorPool {
     DescriptorPool::decode(set.as_slice()).expect("the set is self-contained")
 }
 
-/// Whether this crate declares what is under that name; the rest are the well-known types and other projects'.
+/// Whether this crate declares what is under that name; the rest are the well-known types and other
+/// projects'.
 fn is_ours(name: &str) -> bool {
     ["envoy.", "google.rpc.", "xds."].iter().any(|package| name.starts_with(package))
 }

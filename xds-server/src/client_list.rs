@@ -28,8 +28,9 @@ impl ClientList {
         Self(roster)
     }
 
-    /// The clients that have a stream now, by id, cluster and identity; those without an id are clients of their own (G6), in the
-    /// order in which they came. 10,000 take some milliseconds at most.
+    /// The clients that have a stream now, by id, cluster and identity; those without an id are
+    /// clients of their own (G6), in the order in which they came. 10,000 take some milliseconds at
+    /// most.
     #[must_use]
     pub fn list(&self) -> Vec<ConnectedClient> {
         let client = |streams: Vec<Arc<Listed>>| ConnectedClient {
@@ -44,8 +45,8 @@ impl ClientList {
         self.0.len()
     }
 
-    /// Another number whenever a client came, went or rejected something: for who shows them, and looks from time to
-    /// time.
+    /// Another number whenever a client came, went or rejected something: for who shows them, and
+    /// looks from time to time.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.0.changes()
@@ -125,8 +126,8 @@ impl ClientStream {
         self.0.last_nack()
     }
 
-    /// What its client has of each type, and what it said of that: costs the stream O(what it asks for). `None` when
-    /// the stream ended meanwhile, or does not answer within 5 s.
+    /// What its client has of each type, and what it said of that: costs the stream O(what it asks
+    /// for). `None` when the stream ended meanwhile, or does not answer within 5 s.
     pub async fn report(&self) -> Option<Vec<TypeReport>> {
         self.0.report().await
     }
@@ -163,7 +164,8 @@ mod tests {
             let listing = roster.list(cache.watch(), "ADS delta".into());
             (listing, about("n", Peer { identity, ..Peer::default() }))
         });
-        // The streams of one client are in the order in which they were opened, not in which they said whose they are.
+        // The streams of one client are in the order in which they were opened, not in which they
+        // said whose they are.
         let open: Vec<_> = listings
             .into_iter()
             .rev()

@@ -1,8 +1,9 @@
-//! Which streams belong to one client (S33b): streams per type of one connection whose nodes have the same id and cluster.
+//! Which streams belong to one client (S33b): streams per type of one connection whose nodes have
+//! the same id and cluster.
 //!
 //! A node id alone proves nothing: during a hot restart two Envoys have one, so have gRPC processes
-//! with one bootstrap file, and the connection that a client lost may still look alive here. A client
-//! must not wait for its twin, so only streams that can be of one process are grouped.
+//! with one bootstrap file, and the connection that a client lost may still look alive here. A
+//! client must not wait for its twin, so only streams that can be of one process are grouped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +17,12 @@ use crate::skim::Client;
 #[derive(Debug, Default)]
 pub(crate) struct Clients(Mutex<HashMap<Key, ClientGroup>>);
 
-/// The connection, and the id and the cluster of the node: a proxy brings many clients over one connection.
+/// The connection, and the id and the cluster of the node: a proxy brings many clients over one
+/// connection.
 type Key = (u64, String, String);
 
-/// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop it after the machine.
+/// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop
+/// it after the machine.
 #[derive(Debug)]
 pub(crate) struct Place {
     clients: Arc<Clients>,

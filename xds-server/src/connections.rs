@@ -1,8 +1,8 @@
 //! Connections: accepted, greeted, served over HTTP, and asked to leave in time.
 //!
-//! Tonic's own loop would do for most of it. This one is there because a handshake must not hold up who comes next, because the age
-//! at which a connection is asked to leave differs from one to the next, and because an accept that fails for want of
-//! descriptors must not be tried in a circle.
+//! Tonic's own loop would do for most of it. This one is there because a handshake must not hold up
+//! who comes next, because the age at which a connection is asked to leave differs from one to the
+//! next, and because an accept that fails for want of descriptors must not be tried in a circle.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -92,7 +92,8 @@ where
     }
 }
 
-/// Serves connections until `stopping` says so, then asks those that are there to leave, and returns when all have.
+/// Serves connections until `stopping` says so, then asks those that are there to leave, and
+/// returns when all have.
 pub(crate) async fn serve<IO, G>(
     incoming: impl Stream<Item = io::Result<IO>> + Send,
     greet: G,
@@ -193,7 +194,8 @@ impl<G> Connection<G> {
             activity.enter(Phase::Queued);
             self.guest.in_turn(self.greet.greet(hello), || activity.enter(Phase::Handshake)).await
         };
-        // By itself, and gone afterwards: a connection has no room for what only its beginning needs.
+        // By itself, and gone afterwards: a connection has no room for what only its beginning
+        // needs.
         let greeted = Box::pin(async {
             tokio::select! {
                 greeted = greeted => Ok(greeted),
@@ -224,13 +226,15 @@ impl<G> Connection<G> {
                     Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), Arc::clone(&peer));
                 head.extensions.insert(Peer::clone(&peer));
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
-                // Not an async block: that has room for what it captures and once more for what it awaits, for each stream.
+                // Not an async block: that has room for what it captures and once more for what it
+                // awaits, for each stream.
                 let answer = lazy(move |_| drop(fresh)).then(move |()| answer);
                 answer.map_ok(move |answer| answer.map(|body| Answer::new(body, open)))
             })
         };
         let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
-        // By itself: together with all else that is here it would not fit where two smaller ones do.
+        // By itself: together with all else that is here it would not fit where two smaller ones
+        // do.
         let mut connection = Box::pin(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
@@ -314,8 +318,9 @@ fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
 
 /// The window of a connection that bears a burst of all its streams.
 ///
-/// HTTP/2 counts each small DATA frame that was not read yet as [`SMALL_FRAME_BYTES`] and ends the connection
-/// (`too_many_data_frames`) where the sum exceeds half of this window. Frames of all streams may come before any stream is read.
+/// HTTP/2 counts each small DATA frame that was not read yet as [`SMALL_FRAME_BYTES`] and ends the
+/// connection (`too_many_data_frames`) where the sum exceeds half of this window. Frames of all
+/// streams may come before any stream is read.
 fn window_bytes(streams: u32) -> u32 {
     let burst = u64::from(streams) * BURST_FRAMES * SMALL_FRAME_BYTES;
     let window = (2 * burst).clamp(1 << 20, MAX_WINDOW_BYTES);
@@ -332,7 +337,8 @@ pub(crate) fn random() -> f64 {
     (RandomState::new().hash_one(0) % 10_001) as f64 / 10_000.0
 }
 
-/// The process or the system has no more descriptors or memory; what was to be accepted still waits.
+/// The process or the system has no more descriptors or memory; what was to be accepted still
+/// waits.
 fn is_out_of_resources(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::QuotaExceeded)
         || error.raw_os_error().is_some_and(|code| OUT_OF_RESOURCES.contains(&code))
@@ -350,7 +356,8 @@ const LASTING: [i32; 2] = [9, 88];
 const OUT_OF_RESOURCES: [i32; 3] = [24, 23, 105];
 /// What a DATA frame counts at least, as `h2` has it.
 const SMALL_FRAME_BYTES: u64 = 256;
-/// Requests in a row from each stream: those of an Envoy for LDS, CDS, EDS and RDS, or its ACKs of them.
+/// Requests in a row from each stream: those of an Envoy for LDS, CDS, EDS and RDS, or its ACKs of
+/// them.
 const BURST_FRAMES: u64 = 4;
 /// The largest window that HTTP/2 has.
 const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
@@ -358,5 +365,6 @@ const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
 const RETRY: Duration = Duration::from_millis(100);
 /// How long an idle connection has to leave by itself.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long a peer may read nothing while something waits for it. Over HTTP/2 a probe without an answer ends it before.
+/// How long a peer may read nothing while something waits for it. Over HTTP/2 a probe without an
+/// answer ends it before.
 const UNREAD: Duration = Duration::from_secs(60);

@@ -75,7 +75,8 @@ impl Asker {
         Self { peer, config: Arc::clone(config) }
     }
 
-    /// What all clients have is not for every client to see, and who may see it changes while a stream is open.
+    /// What all clients have is not for every client to see, and who may see it changes while a
+    /// stream is open.
     fn check(&self) -> Result<(), Status> {
         if self.config.may_inspect(&self.peer) {
             return Ok(());
@@ -88,8 +89,9 @@ impl Asker {
 impl ClientStatusDiscoveryService for StatusService {
     type StreamClientStatusStream = ReceiverStream<Result<ClientStatusResponse, Status>>;
 
-    /// Each request is answered with one message, or with several where one would be larger than what gRPC clients take
-    /// by default. A client that has more than fits into one is told of in several entries with the same node.
+    /// Each request is answered with one message, or with several where one would be larger than
+    /// what gRPC clients take by default. A client that has more than fits into one is told of in
+    /// several entries with the same node.
     async fn stream_client_status(
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
@@ -280,7 +282,8 @@ impl IdPattern {
     }
 }
 
-/// The same client in as many entries as it takes to keep each below a size, as far as single resources allow.
+/// The same client in as many entries as it takes to keep each below a size, as far as single
+/// resources allow.
 fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
     let ClientConfig { node, generic_xds_configs, client_scope } = config;
     let head = ClientConfig { node, client_scope, ..ClientConfig::default() };
@@ -306,7 +309,8 @@ fn entry_len(len: usize) -> usize {
 /// Of a name with its constraints.
 const NAME_LIMIT_BYTES: usize = 4096;
 
-/// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths around entries.
+/// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths
+/// around entries.
 const MESSAGE_LIMIT_BYTES: usize = (4 << 20) - 1024;
 
 #[cfg(test)]

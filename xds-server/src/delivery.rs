@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use xds_core::{ClientName, Commit, Delivered, Outcome};
 
-/// Waits until the clients that a commit concerned and whose name passes have ACKed or rejected it, or left, for
-/// `deadline` at most; who is pending then is [`Outcome::Late`].
+/// Waits until the clients that a commit concerned and whose name passes have ACKed or rejected it,
+/// or left, for `deadline` at most; who is pending then is [`Outcome::Late`].
 ///
 /// ```no_run
 /// # async fn example(cache: &xds_core::Cache, transaction: xds_core::Transaction) -> Result<(), xds_core::CommitError> {

@@ -1,4 +1,5 @@
-//! One task per stream: hands requests to the machine and its responses to the transport. It decides nothing.
+//! One task per stream: hands requests to the machine and its responses to the transport. It
+//! decides nothing.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -30,8 +31,9 @@ use crate::storm::{Courtesy, Starting, Storm};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
 ///
-/// Written out rather than with `select!`, which makes and drops a future for each branch whenever it is polled: of all
-/// that happens to a stream most are updates and their ACKs, and the branches cost more than those.
+/// Written out rather than with `select!`, which makes and drops a future for each branch whenever
+/// it is polled: of all that happens to a stream most are updates and their ACKs, and the branches
+/// cost more than those.
 #[derive(Debug)]
 pub(crate) struct Driver {
     service: Service,
@@ -262,14 +264,16 @@ impl Driver {
             match self.last_word.outlet.room(self.is_due, cx) {
                 Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
                 Room::Free if self.is_due && self.makes_way() => {}
-                // Asked only when there is room, so that what is sent is the newest and nothing queues up.
+                // Asked only when there is room, so that what is sent is the newest and nothing
+                // queues up.
                 Room::Free if self.is_due => match self.next() {
                     (Next::Send(response), rest) => {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
                         self.last_word.outlet.put(response);
                         self.starting = None;
-                        // Mostly nothing else is due, and then nobody has to say when there is room again.
+                        // Mostly nothing else is due, and then nobody has to say when there is room
+                        // again.
                         if let Some(until) = rest {
                             self.wait(until);
                         }
@@ -353,10 +357,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Asks again. What is not the same any more begins with a new stream: what its client may read is a selection of its own.
+    /// Asks again. What is not the same any more begins with a new stream: what its client may read
+    /// is a selection of its own.
     fn authorize_again(&mut self) -> Result<(), Status> {
         self.authorize_at = Some(Instant::now() + self.config.authorize_every);
-        // A client need not say who it is (G6) to be served, so what counts is whether it was asked about.
+        // A client need not say who it is (G6) to be served, so what counts is whether it was asked
+        // about.
         if !self.has_begun {
             return Ok(());
         }
@@ -406,7 +412,8 @@ impl Driver {
         if is_first {
             self.tell(Event::Opened);
         }
-        // C20: from the first request on the stream is listed, as that of nobody until a request says whose it is.
+        // C20: from the first request on the stream is listed, as that of nobody until a request
+        // says whose it is.
         if is_first || is_introduced {
             let about = About::of(self.client(), self.access.as_deref(), &self.peer);
             let ClientName { id, cluster } = &about.client;
@@ -446,8 +453,8 @@ impl Driver {
         }
     }
 
-    /// Whether others go first, who have nothing yet. Not before a client that has just come itself: it asks for one type
-    /// after the other.
+    /// Whether others go first, who have nothing yet. Not before a client that has just come
+    /// itself: it asks for one type after the other.
     fn makes_way(&mut self) -> bool {
         let is_storm = self.starting.is_none() && self.storm.exceeds(self.config.storm);
         if !is_storm {
@@ -554,8 +561,8 @@ impl Driver {
 struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
-    /// Ready when the time has come. A time that is later than the one before does not change what was set: to be woken in
-    /// vain costs less than to set it with every update.
+    /// Ready when the time has come. A time that is later than the one before does not change what
+    /// was set: to be woken in vain costs less than to set it with every update.
     fn poll(&mut self, time: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(time)));
         if sleep.deadline() > time {

@@ -16,7 +16,8 @@ pub(crate) trait Trail {
     /// A stream answered a commit that is followed.
     fn on_answer(&mut self, answer: &Decided, after: Duration);
 
-    /// A commit is followed no more: all have answered but so many, which took longer or are more than is kept.
+    /// A commit is followed no more: all have answered but so many, which took longer or are more
+    /// than is kept.
     fn on_end(&mut self, revision: Revision, undecided: usize);
 
     /// So many commits or answers were not seen, as this task came too late to read them.
@@ -132,7 +133,8 @@ impl<T: Trail> Task<T> {
     }
 }
 
-/// Commits that wait to be seen by the task. Each holds a pointer for each stream and type that it concerned.
+/// Commits that wait to be seen by the task. Each holds a pointer for each stream and type that it
+/// concerned.
 const COMMITS_UNREAD: usize = 256;
 
 /// Answers that wait to be seen by the task: one of each of four types of 16,000 clients.
@@ -141,7 +143,8 @@ const ANSWERS_UNREAD: usize = 1 << 16;
 /// Commits that are followed at the same time. A stream that does not answer notes each.
 const COMMITS_FOLLOWED: usize = 64;
 
-/// Answers that are waited for at the same time, of all commits; each takes a note of 32 bytes at its stream.
+/// Answers that are waited for at the same time, of all commits; each takes a note of 32 bytes at
+/// its stream.
 const ANSWERS_FOLLOWED: usize = 1 << 20;
 
 /// How long the answers to one commit are waited for.

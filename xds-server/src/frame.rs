@@ -1,4 +1,5 @@
-//! Responses on their way to the transport: a small chunk of their own, then slices that all streams share.
+//! Responses on their way to the transport: a small chunk of their own, then slices that all
+//! streams share.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,8 +39,8 @@ pub(crate) enum Room {
 }
 
 impl Outlet {
-    /// Whether there is room for a response. The driver is woken when the transport is gone, and, if it wants room, when
-    /// there is some.
+    /// Whether there is room for a response. The driver is woken when the transport is gone, and,
+    /// if it wants room, when there is some.
     pub(crate) fn room(&self, wants_room: bool, cx: &Context<'_>) -> Room {
         let mut content = self.content();
         if content.is_closed {
@@ -80,7 +81,8 @@ fn wake(waker: Option<Waker>, content: MutexGuard<'_, Content>) {
     }
 }
 
-/// The body of a gRPC response. Tonic's own encoder would copy each message into a buffer of its stream.
+/// The body of a gRPC response. Tonic's own encoder would copy each message into a buffer of its
+/// stream.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     outlet: Arc<Outlet>,
@@ -167,8 +169,8 @@ impl Drop for ResponseBody {
     }
 }
 
-/// The gRPC prefix (uncompressed, length) and the fields of this stream alone; with the rest if that is small, which is
-/// told by the other half.
+/// The gRPC prefix (uncompressed, length) and the fields of this stream alone; with the rest if
+/// that is small, which is told by the other half.
 fn message_head(response: &Response) -> (Bytes, bool) {
     let rest = response.bodies.iter().map(|body| body.len()).sum::<usize>();
     let is_whole = rest < COPIED_BELOW_BYTES;

@@ -1,9 +1,10 @@
 //! Serves the cache over gRPC: the aggregated and every per-type discovery service, SotW and delta.
 //!
-//! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per stream that hands frames
-//! to its machine, asks it for the next response when the transport has room, and gives the transport shared bytes.
-//! TLS is there with the feature `tls`; [connections](Server::serve_with_incoming) may also come from elsewhere. REST, which
-//! needs descriptors of all types, comes from outside as [routes](Server::with_routes) on the same port.
+//! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per
+//! stream that hands frames to its machine, asks it for the next response when the transport has
+//! room, and gives the transport shared bytes. TLS is there with the feature `tls`;
+//! [connections](Server::serve_with_incoming) may also come from elsewhere. REST, which needs
+//! descriptors of all types, comes from outside as [routes](Server::with_routes) on the same port.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;

@@ -20,11 +20,13 @@
 //! | `xds_propagation_seconds` | histogram | type | from a commit to each ACK |
 //! | `xds_propagation_lost_total` | counter | what | `commits` and `answers` that came too fast, and answers `given_up` |
 //!
-//! No label has anything that a client chooses: a type has one of its own if it has a service or was ever committed, and
-//! there are [`TYPES_LIMIT`] at most; all others are `#other`. Polls over REST are no streams and not counted.
+//! No label has anything that a client chooses: a type has one of its own if it has a service or
+//! was ever committed, and there are [`TYPES_LIMIT`] at most; all others are `#other`. Polls over
+//! REST are no streams and not counted.
 //!
-//! On the path of a response this costs a look into a table of types and two or three atomic additions, without a lock or an
-//! allocation. An ACK of a commit costs its stream a note in a queue, under a lock, for the task that measures propagation.
+//! On the path of a response this costs a look into a table of types and two or three atomic
+//! additions, without a lock or an allocation. An ACK of a commit costs its stream a note in a
+//! queue, under a lock, for the task that measures propagation.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,7 +109,8 @@ struct LimitLabel {
 }
 
 impl Metrics {
-    /// Puts the metrics of one cache into a registry; to be done once for each registry. The cache is not kept alive for that.
+    /// Puts the metrics of one cache into a registry; to be done once for each registry. The cache
+    /// is not kept alive for that.
     pub fn register(registry: &mut Registry, cache: &Arc<Cache>) -> Arc<Self> {
         let types = Arc::new(Types::register(registry));
         let propagation = Propagation::register(registry, Arc::clone(&types));
@@ -150,8 +153,9 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// Measures how long commits take: to be spawned, once. It ends with the cache, which it does not keep. Without it
-    /// `xds_propagation_seconds` stays empty, and nobody is seen to be awaited.
+    /// Measures how long commits take: to be spawned, once. It ends with the cache, which it does
+    /// not keep. Without it `xds_propagation_seconds` stays empty, and nobody is seen to be
+    /// awaited.
     pub fn measure(&self, cache: &Cache) -> impl Future<Output = ()> + Send + use<> {
         follow(cache, self.propagation.clone())
     }

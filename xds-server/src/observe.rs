@@ -56,8 +56,9 @@ pub enum Event<'a> {
     Sent(&'a Response),
     /// The client accepted or rejected a response.
     Answered(&'a Verdict),
-    /// After [`Answered`](Self::Answered) with a rejection: what the response held of this type, as far as it is still the newest
-    /// content. Which of it the client cannot use it says in words only.
+    /// After [`Answered`](Self::Answered) with a rejection: what the response held of this type, as
+    /// far as it is still the newest content. Which of it the client cannot use it says in words
+    /// only.
     Rejected {
         /// The type.
         type_url: &'a TypeUrl,
@@ -97,17 +98,21 @@ pub enum Event<'a> {
 pub enum ConnectionEnd {
     /// The TLS handshake failed.
     HandshakeFailed,
-    /// The peer did not complete its TLS handshake, or did not begin with HTTP, in [time](crate::ServerConfig::handshake_timeout).
+    /// The peer did not complete its TLS handshake, or did not begin with HTTP, in
+    /// [time](crate::ServerConfig::handshake_timeout).
     HandshakeTimeout,
-    /// What the peer sent is no HTTP, or breaks a rule or a limit of HTTP/2, as a flood of resets does.
+    /// What the peer sent is no HTTP, or breaks a rule or a limit of HTTP/2, as a flood of resets
+    /// does.
     Protocol,
     /// No request was open for [too long](crate::ServerConfig::idle_timeout).
     Idle,
     /// It had no request when another connection needed its place.
     Displaced,
-    /// There are [as many as may be](crate::ServerConfig::connections_limit), and all have requests.
+    /// There are [as many as may be](crate::ServerConfig::connections_limit), and all have
+    /// requests.
     TooManyConnections,
-    /// There are as many of its address [as may be](crate::ServerConfig::address_connections_limit).
+    /// There are as many of its address [as may
+    /// be](crate::ServerConfig::address_connections_limit).
     TooManyOfAddress,
 }
 

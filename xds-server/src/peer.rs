@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tonic::transport::server::TcpConnectInfo;
 
-/// Who is at the other end of a connection: unlike a node, which a client says of itself, this is shown by the transport.
+/// Who is at the other end of a connection: unlike a node, which a client says of itself, this is
+/// shown by the transport.
 #[derive(Debug, Default, Clone)]
 pub struct Peer {
     /// Where it is; `None` for connections without an IP address.
@@ -16,7 +17,8 @@ pub struct Peer {
     pub identity: Option<Arc<Identity>>,
     /// When its streams are to end, as the connection is old enough then.
     pub(crate) ends_at: Option<Instant>,
-    /// The number of the connection, unique in this process; `None` where another server accepted it.
+    /// The number of the connection, unique in this process; `None` where another server accepted
+    /// it.
     pub(crate) connection: Option<u64>,
 }
 
@@ -46,7 +48,8 @@ impl Identity {
         self.expires
     }
 
-    /// Whether it is not valid any more: a connection may last longer than the certificate that it was opened with.
+    /// Whether it is not valid any more: a connection may last longer than the certificate that it
+    /// was opened with.
     #[must_use]
     pub fn has_expired(&self) -> bool {
         self.expires < SystemTime::now()
@@ -54,7 +57,8 @@ impl Identity {
 }
 
 impl Peer {
-    /// The peer of a request: a [`Peer`] among its extensions, else what there is of the connection.
+    /// The peer of a request: a [`Peer`] among its extensions, else what there is of the
+    /// connection.
     #[must_use]
     pub fn of(extensions: &http::Extensions) -> Self {
         if let Some(peer) = extensions.get::<Self>() {

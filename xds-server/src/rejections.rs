@@ -8,10 +8,11 @@ use xds_core::{Cache, ClientName, TypeUrl, Variant, VariantId, Version};
 use crate::observe::{Event, Observer};
 use crate::skim::Client;
 
-/// Counts what clients reject: an [`Observer`] that forgets a variant when there is another version of it or none.
+/// Counts what clients reject: an [`Observer`] that forgets a variant when there is another version
+/// of it or none.
 ///
-/// A client says in words what it cannot use, so all that the response held counts as rejected. What it holds is bounded: 1,000
-/// variants, and by name 100 clients of each.
+/// A client says in words what it cannot use, so all that the response held counts as rejected.
+/// What it holds is bounded: 1,000 variants, and by name 100 clients of each.
 #[derive(Debug)]
 pub struct Rejections {
     cache: Arc<Cache>,
@@ -41,7 +42,8 @@ struct Counted {
 }
 
 impl Rejections {
-    /// Of the streams of this cache; nothing is counted until it is the [observer](crate::ServerConfig::observer) of a server.
+    /// Of the streams of this cache; nothing is counted until it is the
+    /// [observer](crate::ServerConfig::observer) of a server.
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Arc<Self> {
         Arc::new(Self { cache, of_variants: Mutex::default() })

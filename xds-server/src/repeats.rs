@@ -8,10 +8,12 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 use xds_core::{ClientName, TypeUrl};
 
-/// Logs the first time that a client does something, and what it repeats at growing intervals, with how often: 10 s, 20 s and so on
-/// up to 10 minutes. After twice such a time without it, the next is a first one.
+/// Logs the first time that a client does something, and what it repeats at growing intervals, with
+/// how often: 10 s, 20 s and so on up to 10 minutes. After twice such a time without it, the next
+/// is a first one.
 ///
-/// 1,024 things are told apart; whatever comes on top of them is told as that of one client. Metrics count all of it.
+/// 1,024 things are told apart; whatever comes on top of them is told as that of one client.
+/// Metrics count all of it.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(Mutex<BTreeMap<Key, Repeated>>);
 

@@ -1,7 +1,8 @@
 //! Requests on their way from the transport: messages cut out of what came.
 //!
-//! Tonic's own reader keeps a buffer per stream that is as large as the largest request, which names all that a client
-//! asks for. Here a message that came whole is a slice of what came, and nothing stays when it is handed over.
+//! Tonic's own reader keeps a buffer per stream that is as large as the largest request, which
+//! names all that a client asks for. Here a message that came whole is a slice of what came, and
+//! nothing stays when it is handed over.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -65,7 +66,8 @@ where
         }
     }
 
-    /// A message out of what came; `None` when it is not whole, and then nothing of the chunk is left.
+    /// A message out of what came; `None` when it is not whole, and then nothing of the chunk is
+    /// left.
     fn take_message(&mut self) -> Result<Option<Bytes>, RequestError> {
         if self.partial.is_empty() {
             if let Some(len) = self.message_len(&self.chunk)?

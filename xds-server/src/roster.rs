@@ -31,18 +31,20 @@ pub(crate) struct Roster {
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, Arc<Listed>>,
-    /// Those that said whose they are, by client: in order for who lists them, so that nobody sorts 10,000 for a page.
+    /// Those that said whose they are, by client: in order for who lists them, so that nobody sorts
+    /// 10,000 for a page.
     of_clients: BTreeMap<Key, Vec<Arc<Listed>>>,
 }
 
-/// Whose streams are one client's: those of one id and cluster whose connections showed the same identity. Who says the same of
-/// itself and shows another is another client, and without an id each stream is one of its own (G6).
+/// Whose streams are one client's: those of one id and cluster whose connections showed the same
+/// identity. Who says the same of itself and shows another is another client, and without an id
+/// each stream is one of its own (G6).
 type Key = (ClientName, String, Option<u64>);
 
 /// One stream.
 ///
-/// What it is asked from outside waits here, and its task is woken by the one waker that it has anyway: a channel each,
-/// looked at with every update, would cost more than the update.
+/// What it is asked from outside waits here, and its task is woken by the one waker that it has
+/// anyway: a channel each, looked at with every update, would cost more than the update.
 #[derive(Debug)]
 pub(crate) struct Listed {
     watch: Arc<Watch>,
@@ -119,7 +121,8 @@ pub struct LastNack {
     pub detail: Arc<str>,
     /// When it said so.
     pub at: SystemTime,
-    /// Whether it ACKed a response of the same type since. In delta that may have been about other resources.
+    /// Whether it ACKed a response of the same type since. In delta that may have been about other
+    /// resources.
     pub is_followed_by_ack: bool,
 }
 
@@ -162,7 +165,8 @@ impl Roster {
         Listing { roster: Arc::clone(self), stream }
     }
 
-    /// The streams of each client whose id passes, in the order in which they were opened; clients by name.
+    /// The streams of each client whose id passes, in the order in which they were opened; clients
+    /// by name.
     pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<Listed>>> {
         let streams = self.streams();
         let clients = streams.of_clients.iter().filter(|((client, ..), _)| who(&client.id));
@@ -182,7 +186,8 @@ impl Roster {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells all streams to end, those that open later too: so many in a second, if that is done in time.
+    /// Tells all streams to end, those that open later too: so many in a second, if that is done in
+    /// time.
     pub(crate) fn stop(&self, within: Duration, per_second: usize) {
         let streams = self.streams();
         let time = Duration::from_secs_f64(streams.streams.len() as f64 / per_second.max(1) as f64);
@@ -274,7 +279,8 @@ impl Listed {
 }
 
 impl Listing {
-    /// Says whose stream it is: with the first request, and once more where that had no node and a later one has.
+    /// Says whose stream it is: with the first request, and once more where that had no node and a
+    /// later one has.
     pub(crate) fn name(&self, about: About) {
         let mut streams = self.roster.streams();
         streams.leave_client(&self.stream);

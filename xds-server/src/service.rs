@@ -48,8 +48,9 @@ pub struct Server {
     roster: Arc<Roster>,
 }
 
-/// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each request. A handler that
-/// waits for something should also wait for this, or the drain waits for the handler.
+/// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each
+/// request. A handler that waits for something should also wait for this, or the drain waits for
+/// the handler.
 #[derive(Debug, Clone)]
 pub struct Stopping(watch::Receiver<bool>);
 
@@ -65,8 +66,8 @@ impl Stopping {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// No more connections can be accepted; nothing was wrong with the resources. The connections that are there are dropped
-    /// with the runtime.
+    /// No more connections can be accepted; nothing was wrong with the resources. The connections
+    /// that are there are dropped with the runtime.
     #[error("connections can no longer be accepted")]
     Accept(#[source] io::Error),
 }
@@ -91,8 +92,9 @@ impl Server {
         ClientList::new(Arc::clone(&self.roster))
     }
 
-    /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any. Their requests have
-    /// [`Stopping`] as an extension. What they have for unknown paths is not used: those are answered 404.
+    /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any.
+    /// Their requests have [`Stopping`] as an extension. What they have for unknown paths is not
+    /// used: those are answered 404.
     ///
     /// # Panics
     /// When two of them, over several calls, are for one path.
@@ -102,8 +104,9 @@ impl Server {
         self
     }
 
-    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14). Connections of clients
-    /// that do not take the end of their streams in [`ServerConfig::drain`] are left to the runtime.
+    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14).
+    /// Connections of clients that do not take the end of their streams in [`ServerConfig::drain`]
+    /// are left to the runtime.
     ///
     /// # Errors
     /// [`ServeError::Accept`] when connections can no longer be accepted.
@@ -115,11 +118,13 @@ impl Server {
         self.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown).await
     }
 
-    /// The same as [`serve`](Self::serve) over any connections: unix sockets, what a TLS acceptor makes of TCP, or memory.
+    /// The same as [`serve`](Self::serve) over any connections: unix sockets, what a TLS acceptor
+    /// makes of TCP, or memory.
     ///
-    /// An error among them is a connection that could not be made, and the next is asked for at once: who makes them waits
-    /// where trying again would not help. When no more can come, those that are there are served on until `shutdown` is
-    /// done. Connections without [vectored writes](AsyncWrite::is_write_vectored) take two writes for what others take in one.
+    /// An error among them is a connection that could not be made, and the next is asked for at
+    /// once: who makes them waits where trying again would not help. When no more can come, those
+    /// that are there are served on until `shutdown` is done. Connections without [vectored
+    /// writes](AsyncWrite::is_write_vectored) take two writes for what others take in one.
     ///
     /// # Errors
     /// As those of [`serve`](Self::serve): what happens on one connection is none.
@@ -272,7 +277,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Of a path at which there is nothing.
 const PATH_SHOWN_BYTES: usize = 256;
 
-/// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is not found.
+/// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is
+/// not found.
 async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body::Body> {
     let content_type = request.headers().get(http::header::CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {

@@ -1,7 +1,8 @@
 //! Requests read off the wire without decoding what nobody asks for.
 //!
-//! An Envoy repeats its node, with some 500 extensions, and in SotW all its names with each ACK. So the node is read
-//! once, and names whose bytes are those of the type's last request, or of another stream's, are not read again.
+//! An Envoy repeats its node, with some 500 extensions, and in SotW all its names with each ACK. So
+//! the node is read once, and names whose bytes are those of the type's last request, or of another
+//! stream's, are not read again.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +114,8 @@ impl<'f> Run<'f> {
         self.place.is_empty() && self.pieces.is_empty()
     }
 
-    /// Adds what stands in the frame before `rest` and is this long: a field with its tag, or several.
+    /// Adds what stands in the frame before `rest` and is this long: a field with its tag, or
+    /// several.
     fn add(&mut self, len: usize, rest: &[u8]) {
         let end = self.frame.len() - rest.len();
         let added = end - len..end;
@@ -147,7 +149,8 @@ impl Skimmer {
         Self { lists, ..self }
     }
 
-    /// Who sends the requests: of the first one that said so (S11); what later ones say is not looked at (G7).
+    /// Who sends the requests: of the first one that said so (S11); what later ones say is not
+    /// looked at (G7).
     #[must_use]
     pub fn client(&self) -> Option<&Client> {
         self.client.as_ref()
@@ -168,7 +171,8 @@ impl Skimmer {
                 LOCATORS_TAG => Some(&mut locators),
                 _ => None,
             };
-            // Only where a list begins: at each field a client could make this look at all of the frame.
+            // Only where a list begins: at each field a client could make this look at all of the
+            // frame.
             if let Some(run) = run.filter(|run| run.is_empty())
                 && let Some(len) = self.known_run(before)
             {
@@ -266,12 +270,14 @@ impl Skimmer {
         Ok(())
     }
 
-    /// Whether a request since the last call brought another node than the first, which changes nothing (S11, G7).
+    /// Whether a request since the last call brought another node than the first, which changes
+    /// nothing (S11, G7).
     pub fn take_node_change(&mut self) -> bool {
         std::mem::take(&mut self.node.1)
     }
 
-    /// Of the start, where the id, the cluster and the metadata are: an Envoy repeats 50 KB with each ACK.
+    /// Of the start, where the id, the cluster and the metadata are: an Envoy repeats 50 KB with
+    /// each ACK.
     fn node_hash(&self, bytes: &[u8]) -> u64 {
         self.hasher.hash_one((bytes.len(), &bytes[..bytes.len().min(NODE_HASHED_BYTES)]))
     }
@@ -290,7 +296,8 @@ const LOCATORS_TAG: u8 = 7 << 3 | 2;
 /// Of what a client says about a rejected response, this much is logged and kept (G15).
 pub const DETAIL_LIMIT_BYTES: usize = 4096;
 
-/// Of an id, a cluster and a user agent this much is kept; the longest that are seen are names of pods with those of their namespaces.
+/// Of an id, a cluster and a user agent this much is kept; the longest that are seen are names of
+/// pods with those of their namespaces.
 pub const SAID_LIMIT_BYTES: usize = 512;
 
 /// The longest type URL that a request may have (G9); those that exist have some 100 bytes.
@@ -390,7 +397,8 @@ fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), SkimErro
 }
 
 fn next_field<'a>(rest: &mut &'a [u8]) -> Result<Option<(u32, &'a [u8])>, prost::DecodeError> {
-    // Names and their like have a tag and a length of one byte each; a list of a thousand is read in one go by this.
+    // Names and their like have a tag and a length of one byte each; a list of a thousand is read
+    // in one go by this.
     if let [tag @ ..0x80, len @ ..0x80, after @ ..] = *rest
         && *tag > 7
         && tag & 7 == 2
@@ -651,7 +659,8 @@ mod tests {
             let ours = skimmer().sotw(&bytes);
             match DiscoveryRequest::decode(bytes.as_slice()) {
                 Ok(message) => ours.is_ok_and(|read| read.type_url == message.type_url),
-                // The node is read for its id alone, so what prost refuses deeper inside passes here.
+                // The node is read for its id alone, so what prost refuses deeper inside passes
+                // here.
                 Err(_) => true,
             }
         }

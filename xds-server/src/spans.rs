@@ -9,13 +9,14 @@ use xds_core::{Cache, ClientName, Commit, Decided, Outcome, Revision, TypeUrl};
 
 use crate::follow::{Lost, Trail, follow};
 
-/// Makes a span of each commit that concerns anybody, for those who trace: to be spawned, once. It ends with the cache, which it
-/// does not keep.
+/// Makes a span of each commit that concerns anybody, for those who trace: to be spawned, once. It
+/// ends with the cache, which it does not keep.
 ///
-/// The span `commit` lasts until all streams that it concerned have answered, for 10 minutes at most and among the newest 64
-/// commits. In it is a span `answer` for each stream and type, which lasts until that stream ACKs, rejects or ends; of one
-/// commit the first 256, as the rest tells nothing new. Their target is `xds_commit`, and their level DEBUG; where that is not
-/// enabled, a commit costs a note in a queue. No stream does any of it.
+/// The span `commit` lasts until all streams that it concerned have answered, for 10 minutes at
+/// most and among the newest 64 commits. In it is a span `answer` for each stream and type, which
+/// lasts until that stream ACKs, rejects or ends; of one commit the first 256, as the rest tells
+/// nothing new. Their target is `xds_commit`, and their level DEBUG; where that is not enabled, a
+/// commit costs a note in a queue. No stream does any of it.
 ///
 /// | span | fields |
 /// | --- | --- |

@@ -41,8 +41,8 @@ impl Drop for Starting {
 }
 
 impl Courtesy {
-    /// When to look again; `None` when it is its turn, which comes after [`LONGEST`] at the latest: a storm that does not end
-    /// must not keep updates from the others.
+    /// When to look again; `None` when it is its turn, which comes after [`LONGEST`] at the latest:
+    /// a storm that does not end must not keep updates from the others.
     pub(crate) fn makes_way(&mut self, is_storm: bool, now: Instant) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
         if is_storm && now < since + LONGEST {

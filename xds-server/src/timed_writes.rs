@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A connection on which a write that gets nowhere for some time fails with [`io::ErrorKind::TimedOut`]: its peer reads nothing,
-/// and what waits for it would stay in memory for ever. How fast a peer reads does not matter.
+/// A connection on which a write that gets nowhere for some time fails with [`io::ErrorKind::TimedOut`]:
+/// its peer reads nothing, and what waits for it would stay in memory for ever. How fast a peer
+/// reads does not matter.
 #[derive(Debug)]
 pub struct TimedWrites<IO> {
     io: IO,

@@ -1,4 +1,5 @@
-//! TLS and mTLS from files that change: who renews certificates replaces files, and no stream ends for it.
+//! TLS and mTLS from files that change: who renews certificates replaces files, and no stream ends
+//! for it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,8 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The authorities of clients. Who has no certificate that one of them signed is refused; without such a file nobody is
-    /// asked for a certificate, and nobody has an [`Identity`].
+    /// The authorities of clients. Who has no certificate that one of them signed is refused;
+    /// without such a file nobody is asked for a certificate, and nobody has an [`Identity`].
     pub client_authorities: Option<PathBuf>,
 }
 
@@ -139,8 +140,8 @@ impl Tls {
         &self.reloads
     }
 
-    /// Reads the files again, and whether they had changed. New connections are greeted with what is there now; those that are
-    /// there go on.
+    /// Reads the files again, and whether they had changed. New connections are greeted with what
+    /// is there now; those that are there go on.
     ///
     /// # Errors
     /// See [`TlsError`]; then what was there before stays in use.
@@ -163,8 +164,9 @@ impl Tls {
         Ok(true)
     }
 
-    /// Reads the files again and again, for ever, and tells the log what came of it. By time and content, not by notice of the
-    /// file system: the three files of a mounted secret change one after the other, or by a link above them.
+    /// Reads the files again and again, for ever, and tells the log what came of it. By time and
+    /// content, not by notice of the file system: the three files of a mounted secret change one
+    /// after the other, or by a link above them.
     pub async fn follow(self: Arc<Self>, every: Duration) {
         loop {
             self.reloads.due(every).await;
@@ -258,7 +260,8 @@ impl Greet<TcpStream> for Arc<Tls> {
 }
 
 impl Tls {
-    /// Makes a connection of HTTP/1.1 of one that was accepted, and says who is there: for ports of one's own. Give it a time.
+    /// Makes a connection of HTTP/1.1 of one that was accepted, and says who is there: for ports of
+    /// one's own. Give it a time.
     ///
     /// # Errors
     /// The handshake failed.
@@ -285,7 +288,8 @@ fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>,
     if found.is_empty() { Err(malformed(None)) } else { Ok(found) }
 }
 
-/// The names in a certificate that was verified: its SPIFFE id alone if it has one, as that is then who it is.
+/// The names in a certificate that was verified: its SPIFFE id alone if it has one, as that is then
+/// who it is.
 fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let expires = expires(certificate)?;
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;

@@ -83,7 +83,8 @@ async fn g14_a_server_that_stops_ends_streams_one_after_the_other_and_takes_no_n
 
 #[tokio::test]
 async fn a_port_keeps_as_many_connections_waiting_as_the_system_allows() {
-    // `TcpListener::bind` keeps 128. From then on a client waited for a second and more, as the system dropped what it sent.
+    // `TcpListener::bind` keeps 128. From then on a client waited for a second and more, as the
+    // system dropped what it sent.
     let system = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
     let Some(allowed) = system.ok().and_then(|text| text.trim().parse::<usize>().ok()) else {
         return println!("SKIPPED: this system does not say how many connections may wait");

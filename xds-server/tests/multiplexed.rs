@@ -47,8 +47,9 @@ async fn all_receive(streams: &mut [Stream], version: &str) -> Vec<DiscoveryResp
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_streams_of_one_connection_speak_at_once_and_none_is_lost() {
-    // From 4,000 streams on the connection ended with `too_many_data_frames`: HTTP/2 takes many small frames that nobody has read
-    // yet for an attack, unless the window of the connection is large.
+    // From 4,000 streams on the connection ended with `too_many_data_frames`: HTTP/2 takes many
+    // small frames that nobody has read yet for an attack, unless the window of the connection is
+    // large.
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
     let server = Running::new(&cache).await;

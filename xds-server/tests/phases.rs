@@ -133,7 +133,8 @@ async fn a_stream_without_its_first_request_ends_and_one_that_was_answered_lasts
     next(&mut asks).await.unwrap().unwrap();
 }
 
-/// What a stream of gRPC is ended with, as its trailers have it, when it begins with these bytes and does not go on.
+/// What a stream of gRPC is ended with, as its trailers have it, when it begins with these bytes
+/// and does not go on.
 async fn status_after(server: &Running, begins: Vec<u8>) -> Code {
     let mut channel = server.channel().await;
     let (chunks, body) = mpsc::channel::<Result<bytes::Bytes, std::convert::Infallible>>(2);

@@ -294,7 +294,8 @@ async fn a_hundred_streams_that_come_and_go_leave_the_cache_as_it_was() {
     let cache = Cache::new();
     put(&cache, CLUSTER, "a", "1");
     let server = Running::new(&cache).await;
-    // Each stream watches the cache and each connection has routes that hold it; so many may be left, but not per stream.
+    // Each stream watches the cache and each connection has routes that hold it; so many may be
+    // left, but not per stream.
     let allowed = Arc::strong_count(&cache) + 99;
     for _ in 0..100 {
         let (requests, mut responses) = server.sotw().await;

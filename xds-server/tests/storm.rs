@@ -231,7 +231,8 @@ fn frame(into: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
 /// The headers of a call, by the static table and as literals.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
-    // `:method: POST`, `:scheme: http`, then `:path`, `:authority`, `content-type` and `te` with values.
+    // `:method: POST`, `:scheme: http`, then `:path`, `:authority`, `content-type` and `te` with
+    // values.
     let mut block = vec![0x83, 0x86];
     for (name, value) in [
         (&[0x04][..], path.as_str()),

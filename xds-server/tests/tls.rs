@@ -186,7 +186,8 @@ async fn who_shows_no_certificate_or_that_of_another_authority_is_refused_and_so
         Some(ca.sign(SanType::DnsName("x".try_into().unwrap()), -1)),
     ];
     for client in &wrong {
-        // The client may take its part of the handshake for done before it hears what the server thinks of it.
+        // The client may take its part of the handshake for done before it hears what the server
+        // thinks of it.
         let told = match connect(address, &ca, client.as_ref()).await {
             Err(_) => continue,
             Ok(channel) => sotw(channel).await,

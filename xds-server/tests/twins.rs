@@ -1,4 +1,5 @@
-//! Streams of one node id: twins do not wait for each other, and one client's streams per type do (S33b).
+//! Streams of one node id: twins do not wait for each other, and one client's streams per type do
+//! (S33b).
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::time::Duration;

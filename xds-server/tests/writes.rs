@@ -1,7 +1,7 @@
 //! What the server writes to a connection, and from which memory: commits, ACKs and nothing else.
 //!
-//! Client, server and transport are tasks of one thread, and time stands still until all of them wait. So "nothing more is
-//! written" needs no patience: see [`at_rest`].
+//! Client, server and transport are tasks of one thread, and time stands still until all of them
+//! wait. So "nothing more is written" needs no patience: see [`at_rest`].
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -67,8 +67,9 @@ async fn sotw_a_commit_is_one_write_and_its_ack_none() {
     }
 }
 
-/// What HTTP/2 needs for requests: hyper gives the stream a window of 1 MiB, and h2 opens it again when a third was read. That of
-/// the connection is larger, as it is for many streams. Pings come only after [`xds_server::ServerConfig::keepalive`].
+/// What HTTP/2 needs for requests: hyper gives the stream a window of 1 MiB, and h2 opens it again
+/// when a third was read. That of the connection is larger, as it is for many streams. Pings come
+/// only after [`xds_server::ServerConfig::keepalive`].
 #[tokio::test(start_paused = true)]
 async fn requests_take_a_write_for_each_third_of_a_mebibyte_and_no_other() {
     let cache = Cache::new();
@@ -93,7 +94,8 @@ async fn requests_take_a_write_for_each_third_of_a_mebibyte_and_no_other() {
     }
 }
 
-/// h2 gives the transport one frame at a time, with all that is small before it: a commit takes no fewer writes than frames.
+/// h2 gives the transport one frame at a time, with all that is small before it: a commit takes no
+/// fewer writes than frames.
 #[tokio::test(start_paused = true)]
 async fn a_large_payload_takes_a_write_per_frame() {
     let cache = Cache::new();
@@ -214,8 +216,8 @@ async fn at_rest() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// Of such sizes that a response is a part of a frame's first copy, larger than that, and almost large enough to be
-/// slices of its own.
+/// Of such sizes that a response is a part of a frame's first copy, larger than that, and almost
+/// large enough to be slices of its own.
 fn contents() -> impl Iterator<Item = String> {
     let sizes = [1, 100, 300, 3000];
     (0..100).map(move |round: usize| "x".repeat(sizes[round % sizes.len()] + round))
@@ -457,5 +459,6 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 const WINDOW_UPDATE_BYTES: usize = 13;
 
-/// So much of a frame is put beside its head by h2, so that a write does not begin with a tiny slice.
+/// So much of a frame is put beside its head by h2, so that a write does not begin with a tiny
+/// slice.
 const COPIED_BYTES: usize = 256;

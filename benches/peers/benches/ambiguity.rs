@@ -1,14 +1,16 @@
-//! Claim: that a new variant with exact values overlaps no other one of its name is known in 0.5 us, and parameters
-//! that prove the opposite in the same time, at 1,000 variants as at 100,000; a formula made to be hard is refused within
-//! 50 ms and 16 MB.
+//! Claim: that a new variant with exact values overlaps no other one of its name is known in 0.5
+//! us, and parameters that prove the opposite in the same time, at 1,000 variants as at 100,000; a
+//! formula made to be hard is refused within 50 ms and 16 MB.
 //!
-//! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000; for single edits also 100,000 names.
-//! Peers: the question put to each variant in turn, with our own normal forms and with diagrams of
-//! `biodivine-lib-bdd`, and one look into a hash table of exact values. `a-tree` checks nothing.
+//! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000; for single edits
+//! also 100,000 names. Peers: the question put to each variant in turn, with our own normal forms
+//! and with diagrams of `biodivine-lib-bdd`, and one look into a hash table of exact values.
+//! `a-tree` checks nothing.
 //!
-//! What is asked about was taken out of each set, so it is certain not to overlap; what overlaps is in the set. A check
-//! starts from the formula, except that of the hash table, which starts from numbers; nothing is built for it. At
-//! 100,000 variants the builds of the peers are timed in the bench `matching`.
+//! What is asked about was taken out of each set, so it is certain not to overlap; what overlaps is
+//! in the set. A check starts from the formula, except that of the hash table, which starts from
+//! numbers; nothing is built for it. At 100,000 variants the builds of the peers are timed in the
+//! bench `matching`.
 //!
 //!     cargo bench --bench ambiguity
 #![expect(unsafe_code, reason = "an allocator that counts")]
@@ -155,7 +157,8 @@ fn each<T>(group: &mut BenchmarkGroup<'_, WallTime>, engine: &str, all: &[T], mu
     });
 }
 
-/// The median over probes, in nanoseconds, each measured alone and counted with the least of its times.
+/// The median over probes, in nanoseconds, each measured alone and counted with the least of its
+/// times.
 fn median<T>(probes: &[T], mut act: impl FnMut(&T)) -> u128 {
     let times = probes.iter().map(|probe| {
         let times = (0..9).map(|_| {
@@ -279,7 +282,8 @@ fn equal_pairs(pairs: usize) -> Formula {
     Formula::All((0..pairs).map(equal).collect())
 }
 
-/// Each pigeon in a hole, and no two in the same: impossible with one hole fewer, which is hard to see.
+/// Each pigeon in a hole, and no two in the same: impossible with one hole fewer, which is hard to
+/// see.
 fn pigeons(count: usize) -> Formula {
     let is_in = |pigeon: usize, hole: usize| equals(&format!("p{pigeon}h{hole}"), "1");
     let housed = |pigeon: usize| Formula::Any((0..count - 1).map(|hole| is_in(pigeon, hole)).collect());

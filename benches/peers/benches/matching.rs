@@ -1,11 +1,13 @@
-//! Claim: where all variants want exact values, one is found in at most twice the time of a bare hash table of them;
-//! from 1,000 variants of a name to 100,000 a search gets at most six times slower; and of the queries of one set, 99
-//! in 100 take at most five times the median, whatever the constraints are.
+//! Claim: where all variants want exact values, one is found in at most twice the time of a bare
+//! hash table of them; from 1,000 variants of a name to 100,000 a search gets at most six times
+//! slower; and of the queries of one set, 99 in 100 take at most five times the median, whatever
+//! the constraints are.
 //!
-//! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000. Peers: a scan of the formulas, a scan
-//! with numbers for strings, the crates `a-tree` and `biodivine-lib-bdd`, and the hash table where it can do the job.
-//! All but `text scan` and `from strings` start from parameters that were looked up before. All answers are compared
-//! with those of the text scan first.
+//! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000. Peers: a scan of
+//! the formulas, a scan with numbers for strings, the crates `a-tree` and `biodivine-lib-bdd`, and
+//! the hash table where it can do the job. All but `text scan` and `from strings` start from
+//! parameters that were looked up before. All answers are compared with those of the text scan
+//! first.
 //!
 //!     cargo bench --bench matching
 
@@ -179,8 +181,9 @@ fn median_of_batches(count: usize, find: &impl Fn(usize) -> Option<u32>) -> f64 
     middle(&mut batches.collect::<Vec<_>>())
 }
 
-/// The median and the 99th percentile over queries, in nanoseconds, each query measured alone. It counts with the least
-/// of its times, which leaves out what the machine did meanwhile; the time of the clock is taken off.
+/// The median and the 99th percentile over queries, in nanoseconds, each query measured alone. It
+/// counts with the least of its times, which leaves out what the machine did meanwhile; the time of
+/// the clock is taken off.
 fn tail(count: usize, find: &impl Fn(usize) -> Option<u32>) -> (u128, u128) {
     let alone = |find: &dyn Fn(usize) -> Option<u32>| {
         let mut least = vec![u128::MAX; count];

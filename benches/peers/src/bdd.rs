@@ -16,7 +16,8 @@ pub struct Diagrams {
 #[derive(Debug)]
 struct Space {
     bits: BddVariableSet,
-    /// The bits of each key; two values beyond those that are named stand for any other and for absent.
+    /// The bits of each key; two values beyond those that are named stand for any other and for
+    /// absent.
     keys: Vec<Vec<BddVariable>>,
     named: Vec<u32>,
 }

@@ -76,7 +76,8 @@ impl Workload {
         Self { name, keys: keys(&[side; 4]), variants: variants.collect() }
     }
 
-    /// W2: lists of values, and for each combination of them one variant for all other values of the last key.
+    /// W2: lists of values, and for each combination of them one variant for all other values of
+    /// the last key.
     ///
     /// 10, 1,080 or 99,144 variants.
     #[must_use]
@@ -128,8 +129,8 @@ impl Workload {
         Self { name: "W3a random tree", keys: keys(&[16; 8]), variants }
     }
 
-    /// W3b: alternatives of three random terms, each of six of eight keys with 16 values; those that would overlap are
-    /// thrown away.
+    /// W3b: alternatives of three random terms, each of six of eight keys with 16 values; those
+    /// that would overlap are thrown away.
     #[must_use]
     pub fn random_terms(count: usize) -> Self {
         let mut dice = Dice(4);
@@ -145,7 +146,8 @@ impl Workload {
         Self { name: "W3b random DNF", keys: keys(&[16; 8]), variants }
     }
 
-    /// W4: of 32 keys each variant names three: one that nearly tells the variants apart, and two that differ.
+    /// W4: of 32 keys each variant names three: one that nearly tells the variants apart, and two
+    /// that differ.
     #[must_use]
     pub fn sparse(count: usize) -> Self {
         let mut dice = Dice(5);
@@ -203,8 +205,9 @@ impl Workload {
         Formula::All(tests.collect())
     }
 
-    /// Random parameters: of ten, four inside a variant, four anywhere in the grid of values that are named, one inside
-    /// a variant but for a value that nobody names, and one inside a variant but for a key that is missing.
+    /// Random parameters: of ten, four inside a variant, four anywhere in the grid of values that
+    /// are named, one inside a variant but for a value that nobody names, and one inside a variant
+    /// but for a key that is missing.
     #[must_use]
     pub fn queries(&self, count: usize) -> Vec<Query> {
         let mut dice = Dice(7);

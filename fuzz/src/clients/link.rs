@@ -12,7 +12,8 @@ use xds_proto::envoy::service::discovery::v3::{
 /// What was said on a stream.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// The types that were asked for, with the nonces that were not answered; `None` where a response could not be read here.
+    /// The types that were asked for, with the nonces that were not answered; `None` where a
+    /// response could not be read here.
     asked: BTreeMap<String, VecDeque<Option<String>>>,
     /// What is wanted, as the requests say: type, name, parameters.
     pub(super) told: BTreeSet<Locator>,

@@ -80,7 +80,8 @@ impl Content {
     }
 }
 
-/// A message whose field 1 is the name; clusters have endpoints. The largest are sent in slices of their own.
+/// A message whose field 1 is the name; clusters have endpoints. The largest are sent in slices of
+/// their own.
 fn payload(type_url: &str, name: &str, content: usize) -> Vec<u8> {
     let mut payload = vec![0x0a, u8::try_from(name.len()).expect("it is short")];
     payload.extend_from_slice(name.as_bytes());

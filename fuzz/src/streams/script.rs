@@ -3,7 +3,8 @@
 use xds_proto::envoy::service::discovery::v3::ResourceLocator;
 use xds_proto::type_url as url;
 
-/// The bytes that say what happens. Each choice takes one; when there is none left, the first choice is made.
+/// The bytes that say what happens. Each choice takes one; when there is none left, the first
+/// choice is made.
 pub(crate) struct Script<'a> {
     rest: std::slice::Iter<'a, u8>,
 }

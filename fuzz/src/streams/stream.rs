@@ -120,7 +120,8 @@ impl Stream {
         self.former.clear();
     }
 
-    /// A request. A damaged one does not go on from another stream, so that nothing is missed for a broken version.
+    /// A request. A damaged one does not go on from another stream, so that nothing is missed for a
+    /// broken version.
     pub(super) fn request(&mut self, script: &mut Script<'_>, brings: bool) -> Vec<u8> {
         let type_url = script.type_url();
         let how = script.byte().unwrap_or_default();
@@ -219,8 +220,8 @@ impl Stream {
         })
     }
 
-    /// Hands a request over as the driver does. Whether the stream goes on; it must if the request `is_good`, but for
-    /// what it asks for.
+    /// Hands a request over as the driver does. Whether the stream goes on; it must if the request
+    /// `is_good`, but for what it asks for.
     pub(super) fn receive(
         &mut self,
         now: Duration,

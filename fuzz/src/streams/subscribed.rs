@@ -1,4 +1,5 @@
-//! What a client asks for of one type, and what it then has: a second reading of S14-S23, D2, D16-D20.
+//! What a client asks for of one type, and what it then has: a second reading of S14-S23, D2,
+//! D16-D20.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,8 @@ impl Subscribed {
         }
         let (left, came) = (self.wanted(unsubscribe), self.wanted(subscribe));
         self.is_legacy &= !left.contains(&Wanted { name: "*".into(), parameters: None });
-        // D17: a name that cannot be is no reason to take nothing for everything, but later ones do not end that.
+        // D17: a name that cannot be is no reason to take nothing for everything, but later ones do
+        // not end that.
         self.is_legacy &= !(is_first && (has_invalid(subscribe) || has_invalid(unsubscribe)));
         self.asked.retain(|wanted| !left.contains(wanted));
         if !is_first {
@@ -150,7 +152,8 @@ impl Subscribed {
 
     fn take(&mut self, resources: BTreeMap<Key, Received>) {
         for (key, received) in resources {
-            // T34: it replaces whatever its locators had, and what is known by its name alone (T25b).
+            // T34: it replaces whatever its locators had, and what is known by its name alone
+            // (T25b).
             let params = self.locators().filter(|(name, _)| *name == "*" || *name == key.name);
             let params: Vec<_> = params.map(|(_, of)| of.clone()).collect();
             let overlaps = |old: &Option<Constraints>| match (old, &received.constraints) {
@@ -188,8 +191,8 @@ impl Subscribed {
         }
     }
 
-    /// Whether everything is there that is asked for by name. What is not may have been, and then the client still uses it,
-    /// and the server holds what it refers to (S33).
+    /// Whether everything is there that is asked for by name. What is not may have been, and then
+    /// the client still uses it, and the server holds what it refers to (S33).
     pub(super) fn has_all(&self, type_url: &str, content: &Content) -> bool {
         self.locators().all(|(name, parameters)| {
             name == "*" || content.selected(type_url, name, parameters).next().is_some()

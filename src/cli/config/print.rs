@@ -7,7 +7,8 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use super::key;
 
-/// What was given, and as comments what counts where nothing was: so the file goes on with the defaults of its reader.
+/// What was given, and as comments what counts where nothing was: so the file goes on with the
+/// defaults of its reader.
 pub(super) fn options(command: &Command, matches: &ArgMatches) -> String {
     let mut text =
         format!("# Options of `xds {}`; a line that is a comment has the default.\n", command.get_name());

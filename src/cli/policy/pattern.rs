@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Which identities a rule is for: `spiffe://example.org/env/{env}/*`, `{host}.example.org`, `*` for all of them, or `anonymous` for
-/// who shows none.
+/// Which identities a rule is for: `spiffe://example.org/env/{env}/*`, `{host}.example.org`, `*`
+/// for all of them, or `anonymous` for who shows none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pattern {
     Anonymous,
@@ -80,7 +80,8 @@ impl Pattern {
         })
     }
 
-    /// What stands for the names in braces, if it is for who has these names; `None` of them is who shows no identity.
+    /// What stands for the names in braces, if it is for who has these names; `None` of them is who
+    /// shows no identity.
     pub(super) fn find(&self, names: Option<&[String]>) -> Option<BTreeMap<&str, String>> {
         match (self, names) {
             (Self::Anonymous, None) => Some(BTreeMap::new()),

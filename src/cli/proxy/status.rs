@@ -93,7 +93,8 @@ fn upstream(upstream: &Upstream) -> Value {
     })
 }
 
-/// Whether a type can be had, or anything. A type that nobody asked for yet is not known to be missing, so it is ready.
+/// Whether a type can be had, or anything. A type that nobody asked for yet is not known to be
+/// missing, so it is ready.
 pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), String> {
     let Some(type_url) = type_url else { return Ok(()) };
     let upstreams = proxy.upstreams();

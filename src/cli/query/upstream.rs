@@ -18,8 +18,8 @@ use crate::cli::tls::Tls;
 pub(super) struct Upstream {
     /// The server: HOST:PORT, http://HOST:PORT, https://HOST:PORT (with TLS) or unix:/PATH
     ///
-    /// Without this and without --bootstrap, GRPC_XDS_BOOTSTRAP names a bootstrap file, or GRPC_XDS_BOOTSTRAP_CONFIG is
-    /// the text of one.
+    /// Without this and without --bootstrap, GRPC_XDS_BOOTSTRAP names a bootstrap file, or
+    /// GRPC_XDS_BOOTSTRAP_CONFIG is the text of one.
     #[arg(long, value_name = "URI", conflicts_with = "bootstrap", help_heading = SERVER)]
     server: Option<String>,
     /// A bootstrap file in gRPC's format: servers, authorities, node, parameters
@@ -48,7 +48,8 @@ pub(super) struct Upstream {
     /// The node.cluster to send
     #[arg(long, value_name = "CLUSTER", help_heading = NODE)]
     node_cluster: Option<String>,
-    /// A string in node.metadata, for servers that select by the node, as `xds serve` does. May be repeated
+    /// A string in node.metadata, for servers that select by the node, as `xds serve` does. May be
+    /// repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair, help_heading = NODE)]
     metadata: Vec<(String, String)>,
 }
@@ -65,7 +66,8 @@ impl Upstream {
                 let mut bootstrap = Bootstrap::to_server(uri);
                 let server = &mut bootstrap.servers[0];
                 server.credentials = self.tls.credentials(uri);
-                // C9: what the server says is gone is to be shown as gone. A document says it for its own client.
+                // C9: what the server says is gone is to be shown as gone. A document says it for
+                // its own client.
                 server.features.fail_on_data_errors = true;
                 let new_style = names.iter().filter_map(|name| XdstpName::of(name).ok().flatten());
                 let authorities = new_style.map(|name| (name.authority().to_owned(), Authority::default()));

@@ -42,7 +42,8 @@ pub(in crate::cli) struct Limits {
     /// Streams of one connection at the same time; HTTP/2 makes the client wait with more
     #[arg(long, value_name = "COUNT", default_value = "20000", value_parser = connection_streams)]
     connection_streams_limit: u32,
-    /// Names of one type on one stream, wildcards included; more end the stream with RESOURCE_EXHAUSTED
+    /// Names of one type on one stream, wildcards included; more end the stream with
+    /// RESOURCE_EXHAUSTED
     #[arg(long, value_name = "COUNT", default_value = "200000", value_parser = count)]
     names_limit: usize,
     /// Dynamic parameters of one name; more end the stream with RESOURCE_EXHAUSTED
@@ -63,8 +64,8 @@ pub(in crate::cli) struct Limits {
     /// The client reconnects at once and is sent only the changes.
     #[arg(long, value_name = "DURATION", value_parser = age)]
     stream_age: Option<Duration>,
-    /// Ask each connection to leave after this time, a tenth more or less, and end its streams, so that clients spread over new
-    /// servers behind a load balancer; never if not given
+    /// Ask each connection to leave after this time, a tenth more or less, and end its streams, so
+    /// that clients spread over new servers behind a load balancer; never if not given
     #[arg(long, value_name = "DURATION", value_parser = age)]
     connection_age: Option<Duration>,
     /// Time for streams to end when the server stops
@@ -74,7 +75,8 @@ pub(in crate::cli) struct Limits {
     /// Their clients reconnect, to another server or to this one
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
     drain_rate: usize,
-    /// From so many streams on that wait for their first response, updates of all others wait for these, up to a second
+    /// From so many streams on that wait for their first response, updates of all others wait for
+    /// these, up to a second
     #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count)]
     storm: usize,
     /// How long a removed resource is still served if no ACK can show that it is out of use

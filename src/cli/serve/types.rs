@@ -69,7 +69,8 @@ pub(in crate::cli) enum OptionError {
 }
 
 impl Types {
-    /// Sets what the options say. Types are known by those that the folder has, and those with a service.
+    /// Sets what the options say. Types are known by those that the folder has, and those with a
+    /// service.
     ///
     /// # Errors
     /// With the option that is to blame.

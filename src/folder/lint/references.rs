@@ -18,8 +18,8 @@ pub struct Reference {
     pub name: String,
 }
 
-/// What a resource names, each once. Only what its clients get from where they got the resource: by `ads` or `self`, or
-/// as a cluster.
+/// What a resource names, each once. Only what its clients get from where they got the resource: by
+/// `ads` or `self`, or as a cluster.
 pub(super) fn of(resource: &Resource, descriptors: &Descriptors) -> BTreeSet<Reference> {
     let mut walk = Walk { descriptors, found: BTreeSet::new() };
     let type_url = resource.payload_type();
@@ -104,9 +104,11 @@ impl Walk<'_> {
     }
 }
 
-/// The name as the resource has it: X4: one spelling stands for all. X3: directives are no part of it.
+/// The name as the resource has it: X4: one spelling stands for all. X3: directives are no part of
+/// it.
 fn canonical(name: String) -> String {
-    // What cannot be read is named by no resource, and told as it is written. Old-style names are none of these.
+    // What cannot be read is named by no resource, and told as it is written. Old-style names are
+    // none of these.
     name.parse::<XdstpUrl>().map_or(name, |url| url.name.to_string())
 }
 
@@ -133,5 +135,6 @@ static BY_MESSAGE: LazyLock<HashMap<&str, Vec<&Naming>>> = LazyLock::new(|| {
     by_message
 });
 
-/// How many `Any`s within each other are looked into; each may use all the stack that its decoder may.
+/// How many `Any`s within each other are looked into; each may use all the stack that its decoder
+/// may.
 const ANY_DEPTH_LIMIT: usize = 16;

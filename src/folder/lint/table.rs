@@ -7,9 +7,11 @@ use xds_proto::type_url as url;
 pub(super) struct Naming {
     /// Its full name.
     pub(super) message: &'static str,
-    /// The fields with the name, or names; the first that is set counts. Parts of a path are separated by dots.
+    /// The fields with the name, or names; the first that is set counts. Parts of a path are
+    /// separated by dots.
     pub(super) names: &'static [&'static str],
-    /// The field that says where to get it from; `None` where that is not said and clients know one place only.
+    /// The field that says where to get it from; `None` where that is not said and clients know one
+    /// place only.
     pub(super) source: Option<&'static str>,
     /// An enumeration that must have this value, or else nothing is named.
     pub(super) only_if: Option<(&'static str, i32)>,
@@ -96,8 +98,8 @@ pub(super) static NAMINGS: &[Naming] = &[
 pub(super) static NAMING_NOTHING: &[&str] =
     &[url::CLUSTER_LOAD_ASSIGNMENT, url::LB_ENDPOINT, url::SECRET, url::RUNTIME];
 
-/// Messages that are not looked into: a source names the servers of a client's own bootstrap, and metadata is for
-/// whoever reads it.
+/// Messages that are not looked into: a source names the servers of a client's own bootstrap, and
+/// metadata is for whoever reads it.
 pub(super) static CLOSED: &[&str] =
     &["envoy.config.core.v3.ConfigSource", "envoy.config.core.v3.Metadata", "google.protobuf.Struct"];
 

@@ -64,7 +64,8 @@ fn s41_what_is_wrong_with_json_is_said_with_its_place() {
 
 #[test]
 fn s41_a_resource_is_written_with_what_is_packed_in_it() {
-    // connect_timeout 1 s, and typed_extension_protocol_options {"b": Struct, "a": an empty Cluster}.
+    // connect_timeout 1 s, and typed_extension_protocol_options {"b": Struct, "a": an empty
+    // Cluster}.
     let any = |type_url: &str| [field(1, type_url.as_bytes()), field(2, &[])].concat();
     let entry = |key: &[u8], value: &[u8]| {
         let entry = [field(1, key), field(2, value)].concat();

@@ -92,7 +92,8 @@ impl List {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have parameters of their own, and others behind `??`.
+    /// `r`, `r?env=prod`, with a sign in delta; `xdstp:` names have parameters of their own, and
+    /// others behind `??`.
     fn add(&mut self, word: &str) {
         let (dropped, word) = word.strip_prefix('-').map_or((false, word), |word| (true, word));
         let word = unescaped(word.strip_prefix('+').unwrap_or(word));
@@ -116,7 +117,8 @@ impl List {
 
 /// The changes of a commit: `X a=1 -b; Cluster c=1@eds`.
 ///
-/// `a(b)=1` has another name in its payload, `a[env=prod]{ttl=5s,aliases=x+y}=1` what a wrapper says besides.
+/// `a(b)=1` has another name in its payload, `a[env=prod]{ttl=5s,aliases=x+y}=1` what a wrapper
+/// says besides.
 pub(crate) fn transaction(text: &str) -> Result<Transaction, ResourceError> {
     let mut transaction = Transaction::new();
     for of_type in text.split("; ").filter(|of_type| !of_type.is_empty()) {
@@ -246,7 +248,8 @@ pub(crate) fn shown_code(code: i32) -> String {
     name.map_or_else(|| code.to_string(), |name| (*name).to_owned())
 }
 
-/// A response in a line, and on the way the checks that hold of every response; `at` is where one came.
+/// A response in a line, and on the way the checks that hold of every response; `at` is where one
+/// came.
 pub(crate) fn describe(response: &Response, at: &str) -> String {
     let type_url = response.type_url();
     let mut words = vec![type_url.rsplit('.').next().unwrap_or_default().to_owned()];
@@ -294,7 +297,8 @@ fn is_needed(wrapper: &discovery::Resource) -> bool {
         })
 }
 
-/// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without content `r{ttl=5s}`.
+/// `r=A`, `r[env=prod]=A`, with what else the wrapper says: `r{ttl=5s,aliases=x+y}=A`; without
+/// content `r{ttl=5s}`.
 fn wrapped(resource: &discovery::Resource, type_url: &str, at: &str) -> String {
     let name = resource.resource_name.as_ref().map_or_else(|| resource.name.clone(), located);
     let has_one = resource.name.is_empty() == resource.resource_name.is_some();

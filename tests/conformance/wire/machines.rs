@@ -48,8 +48,8 @@ impl Machines {
         }
     }
 
-    /// Asks all streams until none has anything to send. Once more than it seems: what one finds out while it is asked
-    /// may be what another waits for.
+    /// Asks all streams until none has anything to send. Once more than it seems: what one finds
+    /// out while it is asked may be what another waits for.
     fn settle(&mut self) {
         let mut rounds = 2;
         while rounds > 0 {

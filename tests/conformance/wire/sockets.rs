@@ -165,8 +165,9 @@ impl Wire for Sockets {
 }
 
 impl Stream {
-    /// Asks for everything of a type that nobody else asks for. The types of a stream have their turns by rank, and
-    /// those without a rank in the order in which they were asked for: what is due comes before the answer.
+    /// Asks for everything of a type that nobody else asks for. The types of a stream have their
+    /// turns by rank, and those without a rank in the order in which they were asked for: what is
+    /// due comes before the answer.
     async fn fence(&mut self, type_url: &str) {
         let type_url = type_url.to_owned();
         let request = match self.protocol {

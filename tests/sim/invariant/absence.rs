@@ -1,5 +1,5 @@
-//! Nobody is told that something does not exist because nobody could be asked: only a server says so, or a timer that ran on
-//! a stream on which it was asked for (C5, P5.4, P5.5).
+//! Nobody is told that something does not exist because nobody could be asked: only a server says
+//! so, or a timer that ran on a stream on which it was asked for (C5, P5.4, P5.5).
 
 use std::time::Duration;
 

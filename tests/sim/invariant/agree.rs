@@ -1,4 +1,5 @@
-//! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the same.
+//! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the
+//! same.
 
 use super::Violation;
 use crate::client::Client;
@@ -21,7 +22,8 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// S26: whether all proxies in front of it hear of removals; else it may have what others have no more.
+/// S26: whether all proxies in front of it hear of removals; else it may have what others have no
+/// more.
 fn is_told(world: &World, client: &Client, kind: Kind) -> bool {
     let connection = client.connections.get(&client.slot(kind));
     connection.is_none_or(|connection| world.hears_removals(connection.replica, kind))

@@ -80,7 +80,8 @@ fn expected(
     Ok(expected)
 }
 
-/// D10: in delta a client knows what of the names it asks for is not there. S17: in SotW it does not.
+/// D10: in delta a client knows what of the names it asks for is not there. S17: in SotW it does
+/// not.
 fn hears_of_absence(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
     if known.protocol == crate::script::Protocol::Sotw {
         return Ok(());

@@ -1,5 +1,5 @@
-//! A server that is asked for the names of one authority has no say about those of another (C16): not of what our client
-//! has, nor of what a proxy has.
+//! A server that is asked for the names of one authority has no say about those of another (C16):
+//! not of what our client has, nor of what a proxy has.
 
 use std::collections::{BTreeMap, BTreeSet};
 

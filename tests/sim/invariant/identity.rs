@@ -1,4 +1,5 @@
-//! Every response has a type that was asked for and a nonce that is new on its stream (S2, D7, S24).
+//! Every response has a type that was asked for and a nonce that is new on its stream (S2, D7,
+//! S24).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,8 @@ pub(crate) fn check(
     if received.nonce.is_empty() || !nonces.insert(received.nonce.clone()) {
         return violation("S2, D7: the nonce is not new");
     }
-    // In delta an empty first request of a type without a legacy wildcard is answered (S21), but no client here sends one.
+    // In delta an empty first request of a type without a legacy wildcard is answered (S21), but no
+    // client here sends one.
     if seen.is_none_or(|seen| seen.ideal.asked.is_empty()) {
         return violation("S24: nobody asked for the type");
     }

@@ -1,4 +1,5 @@
-//! A copy that is in use is never lost to an outage: only what a server says takes it away (P1.2, P1.4, C10).
+//! A copy that is in use is never lost to an outage: only what a server says takes it away (P1.2,
+//! P1.4, C10).
 
 use super::Violation;
 use crate::agent::{Event, Turn};
@@ -9,12 +10,13 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
         return Ok(());
     }
     let is_passed = matches!(turn.event, Event::Passed);
-    // C15: what only a server that was left told of a wildcard goes when the one that took over is silent for long, as nobody
-    // else would tell that it went.
+    // C15: what only a server that was left told of a wildcard goes when the one that took over is
+    // silent for long, as nobody else would tell that it went.
     if is_passed && turn.watcher.name == "*" {
         return Ok(());
     }
-    // Known: the silence of one server takes away what another one brought, if data errors do (seed 333).
+    // Known: the silence of one server takes away what another one brought, if data errors do (seed
+    // 333).
     let profile = &turn.agent.profile;
     if profile.is_relayed && profile.policy.fail_on_data_errors && is_passed {
         return Ok(());

@@ -1,4 +1,5 @@
-//! When nobody watches any more, our client holds nothing, no server thinks that it does, and nothing is due (C13).
+//! When nobody watches any more, our client holds nothing, no server thinks that it does, and
+//! nothing is due (C13).
 
 use super::{Violation, questions};
 use crate::agent::Agent;

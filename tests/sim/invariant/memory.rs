@@ -1,4 +1,5 @@
-//! When all clients are gone, nothing is kept for them: no stream holds a cache, and no variant outlives its removal.
+//! When all clients are gone, nothing is kept for them: no stream holds a cache, and no variant
+//! outlives its removal.
 //!
 //! The public API shows neither classes nor cursors; what they would keep alive shows them.
 

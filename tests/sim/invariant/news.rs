@@ -1,5 +1,5 @@
-//! A response says something that the client was not told, or answers something that it asked for; so a NACK, and content
-//! that was rejected, never cause one (S6, S7, D8, D12).
+//! A response says something that the client was not told, or answers something that it asked for;
+//! so a NACK, and content that was rejected, never cause one (S6, S7, D8, D12).
 
 use xds_core::Snapshot;
 
@@ -26,11 +26,13 @@ fn is_excused(sent: &Sent<'_>) -> bool {
 
 fn has_news(sent: &Sent<'_>) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
-    // Known: what a client brought to a proxy that did not know yet what there is comes again (D21). S32: in SotW nobody says
-    // what it brings, so what comes to a replica that lags is new to the client for all that is known there.
+    // Known: what a client brought to a proxy that did not know yet what there is comes again
+    // (D21). S32: in SotW nobody says what it brings, so what comes to a replica that lags is new
+    // to the client for all that is known there.
     let is_untold =
         |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
-    // What was tried and taken back, as the stream that brought it ended, is new when it comes again.
+    // What was tried and taken back, as the stream that brought it ended, is new when it comes
+    // again.
     let has_left = |name: &str, held: &Held| {
         let is_there = |snapshot: &Snapshot| {
             let mut locators = after.locators(name).into_iter();

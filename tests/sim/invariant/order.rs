@@ -1,5 +1,5 @@
-//! Make before break (S33): over one stream for all, no client is told that a cluster is gone which a route names that it
-//! uses, unless a commit left the route without its cluster.
+//! Make before break (S33): over one stream for all, no client is told that a cluster is gone which
+//! a route names that it uses, unless a commit left the route without its cluster.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,8 @@ fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snaps
     let users = routes.locators(&key.0).into_iter().filter(|params| routes.is_for(key, held, params));
     let newest: Vec<_> =
         users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
-    // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it is out of use.
+    // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it
+    // is out of use.
     let is_untold = newest.is_empty() && !routes.hears_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
     (is_untold && is_wildcard)

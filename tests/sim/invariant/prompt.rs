@@ -1,5 +1,5 @@
-//! A client that answers every response at once has what is there for it within two seconds, whatever others do that go by
-//! its node id, and however silent they are (S33b).
+//! A client that answers every response at once has what is there for it within two seconds,
+//! whatever others do that go by its node id, and however silent they are (S33b).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,8 +38,9 @@ pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
     Ok(())
 }
 
-/// S35: over streams per type it does not ask for the endpoints of each cluster that it is sent, for which servers wait as long
-/// as for an answer. They do so, too, where a proxy brings its twin over the same connection (S33b).
+/// S35: over streams per type it does not ask for the endpoints of each cluster that it is sent,
+/// for which servers wait as long as for an answer. They do so, too, where a proxy brings its twin
+/// over the same connection (S33b).
 fn patience(world: &World, client: &Client) -> Duration {
     let profile = &client.profile;
     let asks_for_all = |known: &Known| known.asked.iter().any(|(name, _)| name.is_none());

@@ -1,5 +1,6 @@
-//! A proxy asks for what its clients want with their parameters, and for no more of it than it needs (T43, T43b, T44): at
-//! rest one locator for each variant, and one for each locator of which there is none.
+//! A proxy asks for what its clients want with their parameters, and for no more of it than it
+//! needs (T43, T43b, T44): at rest one locator for each variant, and one for each locator of which
+//! there is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 

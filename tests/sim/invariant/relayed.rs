@@ -1,8 +1,9 @@
-//! What a proxy sends is what its origin had, for whom it was, and what it takes away the origin did not have (T35, T43): an
-//! outage, a restart, another client's absence and a change of keys are no removal. In delta a variant switch is one response
-//! (T31).
+//! What a proxy sends is what its origin had, for whom it was, and what it takes away the origin
+//! did not have (T35, T43): an outage, a restart, another client's absence and a change of keys are
+//! no removal. In delta a variant switch is one response (T31).
 //!
-//! Judged when a client takes it, against all states of the origin, however many proxies are in between.
+//! Judged when a client takes it, against all states of the origin, however many proxies are in
+//! between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,7 +87,8 @@ fn is_content(kind: Kind, payload: &[u8], item: &Item) -> bool {
     Content::of(kind, payload).is_ok_and(|content| content == item.content)
 }
 
-/// T35: who loses something, or hears that there is none, hears what was so since somebody asked for it.
+/// T35: who loses something, or hears that there is none, hears what was so since somebody asked
+/// for it.
 fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
     let Taken { before, after, envelope, .. } = taken;
     let absent = after.absent.difference(&before.absent).cloned();
@@ -124,7 +126,8 @@ fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     })
 }
 
-/// T45: who tried what another one rejected has what was there before, or nothing; so do all behind a proxy that did.
+/// T45: who tried what another one rejected has what was there before, or nothing; so do all behind
+/// a proxy that did.
 fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     let tried_by = taken.chain.iter().zip(&taken.below);
     let mut refused =

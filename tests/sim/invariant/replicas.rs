@@ -1,5 +1,6 @@
-//! Replicas with equal content give equal versions, and who comes from one to another at rest is sent nothing (S31, S32,
-//! D9, D21, T37). Endpoints follow their cluster (S34), and all but a full-state wildcard is sent anew in SotW.
+//! Replicas with equal content give equal versions, and who comes from one to another at rest is
+//! sent nothing (S31, S32, D9, D21, T37). Endpoints follow their cluster (S34), and all but a
+//! full-state wildcard is sent anew in SotW.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +39,15 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Whether it asks on the new stream in the form in which it asked on the old one, which both count in versions (T24).
+/// Whether it asks on the new stream in the form in which it asked on the old one, which both count
+/// in versions (T24).
 fn is_comparable(known: &Known) -> bool {
     known.knows_locators == known.asked.iter().any(|(_, params)| params.is_some())
 }
 
 fn check_sotw(known: &Known, received: &Received) -> Result<(), String> {
-    // S31: a request that only gives something up gets no response, so the version is still the one of more.
+    // S31: a request that only gives something up gets no response, so the version is still the one
+    // of more.
     if !known.kind.is_full_state() || known.version_of != known.asked {
         return Ok(());
     }

@@ -1,4 +1,5 @@
-//! What is sent is what a locator of the stream selects, in the form that the client understands (T3, T24, T25, T46).
+//! What is sent is what a locator of the stream selects, in the form that the client understands
+//! (T3, T24, T25, T46).
 
 use xds_core::{Constraints, Snapshot};
 
@@ -30,8 +31,9 @@ fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
     })
 }
 
-/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with its last content. That of a
-/// proxy does so with all that left its cache before it is known that there is none for who has it (T43).
+/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with
+/// its last content. That of a proxy does so with all that left its cache before it is known that
+/// there is none for who has it (T43).
 fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
     let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();

@@ -1,5 +1,5 @@
-//! At rest each watcher of our clients uses what the origin has for it, and knows what is not there; the stream that is
-//! asked is that of the preferred server (P4.6).
+//! At rest each watcher of our clients uses what the origin has for it, and knows what is not
+//! there; the stream that is asked is that of the preferred server (P4.6).
 //!
 //! S26: where no response can say that something is gone, a SotW client goes on using it.
 

@@ -1,4 +1,5 @@
-//! A locator whose variant changes is never without one, if every snapshot since it was sent one had one for it (T31).
+//! A locator whose variant changes is never without one, if every snapshot since it was sent one
+//! had one for it (T31).
 
 use super::{Sent, Violation};
 use crate::content::selected;

@@ -1,4 +1,5 @@
-//! Timers run only on a stream that stands and on which the resource was asked for (C5, P5.4, P5.5).
+//! Timers run only on a stream that stands and on which the resource was asked for (C5, P5.4,
+//! P5.5).
 
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
             format!("at {now:?} it does not do what was due at {deadline:?}"),
         ));
     }
-    // Who lies may also say when something expires (S38). Known: a timer of a stream to a server that is needed no more, as the
-    // one before it answers again, runs on; proxies answer late enough for that (seed 258).
+    // Who lies may also say when something expires (S38). Known: a timer of a stream to a server
+    // that is needed no more, as the one before it answers again, runs on; proxies answer late
+    // enough for that (seed 258).
     if agent.profile.liar.is_some() || agent.profile.is_relayed {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Whoever sees something new is told so when it happens, whether or not others look; and nobody is told the same twice
-//! (C8, P1.19).
+//! Whoever sees something new is told so when it happens, whether or not others look; and nobody is
+//! told the same twice (C8, P1.19).
 
 use super::Violation;
 use crate::agent::{Turn, is_same};

@@ -1,5 +1,5 @@
-//! What a few clients try nobody else is sent before it was accepted, and what one of them rejected is not sent to anybody
-//! again, until something else came in its place (T45).
+//! What a few clients try nobody else is sent before it was accepted, and what one of them rejected
+//! is not sent to anybody again, until something else came in its place (T45).
 
 use super::Violation;
 use crate::wire::Received;

@@ -54,7 +54,8 @@ pub(crate) fn profiles(random: &mut Random) -> Vec<RelayProfile> {
     (0..1 + random.below(2)).map(|at| RelayProfile::random(random, at)).collect()
 }
 
-/// In every other world with proxies a few clients try first what is new. Only delta tells them from others.
+/// In every other world with proxies a few clients try first what is new. Only delta tells them
+/// from others.
 pub(crate) fn canaries(seed: u64, relays: &mut [RelayProfile]) {
     if seed % 6 == 3 {
         for (relay, at) in relays.iter_mut().zip(seed..) {
@@ -94,7 +95,8 @@ impl Script {
     /// Adds what happens to the proxies, in between.
     pub(super) fn write_relays(&mut self, random: &mut Random) {
         for step in &mut self.steps {
-            // What routes name stays with who may use it (S33), a proxy among them; it would hide what is lost on the way.
+            // What routes name stays with who may use it (S33), a proxy among them; it would hide
+            // what is lost on the way.
             if let Action::Commit { changes, .. } = &mut step.action {
                 changes.iter_mut().for_each(|change| change.clusters = 0);
             }
@@ -108,7 +110,8 @@ impl Script {
             }
         }
         for step in std::mem::take(&mut self.steps) {
-            // Most proxies answer at once: what they do not know yet is only one of the things to try.
+            // Most proxies answer at once: what they do not know yet is only one of the things to
+            // try.
             let is_prompt = matches!(step.action, Action::Ask { .. }) && random.chance(40);
             self.steps.push(step);
             for relay in 0..self.relays.len() {
@@ -143,7 +146,8 @@ impl Script {
         }
     }
 
-    /// Adds disks that are full for a while, or damage what they hold. What else happens stays as it is.
+    /// Adds disks that are full for a while, or damage what they hold. What else happens stays as
+    /// it is.
     pub(super) fn write_disks(&mut self, random: &mut Random) {
         for step in std::mem::take(&mut self.steps) {
             self.steps.push(step);

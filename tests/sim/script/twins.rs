@@ -1,5 +1,5 @@
-//! Worlds in which a client is not alone with its node id, or has none (G6, S33b): every sixth each. The others are what they
-//! were without.
+//! Worlds in which a client is not alone with its node id, or has none (G6, S33b): every sixth
+//! each. The others are what they were without.
 
 use std::time::Duration;
 

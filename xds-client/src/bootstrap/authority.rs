@@ -12,12 +12,14 @@ use super::{BootstrapError, ListenerTemplate, Server, server};
 pub struct Authority {
     /// The most preferred first (C15); none means [the top-level list](super::Bootstrap::servers).
     pub servers: Vec<Server>,
-    /// The listener of a gRPC client whose target has this authority. Default [`ListenerTemplate::of_authority`] (C18).
+    /// The listener of a gRPC client whose target has this authority. Default
+    /// [`ListenerTemplate::of_authority`] (C18).
     pub client_listener_template: Option<ListenerTemplate>,
-    /// With these the names of this authority are asked for. The top-level ones are not added to them (T40, X17).
+    /// With these the names of this authority are asked for. The top-level ones are not added to
+    /// them (T40, X17).
     pub parameters: Parameters,
-    /// Whether the next server is asked as soon as one cannot be reached, though every resource is at hand (P4.9).
-    /// Default false.
+    /// Whether the next server is asked as soon as one cannot be reached, though every resource is
+    /// at hand (P4.9). Default false.
     pub fallback_on_reachability_only: bool,
 }
 

@@ -17,8 +17,9 @@ use super::ChannelCredentials;
 /// | `https://host:1` | refused, as the connection would not be what the text says | `https://host:1` |
 /// | `unix:/path`, `unix:///path`, `unix:path` | `unix:///path`, `unix://path` | refused, as tonic has no TLS there |
 ///
-/// A word with a number behind it, such as `dns:53`, is a host with its port. A name server within the text
-/// (`dns://192.0.2.1/host`), lists of addresses and the schemes `xds`, `unix-abstract` and `vsock` are not supported.
+/// A word with a number behind it, such as `dns:53`, is a host with its port. A name server within
+/// the text (`dns://192.0.2.1/host`), lists of addresses and the schemes `xds`, `unix-abstract` and
+/// `vsock` are not supported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(String);
 

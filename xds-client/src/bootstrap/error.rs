@@ -10,7 +10,8 @@ use super::ServerUriError;
 
 /// Why there is no bootstrap. Whoever wrote the document, or starts the program, can mend it.
 ///
-/// A `path` leads from the top of the document to the offender, such as `xds_servers[1].channel_creds`.
+/// A `path` leads from the top of the document to the offender, such as
+/// `xds_servers[1].channel_creds`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {

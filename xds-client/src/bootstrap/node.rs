@@ -40,8 +40,8 @@ fn proto_value(value: &Value) -> prost_types::Value {
     let kind = match value {
         Value::Null => NULL,
         Value::Bool(value) => Kind::BoolValue(*value),
-        // Numbers that no double holds are there only if another crate turns on a feature of the parser; JSON writes
-        // such doubles as null too.
+        // Numbers that no double holds are there only if another crate turns on a feature of the
+        // parser; JSON writes such doubles as null too.
         Value::Number(number) => number.as_f64().map_or(NULL, Kind::NumberValue),
         Value::String(text) => Kind::StringValue(text.clone()),
         Value::Array(values) => {

@@ -31,7 +31,8 @@ pub enum ChannelCredentials {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CallCredentials {
-    /// A bearer token that stands in a file (gRFC A97). It must not go over a connection without TLS.
+    /// A bearer token that stands in a file (gRFC A97). It must not go over a connection without
+    /// TLS.
     JwtTokenFile(PathBuf),
 }
 
@@ -40,7 +41,8 @@ pub enum CallCredentials {
 pub struct ServerFeatures {
     /// An error that is not transient takes the resource away, though a good copy is at hand (C9).
     pub fail_on_data_errors: bool,
-    /// A resource that never came is a transient error, since this server says what does not exist (gRFC A88).
+    /// A resource that never came is a transient error, since this server says what does not exist
+    /// (gRFC A88).
     pub resource_timer_is_transient_error: bool,
 }
 
@@ -58,7 +60,8 @@ impl Server {
     /// Where to connect to, and whether with TLS, which the credentials decide.
     ///
     /// # Errors
-    /// When the URI is none that this client can connect to. A server that was read has passed this.
+    /// When the URI is none that this client can connect to. A server that was read has passed
+    /// this.
     pub fn endpoint(&self) -> Result<Endpoint, ServerUriError> {
         Endpoint::new(&self.uri, &self.credentials)
     }

@@ -68,8 +68,8 @@ impl fmt::Display for ListenerTemplate {
     }
 }
 
-/// X5: everything but letters, digits and what RFC 3986 lets stand in that part of a URI. Names are compared decoded,
-/// so what is escaped beyond need is the same name.
+/// X5: everything but letters, digits and what RFC 3986 lets stand in that part of a URI. Names are
+/// compared decoded, so what is escaped beyond need is the same name.
 fn escaped(text: &str, kept: &[u8]) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

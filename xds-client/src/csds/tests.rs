@@ -56,7 +56,8 @@ impl Fixture {
         while self.machine.next_request(self.now, 0).is_some() {}
     }
 
-    /// One second later, a response: `a=1 b[env=prod]=2` are resources, `-a` a removal, `a!5` an error.
+    /// One second later, a response: `a=1 b[env=prod]=2` are resources, `-a` a removal, `a!5` an
+    /// error.
     fn get(&mut self, version: &str, items: &str) {
         self.now += Duration::from_secs(1);
         let mut response = DeltaDiscoveryResponse {

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no last-known-good file. A client can go on without one; its operator has to change something.
+/// Why there is no last-known-good file. A client can go on without one; its operator has to change
+/// something.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -73,7 +74,8 @@ pub enum FlushError {
         /// What the system says, above all that the disk is full.
         source: io::Error,
     },
-    /// The changes are in the file, but it is longer than it has to be. It is tried again when the file has doubled.
+    /// The changes are in the file, but it is longer than it has to be. It is tried again when the
+    /// file has doubled.
     #[error("cannot write the last-known-good file {} anew: {source}", path.display())]
     Compact {
         /// The file.

@@ -5,13 +5,14 @@
 //! entry  = length sum head_sum body         u32 each; length and sum are those of the body
 //! ```
 //!
-//! Numbers are little-endian, sums are CRC-32. The head of an entry has a sum of its own, over length, sum and the place of
-//! the entry in the file: a length that can be trusted tells an entry that was cut short from a damaged one, and leads past
-//! the latter to the next. Past a damaged head the next entry is searched for; none is taken for one that lies elsewhere.
+//! Numbers are little-endian, sums are CRC-32. The head of an entry has a sum of its own, over
+//! length, sum and the place of the entry in the file: a length that can be trusted tells an entry
+//! that was cut short from a damaged one, and leads past the latter to the next. Past a damaged
+//! head the next entry is searched for; none is taken for one that lies elsewhere.
 //!
-//! The length in the header is that of the file after the last write that succeeded, or [`BEHIND`]. It is the only thing that is
-//! ever overwritten, and the only way to tell a file that was cut between two entries. Format 1 has no length, and the sums
-//! of its heads do not know their place.
+//! The length in the header is that of the file after the last write that succeeded, or [`BEHIND`].
+//! It is the only thing that is ever overwritten, and the only way to tell a file that was cut
+//! between two entries. Format 1 has no length, and the sums of its heads do not know their place.
 
 use std::io::{self, Read};
 
@@ -161,7 +162,8 @@ impl<R: Read> Reader<R> {
         })))
     }
 
-    /// Finds the next entry after one whose head is damaged. Only here is the rest of a file in memory.
+    /// Finds the next entry after one whose head is damaged. Only here is the rest of a file in
+    /// memory.
     fn search(&mut self, head: &[u8]) -> io::Result<Step> {
         let at = self.at;
         let mut rest = head.to_vec();
@@ -212,8 +214,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The file as torn if nothing but zeros is left of it, the bytes just read included: some file systems leave them
-    /// when a file grew and the machine failed before its content was written.
+    /// The file as torn if nothing but zeros is left of it, the bytes just read included: some file
+    /// systems leave them when a file grew and the machine failed before its content was written.
     fn zeros(&mut self, read: &[u8]) -> io::Result<Option<Ending>> {
         let mut bytes = read.len() as u64;
         let mut chunk = read.to_vec();
@@ -286,8 +288,8 @@ fn read_length(bytes: [u8; LENGTH_BYTES]) -> Option<u64> {
     (length(number) == bytes).then_some(number)
 }
 
-/// The largest entry. Ours stay below the receive limits of gRPC, which are a few MiB; anything larger is damage, not to
-/// be allocated.
+/// The largest entry. Ours stay below the receive limits of gRPC, which are a few MiB; anything
+/// larger is damage, not to be allocated.
 pub const ENTRY_LIMIT_BYTES: usize = 64 << 20;
 
 pub(super) const HEAD_BYTES: usize = 12;
@@ -316,7 +318,8 @@ const LENGTH_BYTES: usize = 12;
 /// Where the first entry begins.
 pub(super) const HEADER_BYTES: u64 = (MARK.len() + LENGTH_BYTES) as u64;
 
-/// In place of the length: something could not be written since, so that no set is as the file has it.
+/// In place of the length: something could not be written since, so that no set is as the file has
+/// it.
 pub(super) const BEHIND: u64 = u64::MAX;
 
 const CHUNK_BYTES: usize = 8 << 10;

@@ -127,8 +127,8 @@ impl Log {
         self.end = appended.end;
     }
 
-    /// Says in the header that something could not be written: what the file has of a set may be too little by now. That takes
-    /// no room, so a full disk does not keep it from that.
+    /// Says in the header that something could not be written: what the file has of a set may be
+    /// too little by now. That takes no room, so a full disk does not keep it from that.
     pub(super) fn mark_behind(&self) -> io::Result<()> {
         if !matches!(self.header, Header::Known { .. }) {
             return Ok(());
@@ -154,8 +154,8 @@ impl Log {
         Ok(lost)
     }
 
-    /// Puts a new file with the live entries in place of this one, which gets the other name if there is one. Gives the
-    /// variants whose entries were damaged since they were written.
+    /// Puts a new file with the live entries in place of this one, which gets the other name if
+    /// there is one. Gives the variants whose entries were damaged since they were written.
     ///
     /// A crash at any moment leaves the one or the other file under the path.
     pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
@@ -172,7 +172,8 @@ impl Log {
         }
         let replaced = self.replace_by(&new_path, aside);
         if replaced.is_err() {
-            // A full disk has no room for half a copy. What was renamed already is not there any more.
+            // A full disk has no room for half a copy. What was renamed already is not there any
+            // more.
             fs::remove_file(&new_path).ok();
         }
         replaced

@@ -11,7 +11,8 @@ use super::sets::Proof;
 
 /// One variant as it was last received.
 ///
-/// Equal records may have constraints that were written differently; the file keeps them as received all the same (T23).
+/// Equal records may have constraints that were written differently; the file keeps them as
+/// received all the same (T23).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// What it is known by.
@@ -22,8 +23,8 @@ pub struct Record {
     pub version: String,
     /// The URI of the server that it came from.
     pub origin: String,
-    /// How long it is good after it was received (S38). When that was is not known any more, so whoever restores it counts
-    /// from the start.
+    /// How long it is good after it was received (S38). When that was is not known any more, so
+    /// whoever restores it counts from the start.
     pub ttl: Option<Duration>,
     /// Its other names (D24).
     pub aliases: Vec<ResourceName>,
@@ -106,8 +107,8 @@ impl Change {
     }
 }
 
-/// The body of an entry. Fields can be added: what an older program does not know it ignores, so they must not change
-/// what the others mean. A body without a known kind is skipped.
+/// The body of an entry. Fields can be added: what an older program does not know it ignores, so
+/// they must not change what the others mean. A body without a known kind is skipped.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
     #[prost(string, tag = "1")]
@@ -193,14 +194,16 @@ impl Entry {
             payload: record.payload.clone(),
             version: record.version.clone(),
             origin: record.origin.clone(),
-            // A message of seconds cannot hold more than some hundred billion years, and that is as good as none.
+            // A message of seconds cannot hold more than some hundred billion years, and that is as
+            // good as none.
             ttl: record.ttl.and_then(|ttl| ttl.try_into().ok()),
             aliases: record.aliases.iter().map(|alias| alias.as_str().to_owned()).collect(),
         };
         Self::new(&record.id, Kind::Put(content))
     }
 
-    /// Whether it says that a wildcard was complete, as programs before this one wrote it: without a proof.
+    /// Whether it says that a wildcard was complete, as programs before this one wrote it: without
+    /// a proof.
     pub(super) fn is_unproved_set(&self) -> bool {
         self.name == "*" && matches!(self.kind, Some(Kind::Put(_)))
     }

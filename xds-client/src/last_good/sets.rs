@@ -11,8 +11,8 @@ use super::replay::Place;
 
 /// All members of a set that a file had at one moment: how many, and a digest of their entries.
 ///
-/// The digest is a sum, so that it follows one change at the cost of that change. It has to stand against damage, not
-/// against an attacker: whoever can write the file can write any proof.
+/// The digest is a sum, so that it follows one change at the cost of that change. It has to stand
+/// against damage, not against an attacker: whoever can write the file can write any proof.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) count: u64,
@@ -39,12 +39,14 @@ impl Proof {
 
 /// The sets that are whole while the file is open.
 ///
-/// What the file says of others stays as it is: their proofs hold until one of their members changes.
+/// What the file says of others stays as it is: their proofs hold until one of their members
+/// changes.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     /// With what the file proves, or `None` when that has to be looked up.
     held: BTreeMap<SetId, Option<Proof>>,
-    /// Variants that exist, and that the file lacks. No set with such a member is whole in the file.
+    /// Variants that exist, and that the file lacks. No set with such a member is whole in the
+    /// file.
     holes: BTreeSet<VariantId>,
     /// Sets or holes came or went.
     is_changed: bool,

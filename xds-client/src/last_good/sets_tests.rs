@@ -8,7 +8,8 @@ use super::frame::{BEHIND, HEADER_BYTES};
 use super::tests::{Folder, id, record, secret, set_length};
 use super::*;
 
-/// What a file may restore: sets with their members and contents, each as it was when it was complete.
+/// What a file may restore: sets with their members and contents, each as it was when it was
+/// complete.
 type Whole = BTreeSet<(SetId, BTreeMap<VariantId, String>)>;
 
 fn set(name: &str, parameters: &[(&str, &str)]) -> SetId {
@@ -123,8 +124,8 @@ fn s25_a_lost_block_or_an_entry_in_the_place_of_another_makes_no_set_of_a_part()
     }
 }
 
-/// The process or the machine fails in a flush: of what it appends any part is on the disk, and the header is the old or the new
-/// one.
+/// The process or the machine fails in a flush: of what it appends any part is on the disk, and the
+/// header is the old or the new one.
 #[test]
 fn s25_a_crash_at_any_byte_of_a_flush_leaves_the_sets_of_before_or_after_or_none() {
     let images = written();
@@ -388,7 +389,8 @@ impl Arbitrary for Step {
     }
 }
 
-/// What exists, and what of it was whole at some moment: only that may be restored, and what is held is.
+/// What exists, and what of it was whole at some moment: only that may be restored, and what is
+/// held is.
 #[test]
 fn s25_whatever_happens_to_a_set_what_is_restored_of_it_was_all_there_was() {
     fn holds(steps: Vec<Step>, flip: usize) {

@@ -102,8 +102,8 @@ fn put(record: &Record) -> Vec<u8> {
     Entry::put(record).encode_to_vec()
 }
 
-/// A small file with puts, a replacement and a removal, and for each of its whole entries where it ends and what is
-/// restored up to there.
+/// A small file with puts, a replacement and a removal, and for each of its whole entries where it
+/// ends and what is restored up to there.
 fn small() -> (Vec<u8>, Vec<(usize, Vec<Record>)>) {
     let (a1, a2, b) = (record("a", "1"), record("a", "2"), record("b", "1"));
     let removal = Entry::of(&Change::Remove(id("b"))).encode_to_vec();

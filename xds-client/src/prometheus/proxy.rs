@@ -13,7 +13,8 @@
 //! | `xds_proxy_upstream_connections` | gauge | route, server, state | upstreams that are `connected` to a server, or `disconnected` |
 //! | `xds_proxy_upstream_silent_seconds` | gauge | route | since when nothing came, of the one that is silent longest |
 //!
-//! There may be an upstream for each set of parameters, so `route` is only its kind: `shared`, `node`, `alone` or `aside`.
+//! There may be an upstream for each set of parameters, so `route` is only its kind: `shared`,
+//! `node`, `alone` or `aside`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -9,8 +9,9 @@ use crate::constraint::Formula;
 
 /// The classes of one type by the values in their parameters, whatever names they ask for.
 ///
-/// A name may have many variants and each of them a few classes: a commit that changes one must not look at the classes
-/// of all. Values come from peers, so the tables are ordered, like those of names.
+/// A name may have many variants and each of them a few classes: a commit that changes one must not
+/// look at the classes of all. Values come from peers, so the tables are ordered, like those of
+/// names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ByParameters(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<ClassId>>>);
 
@@ -50,8 +51,8 @@ impl ByParameters {
         }
     }
 
-    /// Every class with parameters that the formula matches, and others too. `None` when the formula requires no value,
-    /// as one that is only about absence does.
+    /// Every class with parameters that the formula matches, and others too. `None` when the
+    /// formula requires no value, as one that is only about absence does.
     pub(super) fn matching(&self, formula: &Formula) -> Option<Matching<'_>> {
         match formula {
             Formula::Equals { key, value } => {

@@ -1,4 +1,5 @@
-//! One selection class: the streams that want the same, what changed for them, and what they are sent.
+//! One selection class: the streams that want the same, what changed for them, and what they are
+//! sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,13 +79,14 @@ impl Class {
         cursor > 0 && cursor >= self.touched_at.load(Ordering::Acquire)
     }
 
-    /// Notes that a commit concerned the class; what its streams answer is added to those of others, with their ids.
+    /// Notes that a commit concerned the class; what its streams answer is added to those of
+    /// others, with their ids.
     pub(super) fn touch(&self, revision: Revision, ledgers: &mut Vec<(u64, Arc<Ledger>)>) {
         let members = lock(&self.members);
         let before_this = revision.0 - 1;
         for (stream, member) in &*members {
-            // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so all of them share one
-            // update.
+            // Whoever missed nothing so far is one commit behind now, wherever its cursor stood: so
+            // all of them share one update.
             if self.is_up_to_date(&member.cursor) && member.cursor.load(Ordering::Relaxed) < before_this {
                 member.cursor.fetch_max(before_this, Ordering::Relaxed);
             }
@@ -177,7 +179,8 @@ impl Log {
         Self { complete_after, entries: VecDeque::new() }
     }
 
-    /// Adds a change. Of more than `limit` the oldest are forgotten: nearly always every stream has long heard of them.
+    /// Adds a change. Of more than `limit` the oldest are forgotten: nearly always every stream has
+    /// long heard of them.
     fn push(&mut self, at: Revision, change: ChangedName, limit: usize) {
         if self.entries.len() >= limit
             && let Some((oldest, _)) = self.entries.front()

@@ -74,9 +74,10 @@ pub struct CommitCounts {
 }
 
 impl Cache {
-    /// Tells of every commit and of every transaction that is refused, from now on. Holds `capacity` events (at least one) for
-    /// who is slow to read them, then drops the oldest. Each holds a pointer for each stream and type that its commit
-    /// concerned, so thousands of them are for caches with few clients. Costs nothing when nobody reads.
+    /// Tells of every commit and of every transaction that is refused, from now on. Holds
+    /// `capacity` events (at least one) for who is slow to read them, then drops the oldest. Each
+    /// holds a pointer for each stream and type that its commit concerned, so thousands of them are
+    /// for caches with few clients. Costs nothing when nobody reads.
     ///
     /// ```
     /// # use xds_core::{CommitOutcome, Resource};
@@ -112,8 +113,9 @@ impl Cache {
 }
 
 impl Commits {
-    /// The next event; `None` when there will be none, because the cache is gone. Those of commits come in the order of their
-    /// revisions. Needs no runtime, and dropping the future loses nothing.
+    /// The next event; `None` when there will be none, because the cache is gone. Those of commits
+    /// come in the order of their revisions. Needs no runtime, and dropping the future loses
+    /// nothing.
     pub async fn next(&mut self) -> Option<CommitEvent> {
         let (lost, event) = self.0.next().await?;
         Some(CommitEvent { lost, ..event })

@@ -1,8 +1,9 @@
-//! How far clients are with a commit: which of them it concerned, and which of those ACKed it, rejected it or left.
+//! How far clients are with a commit: which of them it concerned, and which of those ACKed it,
+//! rejected it or left.
 //!
-//! Each stream keeps a [`Ledger`] per type, which says what of the revisions it was sent is answered. A commit remembers
-//! the ledgers of those it concerned, and nothing else happens for it: who asks reads the ledgers, and who waits leaves
-//! a note in those that are not decided yet.
+//! Each stream keeps a [`Ledger`] per type, which says what of the revisions it was sent is
+//! answered. A commit remembers the ledgers of those it concerned, and nothing else happens for it:
+//! who asks reads the ledgers, and who waits leaves a note in those that are not decided yet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +24,8 @@ pub use follower::{Decided, Followed, Follower};
 
 mod follower;
 
-/// Who a client says it is. Its streams are those with the same name; one without an id is a client of its own (G6).
+/// Who a client says it is. Its streams are those with the same name; one without an id is a client
+/// of its own (G6).
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientName {
     /// `node.id`.
@@ -35,17 +37,19 @@ pub struct ClientName {
 /// How far one client is with one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ACKed all that the commit changed for it, removals included, or was found to have it already.
+    /// It ACKed all that the commit changed for it, removals included, or was found to have it
+    /// already.
     Acked,
-    /// It rejected a response with something of the commit, and nothing that puts it right was ACKed since.
+    /// It rejected a response with something of the commit, and nothing that puts it right was
+    /// ACKed since.
     Nacked {
         /// The type of that response.
         type_url: TypeUrl,
         /// The client's own words.
         detail: Arc<str>,
     },
-    /// The streams that still owed an answer have ended. A client that comes back is sent what it lacks, but counts
-    /// for later commits only.
+    /// The streams that still owed an answer have ended. A client that comes back is sent what it
+    /// lacks, but counts for later commits only.
     Gone,
     /// It was not sent everything yet, or did not answer.
     Pending,
@@ -69,12 +73,13 @@ pub struct Delivery {
 }
 
 impl Commit {
-    /// Follows the clients that this commit concerned and whose name passes: those whose selection it may have changed,
-    /// fixed at the commit. Costs nothing before it is called.
+    /// Follows the clients that this commit concerned and whose name passes: those whose selection
+    /// it may have changed, fixed at the commit. Costs nothing before it is called.
     ///
-    /// The first commit, and one that brings a key which no constraints named before, concern everyone who asks for
-    /// anything of the type; who is then found to lack nothing counts as [`Outcome::Acked`]. A stream that nobody
-    /// [named](crate::Watch::name_client) is a client without a name, such as a poll over REST, which cannot ACK and ends.
+    /// The first commit, and one that brings a key which no constraints named before, concern
+    /// everyone who asks for anything of the type; who is then found to lack nothing counts as
+    /// [`Outcome::Acked`]. A stream that nobody [named](crate::Watch::name_client) is a client
+    /// without a name, such as a poll over REST, which cannot ACK and ends.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -127,8 +132,9 @@ impl Delivery {
         self.clients.iter().map(result).collect()
     }
 
-    /// Waits until every type of every client is ACKed, rejected or gone. Needs no runtime, and dropping the future
-    /// loses nothing. A deadline is the caller's: `xds_server::applied` sets one.
+    /// Waits until every type of every client is ACKed, rejected or gone. Needs no runtime, and
+    /// dropping the future loses nothing. A deadline is the caller's: `xds_server::applied` sets
+    /// one.
     pub async fn settled(&self) -> Vec<Delivered> {
         loop {
             // One for this loop itself, until all ledgers know of it.
@@ -219,7 +225,8 @@ impl Ledger {
         lock(&self.book).standing.clone()
     }
 
-    /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very stream).
+    /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very
+    /// stream).
     pub(crate) fn follow(&self, standing: Standing) {
         let mut book = lock(&self.book);
         if book.standing == standing {
@@ -429,8 +436,8 @@ impl Spans {
     }
 }
 
-/// Runs that are told apart; past it the oldest two become one with what is between them, so that at worst a commit waits
-/// for an answer that it needs no more.
+/// Runs that are told apart; past it the oldest two become one with what is between them, so that
+/// at worst a commit waits for an answer that it needs no more.
 const SPANS_KEPT: usize = 32;
 
 #[cfg(test)]

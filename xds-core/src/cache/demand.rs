@@ -20,8 +20,8 @@ use crate::xdstp::glob_of;
 pub struct Demanded {
     /// The type.
     pub type_url: TypeUrl,
-    /// The name with its parameters; `*` for everything. What streams ask for by plain name has the parameters that their
-    /// node gives it (T46).
+    /// The name with its parameters; `*` for everything. What streams ask for by plain name has the
+    /// parameters that their node gives it (T46).
     pub locator: Locator,
     /// How many subscriptions there are to it; 0 when the last was given up.
     pub asking: usize,
@@ -30,8 +30,8 @@ pub struct Demanded {
 /// What a source says of one locator that no variant in the cache answers, or not alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// What the cache holds is all there is: a name without a variant does not exist for these parameters, and beside the
-    /// members that are there a wildcard or glob has none.
+    /// What the cache holds is all there is: a name without a variant does not exist for these
+    /// parameters, and beside the members that are there a wildcard or glob has none.
     Complete,
     /// The source cannot say. Who waits is told so, and keeps what it has.
     Failed {
@@ -47,8 +47,8 @@ pub enum Answer {
 pub struct Demand(Arc<Cache>);
 
 impl Demand {
-    /// What changed since the last call, each locator once, as it stands now: who is slow to look loses nothing and nothing
-    /// queues.
+    /// What changed since the last call, each locator once, as it stands now: who is slow to look
+    /// loses nothing and nothing queues.
     #[must_use]
     pub fn take(&self) -> Vec<Demanded> {
         let mut interest = lock(&self.0.interest);
@@ -65,14 +65,16 @@ impl Demand {
         if has_changed { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Waits until [`take`](Self::take) has something. Needs no runtime; dropping the future loses nothing.
+    /// Waits until [`take`](Self::take) has something. Needs no runtime; dropping the future loses
+    /// nothing.
     pub async fn changed(&self) {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await;
     }
 }
 
 impl Cache {
-    /// What is asked for of it; `None` unless it is filled [on demand](Self::on_demand). There may be one reader at a time.
+    /// What is asked for of it; `None` unless it is filled [on demand](Self::on_demand). There may
+    /// be one reader at a time.
     #[must_use]
     pub fn demand(self: &Arc<Self>) -> Option<Demand> {
         lock(&self.interest).book.as_ref()?;
@@ -80,7 +82,8 @@ impl Cache {
     }
 }
 
-/// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they choose a variant.
+/// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they
+/// choose a variant.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     types: BTreeMap<TypeUrl, OfType>,

@@ -11,8 +11,8 @@ use crate::name::{ResourceName, Revision};
 use crate::references::{Naming, Target, Targets};
 use crate::variants::Variant;
 
-/// What the variants of one name stopped naming, and when: a client that did not accept the newer version still uses it
-/// (S33).
+/// What the variants of one name stopped naming, and when: a client that did not accept the newer
+/// version still uses it (S33).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dropped {
     /// The newest ones, oldest first.
@@ -22,7 +22,8 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
-    /// What is lost between variants of a name, also from one to another; `None` when that is nothing.
+    /// What is lost between variants of a name, also from one to another; `None` when that is
+    /// nothing.
     pub(crate) fn after(
         before: Option<&Self>,
         gone: &[Arc<Variant>],
@@ -103,7 +104,8 @@ impl LastDropped {
         }
     }
 
-    /// The last revision at which something stopped naming a resource; `None` when nothing did, or nobody knows.
+    /// The last revision at which something stopped naming a resource; `None` when nothing did, or
+    /// nobody knows.
     pub(crate) fn of(&self, target: Target, name: &ResourceName) -> Option<Revision> {
         self.at.get(&(target, name.clone())).copied()
     }
@@ -114,7 +116,8 @@ impl LastDropped {
     }
 }
 
-/// What is remembered of all names; whoever asks for one that is forgotten waits for all of the grace time.
+/// What is remembered of all names; whoever asks for one that is forgotten waits for all of the
+/// grace time.
 const LAST_DROPPED_REMEMBERED: usize = 10_000;
 
 /// What is remembered of one name; of what was dropped before that, any may be meant.

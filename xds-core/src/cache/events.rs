@@ -16,7 +16,8 @@ pub struct DeliveryEvent {
     pub client: ClientName,
     /// The type it is about.
     pub type_url: TypeUrl,
-    /// The commit up to which all is ACKed; of a [`Outcome::Nacked`] the last one that was rejected.
+    /// The commit up to which all is ACKed; of a [`Outcome::Nacked`] the last one that was
+    /// rejected.
     pub revision: Revision,
     /// Never pending or late.
     pub outcome: Outcome,
@@ -30,8 +31,9 @@ pub struct Deliveries(Arc<Queue<DeliveryEvent>>);
 pub(super) type Hub = Readers<DeliveryEvent>;
 
 impl Cache {
-    /// Tells of every ACK that completes something, every NACK and every stream that ends, from now on. Holds `capacity`
-    /// events (at least one) for who is slow to read them, then drops the oldest.
+    /// Tells of every ACK that completes something, every NACK and every stream that ends, from now
+    /// on. Holds `capacity` events (at least one) for who is slow to read them, then drops the
+    /// oldest.
     #[must_use]
     pub fn deliveries(&self, capacity: usize) -> Deliveries {
         Deliveries(self.hub.add(capacity))
@@ -39,8 +41,8 @@ impl Cache {
 }
 
 impl Deliveries {
-    /// The next event; `None` when there will be none, because the cache is gone. Needs no runtime, and dropping the
-    /// future loses nothing.
+    /// The next event; `None` when there will be none, because the cache is gone. Needs no runtime,
+    /// and dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<DeliveryEvent> {
         let (lost, event) = self.0.next().await?;
         Some(DeliveryEvent { lost, ..event })

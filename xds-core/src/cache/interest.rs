@@ -1,9 +1,10 @@
 //! Who wants what: the index from names to selection classes, and what a class missed.
 //!
-//! Streams that want the same of a type form a selection class. A commit looks up the classes of each changed name, writes
-//! the name into the logs of those it concerns and wakes their streams; nothing else is touched. A stream keeps a cursor, the
-//! revision up to which it was sent everything, and asks its class for the [`Update`](super::update::Update) from there:
-//! made once, shared by all streams of the class at the same cursor.
+//! Streams that want the same of a type form a selection class. A commit looks up the classes of
+//! each changed name, writes the name into the logs of those it concerns and wakes their streams;
+//! nothing else is touched. A stream keeps a cursor, the revision up to which it was sent
+//! everything, and asks its class for the [`Update`](super::update::Update) from there: made once,
+//! shared by all streams of the class at the same cursor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -45,8 +46,9 @@ impl Watch {
         Arc::new(Self { cache, stream, ledgers: Mutex::default() })
     }
 
-    /// Says whose stream it is, for [`Commit::applied`](super::Commit::applied), before the first request is handed
-    /// over. The node of a stream does not change (G7), so only the first call counts.
+    /// Says whose stream it is, for [`Commit::applied`](super::Commit::applied), before the first
+    /// request is handed over. The node of a stream does not change (G7), so only the first call
+    /// counts.
     pub fn name_client(&self, name: ClientName) {
         _ = self.stream.client.set(name);
     }
@@ -61,8 +63,8 @@ impl Watch {
         &self.stream
     }
 
-    /// Waits until a commit concerned this stream since the last call returned. Needs no runtime; dropping the future
-    /// loses nothing. One task at a time may wait.
+    /// Waits until a commit concerned this stream since the last call returned. Needs no runtime;
+    /// dropping the future loses nothing. One task at a time may wait.
     pub async fn woken(&self) {
         poll_fn(|cx| self.poll_woken(cx)).await;
     }
@@ -70,8 +72,8 @@ impl Watch {
     /// The same for a future that is written out.
     pub fn poll_woken(&self, cx: &Context<'_>) -> Poll<()> {
         self.stream.waker.register(cx.waker());
-        // After registering: a commit in between is seen here or wakes us. Read first, as most find nothing and a write
-        // costs more.
+        // After registering: a commit in between is seen here or wakes us. Read first, as most find
+        // nothing and a write costs more.
         let is_woken = self.stream.woken.load(Ordering::Acquire);
         if is_woken && self.stream.woken.swap(false, Ordering::AcqRel) {
             Poll::Ready(())
@@ -97,8 +99,8 @@ impl Watch {
         ledger
     }
 
-    /// What is asked for as far as it matters now, and since when that is so. Asked with the index locked, so that no
-    /// commit comes in between.
+    /// What is asked for as far as it matters now, and since when that is so. Asked with the index
+    /// locked, so that no commit comes in between.
     fn project(&self, type_url: &TypeUrl, asked: &Wanted) -> (Wanted, Revision) {
         let snapshot = self.cache.snapshot();
         match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
@@ -143,7 +145,8 @@ impl Stream {
         self.client.get().cloned().unwrap_or_default()
     }
 
-    /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and sleep again.
+    /// Only after the new snapshot can be seen: a stream that wakes earlier would find nothing and
+    /// sleep again.
     pub(super) fn wake(&self) {
         // Whoever set it first wakes the task, which has not looked since.
         if !self.woken.swap(true, Ordering::AcqRel) {
@@ -204,8 +207,8 @@ impl Interest {
         self.last_stream
     }
 
-    /// Writes a commit into the logs of the classes it concerns; what their streams answer, in the order of the start of
-    /// these, those of one stream together.
+    /// Writes a commit into the logs of the classes it concerns; what their streams answer, in the
+    /// order of the start of these, those of one stream together.
     pub(super) fn mark(
         &mut self,
         current: &Snapshot,
@@ -218,8 +221,8 @@ impl Interest {
         for (type_url, interest) in &self.types {
             let (before, after) = (current.of_type(type_url), next.of_type(type_url));
             let (before, after) = (before.unwrap_or(&nothing), after.unwrap_or(&nothing));
-            // G13: the first commit ends the time in which nothing was known. And when other keys count than before,
-            // each stream has to see which class it belongs to.
+            // G13: the first commit ends the time in which nothing was known. And when other keys
+            // count than before, each stream has to see which class it belongs to.
             let all = !current.is_synced() || before.keys().changed_at() != after.keys().changed_at();
             if all {
                 concerned.extend(interest.classes.values());
@@ -267,7 +270,8 @@ impl Interest {
         self.types.contains_key(type_url)
     }
 
-    /// The oldest cursor of the streams that still have to hear of a change; `None` when there is none.
+    /// The oldest cursor of the streams that still have to hear of a change; `None` when there is
+    /// none.
     pub(super) fn oldest_cursor(&self, type_url: &TypeUrl) -> Option<Revision> {
         let classes = self.types.get(type_url)?.classes.values();
         classes
@@ -324,8 +328,8 @@ impl Interest {
 }
 
 impl TypeInterest {
-    /// Writes changed variants into the logs of the classes for which something else is there now; these, each once, in
-    /// order.
+    /// Writes changed variants into the logs of the classes for which something else is there now;
+    /// these, each once, in order.
     fn record(
         &self,
         changed: &[(ResourceName, Constraints)],
@@ -352,15 +356,16 @@ impl TypeInterest {
         touched
     }
 
-    /// Of classes that ask for a name those that some of its variants can be for; each once, in order.
+    /// Of classes that ask for a name those that some of its variants can be for; each once, in
+    /// order.
     fn candidates(
         &self,
         asking: &[&BTreeSet<ClassId>],
         variants: &[(ResourceName, Constraints)],
     ) -> Vec<ClassId> {
         let count = asking.iter().map(|classes| classes.len()).sum();
-        // Only who gets a variant, or had it, gets something else; so there are two ways to these, and one may be much
-        // shorter.
+        // Only who gets a variant, or had it, gets something else; so there are two ways to these,
+        // and one may be much shorter.
         let mut candidates: Vec<_> = match self.matching(variants, count) {
             Some(matching) => {
                 matching.iter().filter(|id| asking.iter().any(|classes| classes.contains(id))).collect()
@@ -373,7 +378,8 @@ impl TypeInterest {
         candidates
     }
 
-    /// The classes that variants can be for, whatever these ask for, unless there are as many as `limit`.
+    /// The classes that variants can be for, whatever these ask for, unless there are as many as
+    /// `limit`.
     fn matching(&self, variants: &[(ResourceName, Constraints)], limit: usize) -> Option<Matching<'_>> {
         if variants.len() >= limit {
             return None;

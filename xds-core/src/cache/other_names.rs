@@ -1,4 +1,5 @@
-//! The names besides its own that a resource is asked for by: its aliases (D24) and the glob it is a member of (X12).
+//! The names besides its own that a resource is asked for by: its aliases (D24) and the glob it is
+//! a member of (X12).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

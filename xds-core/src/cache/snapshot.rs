@@ -21,7 +21,8 @@ use crate::subscription::{Apart, Locator};
 use crate::variants::{Form, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
 
-/// All types at one revision. Immutable, and it shares all that did not change with the snapshot before it.
+/// All types at one revision. Immutable, and it shares all that did not change with the snapshot
+/// before it.
 #[derive(Debug, Default, Clone)]
 pub struct Snapshot {
     revision: Revision,
@@ -45,7 +46,8 @@ impl Snapshot {
         self.revision > Revision::ZERO
     }
 
-    /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered yet, so it begins later.
+    /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered
+    /// yet, so it begins later.
     pub(super) fn on_demand(apart: Option<Apart>) -> Self {
         Self { revision: Revision::ZERO.next(), is_on_demand: true, apart, ..Self::default() }
     }
@@ -104,8 +106,8 @@ pub struct TypeSnapshot {
     removals: usize,
     /// Removals at or before this revision are forgotten.
     remembers_since: Revision,
-    /// Sum of the identities of all variants (T38), from when it was asked for first: of most types nobody asks for
-    /// everything in SotW, nor does anybody of a client's cache.
+    /// Sum of the identities of all variants (T38), from when it was asked for first: of most types
+    /// nobody asks for everything in SotW, nor does anybody of a client's cache.
     sum: OnceLock<u128>,
     keys: Arc<Keys>,
     /// Names that have a variant with a TTL.
@@ -119,7 +121,8 @@ pub struct TypeSnapshot {
     drops_since: Revision,
     /// What none of them names any more, and since when.
     pub(crate) last_dropped: LastDropped,
-    /// Which resources name a cluster, a secret and so on, but for assignments that clusters name like themselves.
+    /// Which resources name a cluster, a secret and so on, but for assignments that clusters name
+    /// like themselves.
     naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
     /// What a source on demand said of what is asked for.
     answers: HashTrieMapSync<Locator, Answer, RandomState>,
@@ -134,7 +137,8 @@ pub(crate) struct Keys {
     changed_at: Revision,
 }
 
-/// A variant that was there until a commit removed it; remembered as long as a stream may not have heard of it.
+/// A variant that was there until a commit removed it; remembered as long as a stream may not have
+/// heard of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Removed {
     /// The content it had last.
@@ -232,7 +236,8 @@ impl TypeSnapshot {
         is_new
     }
 
-    /// Whether nothing is known of the type, and nothing ever was there that a stream may have been sent.
+    /// Whether nothing is known of the type, and nothing ever was there that a stream may have been
+    /// sent.
     pub(super) fn is_blank(&self) -> bool {
         let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
         self.present.is_empty() && self.answers.is_empty() && never_removed
@@ -250,7 +255,8 @@ impl TypeSnapshot {
         };
         let (gone, came) = (named(gone), named(came));
         let mut dropped: BTreeSet<_> = gone.difference(&came).collect();
-        // A name may have very many variants: they are looked at only when one stopped naming something.
+        // A name may have very many variants: they are looked at only when one stopped naming
+        // something.
         let still =
             self.present.get(name).filter(|_| !dropped.is_empty()).into_iter().flat_map(Variants::iter);
         for variant in still {
@@ -293,8 +299,8 @@ impl TypeSnapshot {
         *self.sum.get_or_init(|| sum_of(self.present.values().flat_map(Variants::iter)))
     }
 
-    /// Replaces and removes variants of one name, judged together. The constraints of those that changed, in the order
-    /// of the changes.
+    /// Replaces and removes variants of one name, judged together. The constraints of those that
+    /// changed, in the order of the changes.
     ///
     /// # Errors
     /// When what comes out may not be (T15, T17); nothing is changed then.
@@ -399,14 +405,15 @@ impl TypeSnapshot {
         !self.other_names.is_empty()
     }
 
-    /// The resources that are asked for by a name: the one that has it, and those that have it as an alias or are members
-    /// of it.
+    /// The resources that are asked for by a name: the one that has it, and those that have it as
+    /// an alias or are members of it.
     pub(crate) fn asked_by<'s>(&'s self, asked: &'s ResourceName) -> impl Iterator<Item = &'s ResourceName> {
         let members = self.other_names.members(asked);
         std::iter::once(asked).filter(|asked| self.present.contains_key(*asked)).chain(members)
     }
 
-    /// Remembers what is gone, and that what came back is not; gives back what is neither there nor remembered.
+    /// Remembers what is gone, and that what came back is not; gives back what is neither there nor
+    /// remembered.
     fn remember(
         &mut self,
         name: &ResourceName,
@@ -437,8 +444,8 @@ impl TypeSnapshot {
         forgotten
     }
 
-    /// Counts the keys that variants name, also those that are remembered: a stream that has to be told of a removal is
-    /// still told apart by its keys.
+    /// Counts the keys that variants name, also those that are remembered: a stream that has to be
+    /// told of a removal is still told apart by its keys.
     fn count_keys(&mut self, gone: &[Arc<Variant>], came: &[Arc<Variant>], revision: Revision) {
         let named = |variants: &[Arc<Variant>]| {
             variants.iter().flat_map(|variant| variant.constraints().keys().to_vec()).collect::<Vec<_>>()
@@ -546,8 +553,8 @@ impl TypeSnapshot {
 }
 
 impl Keys {
-    /// Parameters without the keys that no constraint names: real nodes carry names and addresses of their own, so no
-    /// two whole sets are equal.
+    /// Parameters without the keys that no constraint names: real nodes carry names and addresses
+    /// of their own, so no two whole sets are equal.
     pub(crate) fn project(&self, parameters: &Parameters) -> Parameters {
         parameters.project(|key| self.uses.contains_key(key))
     }
@@ -594,7 +601,8 @@ fn sum_of<'v>(variants: impl IntoIterator<Item = &'v Arc<Variant>>) -> u128 {
 
 pub(super) type NameMap<V> = HashTrieMapSync<ResourceName, V, RandomState>;
 
-/// The keys of these maps come from the operator, not from peers, so a fixed seed does no harm and needs no entropy.
+/// The keys of these maps come from the operator, not from peers, so a fixed seed does no harm and
+/// needs no entropy.
 pub(super) fn empty_map<K: Eq + Hash, V>() -> HashTrieMapSync<K, V, RandomState> {
     HashTrieMapSync::new_with_hasher_and_ptr_kind(RandomState::with_seeds(1, 2, 3, 4))
 }

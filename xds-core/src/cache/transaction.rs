@@ -14,7 +14,8 @@ use crate::resource::{Resource, VariantId};
 use crate::subscription::Locator;
 use crate::variants::Variant;
 
-/// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not matter.
+/// Changes for one [`commit`](super::Cache::commit). The order in which they are added does not
+/// matter.
 #[derive(Debug, Default)]
 pub struct Transaction {
     /// As they came.
@@ -68,8 +69,9 @@ impl Transaction {
         changes.push(VariantChange { name, constraints, change: Change::Remove });
     }
 
-    /// Says what becomes of a locator that is asked for, in a cache [on demand](super::Cache::on_demand); `None`: nobody
-    /// knows any more. Other caches need none, as what they do not hold does not exist. Of several answers the last counts.
+    /// Says what becomes of a locator that is asked for, in a cache [on
+    /// demand](super::Cache::on_demand); `None`: nobody knows any more. Other caches need none, as
+    /// what they do not hold does not exist. Of several answers the last counts.
     pub fn answer(&mut self, type_url: TypeUrl, locator: Locator, answer: Option<Answer>) {
         self.answers.push((type_url, locator, answer));
     }
@@ -79,8 +81,8 @@ impl Transaction {
         self.base = Some(revision);
     }
 
-    /// The changes of each type in the order of names, then constraints. They are sorted here, all at once: sources mostly
-    /// bring them in order.
+    /// The changes of each type in the order of names, then constraints. They are sorted here, all
+    /// at once: sources mostly bring them in order.
     pub(super) fn into_sorted(mut self) -> Result<BTreeMap<TypeUrl, Vec<VariantChange>>, CommitError> {
         for (type_url, changes) in &mut self.changes {
             changes.sort_by(|one, other| one.id().cmp(&other.id()));
@@ -138,7 +140,8 @@ pub enum CommitError {
         /// The variant.
         id: VariantId,
     },
-    /// Whether the variant overlaps others takes more work than allowed to find out. Simpler constraints help.
+    /// Whether the variant overlaps others takes more work than allowed to find out. Simpler
+    /// constraints help.
     #[error("{} {:?}: {} is too complex to be judged", id.type_url.message_name(), id.name.as_str(), shown(id))]
     TooComplex {
         /// The variant.
@@ -202,14 +205,16 @@ fn shown(id: &VariantId) -> String {
 pub struct Commit {
     /// The revision of the cache after it.
     pub revision: Revision,
-    /// How many names had a variant added, replaced or removed; putting what is there already does not count.
+    /// How many names had a variant added, replaced or removed; putting what is there already does
+    /// not count.
     pub changed: usize,
     /// What those whom it concerned answer of the types concerned.
     pub(super) concerned: Arc<[Arc<Ledger>]>,
 }
 
 impl Commit {
-    /// How many streams it concerned, each as often as types of it. Who already has what it brings counts too.
+    /// How many streams it concerned, each as often as types of it. Who already has what it brings
+    /// counts too.
     #[must_use]
     pub fn concerned(&self) -> usize {
         self.concerned.len()

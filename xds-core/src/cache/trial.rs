@@ -1,7 +1,8 @@
 //! Content that a few streams try before the others see it.
 //!
-//! While a trial runs, streams read by [`Watch::read`]: those that try it see the newest state, the others what was there before.
-//! That is an older snapshot, as any stream may read that is slow to look, so nothing else is different for them.
+//! While a trial runs, streams read by [`Watch::read`]: those that try it see the newest state, the
+//! others what was there before. That is an older snapshot, as any stream may read that is slow to
+//! look, so nothing else is different for them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -96,10 +97,12 @@ impl Cache {
 }
 
 impl Watch {
-    /// Hands out the newest state that this stream may see, for a short time, as [`Cache::read`] does.
+    /// Hands out the newest state that this stream may see, for a short time, as [`Cache::read`]
+    /// does.
     pub fn read<R>(&self, look: impl FnOnce(&Snapshot) -> R) -> R {
         let cache = self.cache();
-        // Odd while one runs. One that begins in between is noticed, as what it brings is stored after its beginning.
+        // Odd while one runs. One that begins in between is noticed, as what it brings is stored
+        // after its beginning.
         let trials = cache.trials.load(Ordering::SeqCst);
         if trials.is_multiple_of(2) {
             let snapshot = cache.snapshot.load();

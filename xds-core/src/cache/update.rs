@@ -13,17 +13,20 @@ use crate::wire::{Body, Handle};
 
 /// What the streams of a class at one cursor have to learn to be at another revision.
 ///
-/// From the start (cursor zero) nothing is replaced or removed; only then names are absent and parameters unmatched.
+/// From the start (cursor zero) nothing is replaced or removed; only then names are absent and
+/// parameters unmatched.
 #[derive(Debug)]
 pub(crate) struct Update {
     /// New and changed variants, by name.
     pub(crate) changed: Vec<Arc<Variant>>,
-    /// What is gone while those who had it get another variant of the name (T31). Only to who knows locators: by name
-    /// the other variant is a change.
+    /// What is gone while those who had it get another variant of the name (T31). Only to who knows
+    /// locators: by name the other variant is a change.
     pub(crate) replaced: Vec<Arc<Variant>>,
-    /// The same of what came and went since the cursor: only who was told of it ahead of the rest has it.
+    /// The same of what came and went since the cursor: only who was told of it ahead of the rest
+    /// has it.
     pub(crate) passed: Vec<Arc<Variant>>,
-    /// What is gone without another variant in its place, by name; also what came and went since the cursor.
+    /// What is gone without another variant in its place, by name; also what came and went since
+    /// the cursor.
     pub(crate) removed: Vec<Removed>,
     /// Names of which there is nothing for who asks for them anew (D10).
     pub(crate) absent: Vec<ResourceName>,
@@ -116,7 +119,8 @@ impl Update {
         self.endpoints.get_or_init(|| endpoints().collect())
     }
 
-    /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one of them.
+    /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one
+    /// of them.
     fn find_absent(&mut self, wanted: &Wanted, resources: &TypeSnapshot) {
         for asked in wanted.names().iter() {
             let mut named = wanted.covering(asked).filter(|part| part.selection.lists(asked)).peekable();
@@ -184,7 +188,8 @@ impl Update {
         self.compare_former(name, wanted, resources);
     }
 
-    /// D24: a resource is gone for who asked for it by an alias that it gave up, unless it is asked for otherwise.
+    /// D24: a resource is gone for who asked for it by an alias that it gave up, unless it is asked
+    /// for otherwise.
     fn compare_former(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
         if self.from == Revision::ZERO {
             return;
@@ -206,8 +211,9 @@ impl Update {
         let matching = |removed: &&Removed| removed.variant.constraints().matches(parameters);
         let mut removed = resources.removed_after(name, self.from).filter(matching);
         match resources.get(name).and_then(|variants| variants.resolve(parameters)) {
-            // At most one variant matches at any time, so another one than before came after the cursor. V29: when its
-            // payload is what the one before had at the cursor, nothing changed for those who ask by name.
+            // At most one variant matches at any time, so another one than before came after the
+            // cursor. V29: when its payload is what the one before had at the cursor, nothing
+            // changed for those who ask by name.
             Some(variant) if variant.differs_since(self.from) => {
                 let before = removed.find_map(|removed| removed.variant.version_at(self.from));
                 if before != Some(variant.version()) {

@@ -202,7 +202,8 @@ impl Wanted {
         }
     }
 
-    /// The parts that ask for a resource by its name or another one; a part may come more than once.
+    /// The parts that ask for a resource by its name or another one; a part may come more than
+    /// once.
     pub(super) fn covering_any<'w>(
         &'w self,
         name: &'w ResourceName,
@@ -257,7 +258,8 @@ impl Wanted {
         chosen
     }
 
-    /// The same without a list in the common case: the name is asked for, and nobody asks by other names.
+    /// The same without a list in the common case: the name is asked for, and nobody asks by other
+    /// names.
     fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Choice<'r> {
         match self.only_part() {
             Some(part) if is_plain => {

@@ -27,7 +27,8 @@ pub struct Accepted {
     pub(super) variant: Arc<Variant>,
     /// What the typed layer made of the payload; `None` where the type is watched as bytes only.
     pub decoded: Option<Decoded>,
-    /// The version under which it came: its own in delta, that of the response in SotW. Opaque (S31, D22).
+    /// The version under which it came: its own in delta, that of the response in SotW. Opaque
+    /// (S31, D22).
     pub version: Arc<str>,
     /// Which stream of its server brought it: the number of streams there were before.
     pub generation: u64,

@@ -14,10 +14,12 @@ use crate::parameters::Parameters;
 /// Which form of the protocol a server is spoken to in. Both go over one aggregated stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// State of the world: each request names everything that is asked for. What every server speaks.
+    /// State of the world: each request names everything that is asked for. What every server
+    /// speaks.
     #[default]
     Sotw,
-    /// Delta: requests and responses say what changed, and the absence of a resource is told at once.
+    /// Delta: requests and responses say what changed, and the absence of a resource is told at
+    /// once.
     Delta,
 }
 
@@ -39,7 +41,8 @@ pub struct AuthorityConfig {
     pub servers: Vec<usize>,
     /// The parameters of what is watched without parameters of its own (T40, X17).
     pub parameters: Parameters,
-    /// The servers speak TP2, so parameters go to them in locators. One that does not would read a locator as a wildcard.
+    /// The servers speak TP2, so parameters go to them in locators. One that does not would read a
+    /// locator as a wildcard.
     pub speaks_locators: bool,
     /// Go to the next server when one cannot be reached even though nothing is missing (P4.9).
     pub fallback_on_reachability_only: bool,
@@ -48,11 +51,13 @@ pub struct AuthorityConfig {
 /// What a client does for a proxy, which serves from the cache what clients of its own ask for.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    /// Where everything goes. Several clients may fill it, as long as no two bring variants for the same parameters.
+    /// Where everything goes. Several clients may fill it, as long as no two bring variants for the
+    /// same parameters.
     pub cache: Arc<Cache>,
-    /// Whom that is for which comes without constraints. T43c: a server that speaks TP2 says with `resource_name` that a
-    /// resource without constraints is for everyone; what comes under a plain name is only for the locator that was asked for.
-    /// Without a stamp such a resource is left out, and [told](super::Judged::plain).
+    /// Whom that is for which comes without constraints. T43c: a server that speaks TP2 says with
+    /// `resource_name` that a resource without constraints is for everyone; what comes under a
+    /// plain name is only for the locator that was asked for. Without a stamp such a resource is
+    /// left out, and [told](super::Judged::plain).
     pub stamp: Option<Constraints>,
 }
 
@@ -61,19 +66,22 @@ pub struct Relay {
 pub struct ClientConfig {
     /// The encoded `envoy.config.core.v3.Node`, sent once per stream (S11).
     pub node: Bytes,
-    /// All servers; one that stands for several authorities is there once, and has one stream (C16).
+    /// All servers; one that stands for several authorities is there once, and has one stream
+    /// (C16).
     pub servers: Vec<ServerConfig>,
     /// Who is asked for old-style names.
     pub default_authority: AuthorityConfig,
-    /// Who is asked for new-style names, by their authority, which may be empty. When there is none, a [relay](Self::relay) asks
-    /// the default authority for all of them (X15).
+    /// Who is asked for new-style names, by their authority, which may be empty. When there is
+    /// none, a [relay](Self::relay) asks the default authority for all of them (X15).
     pub authorities: BTreeMap<String, AuthorityConfig>,
-    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5). Default 15 s.
+    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5).
+    /// Default 15 s.
     pub resource_timeout: Duration,
     /// The same with servers whose silence says nothing (C6). Default 30 s.
     pub transient_resource_timeout: Duration,
-    /// For a proxy. T44: then names go to servers that speak TP2 in locators always, those without parameters too, and to
-    /// others by name whatever their parameters, which these have from the node. Redirects are taken like resources (X14).
+    /// For a proxy. T44: then names go to servers that speak TP2 in locators always, those without
+    /// parameters too, and to others by name whatever their parameters, which these have from the
+    /// node. Redirects are taken like resources (X14).
     pub relay: Option<Relay>,
 }
 

@@ -29,7 +29,8 @@ fn d1_t37_c14b_only_what_is_in_use_and_alone_is_brought_to_a_new_stream() {
     assert_eq!(f.sent(0), "EDS +b");
 }
 
-/// Regression: nobody told that one of several variants under a wildcard went while the client was away.
+/// Regression: nobody told that one of several variants under a wildcard went while the client was
+/// away.
 #[test]
 fn d21_t37_members_that_cannot_be_compared_are_brought_without_a_version() {
     let mut f = delta();
@@ -138,7 +139,8 @@ fn d24_an_alias_is_followed_and_may_stand_for_nothing() {
     assert_eq!(f.sent(0), "VHDS n1\nVHDS n2\nVHDS n3");
 }
 
-/// Regression: who watched by an alias was not told that the resource is gone, and its resource stayed for ever.
+/// Regression: who watched by an alias was not told that the resource is gone, and its resource
+/// stayed for ever.
 #[test]
 fn d24_who_watches_by_an_alias_shares_the_fate_of_the_resource() {
     let mut f = delta();
@@ -236,7 +238,8 @@ fn x12_no_resource_is_named_like_a_set() {
     assert_eq!(f.sent(0), "EDS n1 !\"*\": its name is one for many resources");
 }
 
-/// Regression: what an earlier server had called an alias could not become a resource for as long as the other was held.
+/// Regression: what an earlier server had called an alias could not become a resource for as long
+/// as the other was held.
 #[test]
 fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
     let mut f = delta();
@@ -247,7 +250,8 @@ fn d24_t34_a_resource_takes_its_name_from_what_came_earlier() {
     assert_eq!((f.view(a).as_str(), f.view(d).as_str(), f.sent(0).as_str()), ("1", "2", "EDS n1\nEDS n2"));
 }
 
-/// Regression: the name showed the resource that it had been an alias of whenever that one changed. Its own one is what counts.
+/// Regression: the name showed the resource that it had been an alias of whenever that one changed.
+/// Its own one is what counts.
 #[test]
 fn d24_a_name_with_a_resource_of_its_own_is_no_alias() {
     let mut f = delta();

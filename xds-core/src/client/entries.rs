@@ -1,4 +1,5 @@
-//! How entries come and go: what a new one finds at hand, what a stream was told of it, what goes with it.
+//! How entries come and go: what a new one finds at hand, what a stream was told of it, what goes
+//! with it.
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ impl Client {
         self.drop_unwatched(of_type, &names);
     }
 
-    /// T33: what no locator is for is dropped. D18, D20: what a wildcard or a name is for besides stays.
+    /// T33: what no locator is for is dropped. D18, D20: what a wildcard or a name is for besides
+    /// stays.
     pub(super) fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
         let mut transaction = Transaction::new();
         let mut watching = Vec::new();

@@ -1,4 +1,5 @@
-//! When the next server of an authority is asked, and what watchers hear when there is none (C15, P1, P4, P5).
+//! When the next server of an authority is asked, and what watchers hear when there is none (C15,
+//! P1, P4, P5).
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use super::watched::Entry;
 use super::{Client, WatchId, watch_id};
 
 impl Client {
-    /// C15: asks the next server if all in use failed and something is missing. When there is none, watchers hear of it
-    /// (P1.1 to P1.4). Whether one that did not fail is asked.
+    /// C15: asks the next server if all in use failed and something is missing. When there is none,
+    /// watchers hear of it (P1.1 to P1.4). Whether one that did not fail is asked.
     pub(super) fn fall_back(&mut self, at: usize, outcome: &mut Outcome) -> bool {
         loop {
             let authority = &self.authorities[at];

@@ -221,7 +221,8 @@ fn c16_s25_a_full_state_speaks_for_its_own_authorities() {
     assert_eq!(f.client.members(all).expect("it is a set").count(), 1);
 }
 
-/// Regression: where data errors take away what is there, one of a server that is not asked for the name did.
+/// Regression: where data errors take away what is there, one of a server that is not asked for the
+/// name did.
 #[test]
 fn c16_what_a_server_says_wrongly_of_the_names_of_another_takes_nothing_away() {
     let errors = ErrorPolicy { fail_on_data_errors: true, ..ErrorPolicy::default() };

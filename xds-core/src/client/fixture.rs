@@ -238,7 +238,8 @@ pub(crate) fn response(text: &str, protocol: Protocol) -> Bytes {
     .into()
 }
 
-/// `name[constraints]=content@ttl/alias`, of which all but name and content may be left out; without `=` a heartbeat.
+/// `name[constraints]=content@ttl/alias`, of which all but name and content may be left out;
+/// without `=` a heartbeat.
 fn read_resource(item: &str, type_url: &str, version: &str) -> Resource {
     let is_new_style = item.starts_with("xdstp:");
     let slash = item.split_once('/').filter(|_| !is_new_style);

@@ -73,8 +73,8 @@ fn d24_two_resources_with_one_alias_cannot_both_be_used() {
     assert!(f.sent(0).contains("is taken by"));
 }
 
-/// Regression: each name was compared with all others when the variants of many changed at once, and each removal with each
-/// resource.
+/// Regression: each name was compared with all others when the variants of many changed at once,
+/// and each removal with each resource.
 #[test]
 fn t31_t34_many_switches_in_one_response_are_taken_in_one_go() {
     for removes in [false, true] {

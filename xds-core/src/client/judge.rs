@@ -121,7 +121,8 @@ impl Client {
         Ok(outcome)
     }
 
-    /// C15: what another server of the same names was said to be up to date with is not what is held now.
+    /// C15: what another server of the same names was said to be up to date with is not what is
+    /// held now.
     fn distrust_others(&mut self, server: usize, of_type: usize) {
         let sharing = self.authorities.iter().map(|authority| authority.config.mask());
         let mask = sharing.filter(|mask| mask & 1 << server != 0).fold(0, |all, mask| all | mask);
@@ -145,8 +146,9 @@ impl Client {
                 let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
                 told.for_each(|(watch, _)| self.mark(left, *watch));
             }
-            // What only they had, and this server may say nothing of in SotW, its timer decides (S17, C12). Of a set it says
-            // nothing either when it was asked for it before they told what it stands for (D1).
+            // What only they had, and this server may say nothing of in SotW, its timer decides
+            // (S17, C12). Of a set it says nothing either when it was asked for it before they told
+            // what it stands for (D1).
             for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
                 let (of_type, place) = watch.place();
                 let entry = self.types[of_type].entry(place);
@@ -299,8 +301,8 @@ impl Judge<'_> {
         entries.any(|entry| entry.authority == authority && self.serves(entry) && !entry.is_collection())
     }
 
-    /// T43c; whether it can be taken. Of what one locator alone is asked for with nothing is shared, whatever it says: each
-    /// such client brings its own.
+    /// T43c; whether it can be taken. Of what one locator alone is asked for with nothing is
+    /// shared, whatever it says: each such client brings its own.
     fn bind(&mut self, received: &mut Received<'_>) -> bool {
         let Some(relay) = self.relay else { return true };
         let says_whom = !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];

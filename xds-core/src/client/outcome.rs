@@ -26,7 +26,8 @@ pub struct Outcome {
 pub struct Touched {
     /// The subscription.
     pub watch: WatchId,
-    /// Which of the resources it stands for; `None` for that of its own name, and for a glob or wildcard as a whole.
+    /// Which of the resources it stands for; `None` for that of its own name, and for a glob or
+    /// wildcard as a whole.
     pub member: Option<ResourceName>,
 }
 
@@ -41,7 +42,8 @@ pub struct Judged {
     pub unasked: usize,
     /// Variants that gave way to others (T34).
     pub replaced: usize,
-    /// T43c: names that a proxy cannot tell whom they are for, as they came without constraints and not as a locator's.
+    /// T43c: names that a proxy cannot tell whom they are for, as they came without constraints and
+    /// not as a locator's.
     pub plain: Vec<ResourceName>,
     /// What was wrong; if anything was, the response is rejected (C2).
     pub rejections: Vec<Rejection>,

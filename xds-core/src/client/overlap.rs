@@ -1,4 +1,5 @@
-//! Which variants of a response cannot be kept: beside each other (C4b), or beside older ones (T34).
+//! Which variants of a response cannot be kept: beside each other (C4b), or beside older ones
+//! (T34).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +33,8 @@ pub(super) struct Changes {
     pub(super) removed: BTreeMap<Key, Why>,
 }
 
-/// Variants to put, each once, as they came: servers mostly send them in order, and then the cache need not sort them.
+/// Variants to put, each once, as they came: servers mostly send them in order, and then the cache
+/// need not sort them.
 #[derive(Debug, Default)]
 pub(super) struct Put {
     resources: Vec<(Key, Option<Resource>)>,
@@ -75,8 +77,8 @@ pub(super) type Refused = Vec<(Key, Reason)>;
 impl Changes {
     /// Commits what can be committed.
     ///
-    /// A server that keeps to the rules brings nothing to refuse, so all is tried first. Only when that fails the names that
-    /// have constraints are looked at one by one.
+    /// A server that keeps to the rules brings nothing to refuse, so all is tried first. Only when
+    /// that fails the names that have constraints are looked at one by one.
     pub(super) fn commit(
         &mut self,
         cache: &Cache,
@@ -118,8 +120,9 @@ impl Changes {
         transaction
     }
 
-    /// C4b, then T34, for each name that came with constraints or takes the place of something that has some. What the
-    /// response held already and is not put again (`is_repeated`) is one of its variants all the same.
+    /// C4b, then T34, for each name that came with constraints or takes the place of something that
+    /// has some. What the response held already and is not put again (`is_repeated`) is one of its
+    /// variants all the same.
     fn part_overlapping(
         &mut self,
         snapshot: &Snapshot,
@@ -221,7 +224,8 @@ impl Changes {
         refused.extend(put.keys().map(|key| (key.clone(), Reason::TooComplex)));
     }
 
-    /// Watchers keep what they had of what was refused, which a full state without it must not take away.
+    /// Watchers keep what they had of what was refused, which a full state without it must not take
+    /// away.
     fn spare(&mut self, refused: &[(Key, Reason)]) {
         if refused.is_empty() {
             return;
@@ -256,7 +260,8 @@ fn overlapping(variants: &[Key]) -> Refused {
     refused.into_iter().collect()
 }
 
-/// So often the cache is asked what is wrong with the rest; each time costs as much as the whole response.
+/// So often the cache is asked what is wrong with the rest; each time costs as much as the whole
+/// response.
 const ATTEMPTS: usize = 64;
 
 /// Up to so many variants of a name all pairs are compared.

@@ -1,4 +1,5 @@
-//! What a response would bring, for a proxy that lets some of its clients try it before it is judged.
+//! What a response would bring, for a proxy that lets some of its clients try it before it is
+//! judged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ pub(super) struct Refusal {
 
 /// What a server was asked for after it made a response that still waits.
 ///
-/// What the response says does not exist was true of those that it was made for (T35). For these the
-/// server answers by itself.
+/// What the response says does not exist was true of those that it was made for (T35). For these
+/// the server answers by itself.
 #[derive(Debug)]
 pub(super) struct Late {
     server: usize,
@@ -51,7 +52,8 @@ impl Late {
 }
 
 impl Client {
-    /// A response of this server waits from now on, until it is handed over or [never will be](Self::end_wait).
+    /// A response of this server waits from now on, until it is handed over or [never will
+    /// be](Self::end_wait).
     pub(crate) fn begin_wait(&mut self, server: usize) {
         self.late = Some(Late { server, watches: BTreeSet::new() });
     }
@@ -67,7 +69,8 @@ impl Client {
         late.map(|late| late.watches).unwrap_or_default()
     }
 
-    /// What a delta response brings that is new and says whom it is for; `None` when that is nothing.
+    /// What a delta response brings that is new and says whom it is for; `None` when that is
+    /// nothing.
     pub(crate) fn preview(&self, server: usize, frame: &Bytes) -> Option<Preview> {
         if self.upstreams[server].config.protocol != Protocol::Delta {
             return None;

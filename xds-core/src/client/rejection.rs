@@ -137,5 +137,6 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// As many rejected resources are named to the server: the text is for people, and servers cut it (G15).
+/// As many rejected resources are named to the server: the text is for people, and servers cut it
+/// (G15).
 const TOLD: usize = 10;

@@ -32,7 +32,8 @@ pub struct Report {
 }
 
 impl Client {
-    /// What its servers say of something that is watched: `None` as long as they said nothing, or brought a resource.
+    /// What its servers say of something that is watched: `None` as long as they said nothing, or
+    /// brought a resource.
     #[must_use]
     pub fn answer(&self, watch: WatchId) -> Option<Answer> {
         let (of_type, at) = watch.place();

@@ -20,8 +20,8 @@ use crate::parameters::Parameters;
 use crate::wire::fields::put_field;
 
 impl Client {
-    /// The next request for a server, encoded; `None` when there is nothing to say. To be asked when the transport has room: a
-    /// batch of changes is one request per type.
+    /// The next request for a server, encoded; `None` when there is nothing to say. To be asked
+    /// when the transport has room: a batch of changes is one request per type.
     pub fn next_request(&mut self, now: Duration, server: usize) -> Option<Bytes> {
         if !self.upstreams[server].is_open() {
             return None;
@@ -69,7 +69,8 @@ impl Client {
             self.finish(of_type, changes);
             return None;
         }
-        // S32: else a server may take what is held for all that the version stands for. By name it sends everything.
+        // S32: else a server may take what is held for all that the version stands for. By name it
+        // sends everything.
         let is_first = !std::mem::replace(&mut stream.is_open, true);
         if is_first && (is_new_collection || (stream.is_partial && has_collections)) {
             stream.version = Arc::default();
@@ -187,7 +188,8 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// What the server has to be told of names and locators (D30), each in one list (D3), in the order of names. What was dropped and is wanted again needs no word (C13b).
+    /// What the server has to be told of names and locators (D30), each in one list (D3), in the
+    /// order of names. What was dropped and is wanted again needs no word (C13b).
     fn take_changes(&mut self, now: Duration, server: usize, of_type: usize, limit_bytes: usize) -> Changes {
         let mut changes = Changes::default();
         let mut dirty = std::mem::take(&mut self.upstreams[server].of_type(of_type).dirty);
@@ -196,13 +198,15 @@ impl Client {
         }
         let watched = &mut self.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
-        // S17, S32: a server that is brought no version says nothing of names that it does not have.
+        // S17, S32: a server that is brought no version says nothing of names that it does not
+        // have.
         let upstream = &mut self.upstreams[server];
         let is_sotw = !upstream.is_delta();
         let stream = upstream.of_type(of_type);
         let is_unconfirmed =
             is_sotw && watched.known.full_state && !stream.is_open && stream.version.is_empty();
-        // What was removed meanwhile left its number behind, perhaps to another entry that has no mark.
+        // What was removed meanwhile left its number behind, perhaps to another entry that has no
+        // mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
         // D1: what is brought along goes with the first piece, and collections have the most of it.
         dirty.sort_unstable_by(|one, other| {
@@ -297,10 +301,11 @@ impl Entry {
     }
 }
 
-/// C14b, T37: the versions of what is in use, was accepted from this server, and is the only variant of its name.
+/// C14b, T37: the versions of what is in use, was accepted from this server, and is the only
+/// variant of its name.
 ///
-/// What else a glob or wildcard stands for is brought under a version that nothing has: else nobody would say that it went
-/// meanwhile.
+/// What else a glob or wildcard stands for is brought under a version that nothing has: else nobody
+/// would say that it went meanwhile.
 fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
     let mut brought = BTreeMap::new();
     let is_good = |state: &State| {
@@ -362,8 +367,8 @@ fn put_locator(
 /// The version of what cannot be compared by one.
 const UNKNOWN_VERSION: &str = "?";
 
-/// G9: servers commonly refuse messages of more than 4 MiB, and a delta subscription can be told in pieces. Versions that
-/// are brought may double a piece.
+/// G9: servers commonly refuse messages of more than 4 MiB, and a delta subscription can be told in
+/// pieces. Versions that are brought may double a piece.
 const DELTA_REQUEST_BYTES: usize = 1 << 20;
 
 /// About what a name takes on the wire beside its text, and a parameter.

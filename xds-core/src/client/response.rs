@@ -282,7 +282,8 @@ fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadabl
     for field in fields(message) {
         match field.ok_or(Unreadable)? {
             (1, value) => name = utf8(value)?,
-            // T9: a message given twice is merged, which is what reading both behind each other does.
+            // T9: a message given twice is merged, which is what reading both behind each other
+            // does.
             (2, value) if constraints.is_empty() => constraints = Cow::Borrowed(value),
             (2, value) => constraints.to_mut().extend_from_slice(value),
             _ => {}
@@ -291,8 +292,8 @@ fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadabl
     Ok((name, constraints))
 }
 
-/// A name in canonical text, which must be one of the type (X2, X6) without directives (X3), and of which every context
-/// parameter counts (X8). Old-style names are opaque (X1).
+/// A name in canonical text, which must be one of the type (X2, X6) without directives (X3), and of
+/// which every context parameter counts (X8). Old-style names are opaque (X1).
 pub(super) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n, str>, Reason> {
     if name.is_empty() {
         return Err(Reason::NoName);

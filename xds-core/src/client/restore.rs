@@ -29,9 +29,9 @@ pub struct Restored {
 }
 
 impl Client {
-    /// Takes what was known in an earlier life, before anything is watched. Watchers see it at once, as
-    /// [restored](Accepted::is_restored) until a server brings it or says that it is gone. What cannot be used any more is
-    /// left out; how many were taken.
+    /// Takes what was known in an earlier life, before anything is watched. Watchers see it at
+    /// once, as [restored](Accepted::is_restored) until a server brings it or says that it is gone.
+    /// What cannot be used any more is left out; how many were taken.
     pub fn restore(&mut self, now: Duration, restored: Vec<Restored>) -> usize {
         let mut taken = 0;
         for Restored { id, payload, version, ttl, aliases } in restored {

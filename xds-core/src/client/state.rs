@@ -1,7 +1,8 @@
 //! What is known of one watched resource: the table of gRFC A88 (P1).
 //!
-//! A watcher sees a [`View`]: a copy, an error, both or neither. Both is an ambient error: keep using the copy. What
-//! follows from an event is said once, here; who is to be told is found by comparing views.
+//! A watcher sees a [`View`]: a copy, an error, both or neither. Both is an ambient error: keep
+//! using the copy. What follows from an event is said once, here; who is to be told is found by
+//! comparing views.
 
 use std::sync::Arc;
 
@@ -73,7 +74,8 @@ impl State {
         self.on_data_error(ResourceStatus::Nacked, failure, policy);
     }
 
-    /// P1.9, P1.10: the server has none. Also without a copy: then the resource is known not to exist.
+    /// P1.9, P1.10: the server has none. Also without a copy: then the resource is known not to
+    /// exist.
     pub(super) fn on_absence(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
         self.on_data_error(ResourceStatus::DoesNotExist, failure, policy);
     }
@@ -90,7 +92,8 @@ impl State {
 
     /// P1.8: nothing came in time (C5, C6).
     ///
-    /// A copy that the server did not confirm, restored or from another one, is then as good as deleted.
+    /// A copy that the server did not confirm, restored or from another one, is then as good as
+    /// deleted.
     pub(super) fn on_timer(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
         if policy.resource_timer_is_transient_error {
             self.status = ResourceStatus::Timeout;
@@ -124,8 +127,8 @@ impl State {
         }
     }
 
-    /// Whether another server may be needed for it (C15): a known absence counts as known, and so does what a glob or
-    /// wildcard stands for once it was told.
+    /// Whether another server may be needed for it (C15): a known absence counts as known, and so
+    /// does what a glob or wildcard stands for once it was told.
     pub(super) fn is_missing(&self) -> bool {
         let is_known = matches!(self.status, ResourceStatus::DoesNotExist | ResourceStatus::Acked)
             || (self.status == ResourceStatus::ReceivedError
@@ -135,7 +138,8 @@ impl State {
 }
 
 impl View {
-    /// Whether a watcher would be told nothing new (P1.19). An error in the same words may be a later one (P6.4).
+    /// Whether a watcher would be told nothing new (P1.19). An error in the same words may be a
+    /// later one (P6.4).
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let same_copy = match (&self.copy, &other.copy) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

@@ -1,4 +1,5 @@
-//! What happens because time passes: silence (C5, C6), TTLs that end (S38), streams on which there is nothing to say (D21).
+//! What happens because time passes: silence (C5, C6), TTLs that end (S38), streams on which there
+//! is nothing to say (D21).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +49,8 @@ impl Client {
         outcome
     }
 
-    /// When a stream that follows a failure is taken for working though nothing came: in delta there may be nothing to
-    /// say (D21).
+    /// When a stream that follows a failure is taken for working though nothing came: in delta
+    /// there may be nothing to say (D21).
     fn quiet_since(&self, upstream: &Upstream) -> Option<Duration> {
         match upstream.phase {
             Phase::Open { since, is_answered: false } if upstream.failure.is_some() => {
@@ -93,7 +94,8 @@ impl Client {
         self.let_go(of_type, unconfirmed.as_slice(), outcome);
     }
 
-    /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no part of it.
+    /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no
+    /// part of it.
     fn drop_left(&mut self, watch: WatchId, outcome: &mut Outcome) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);

@@ -41,8 +41,9 @@ pub(super) enum Phase {
 pub(super) struct TypeStream {
     /// S1, C14: the version accepted last, from this server. Survives the stream.
     pub(super) version: Arc<str>,
-    /// What is held is not what the version stands for: a part of what was rejected is in use (C2), something came from
-    /// another server (C15) or ended by itself (S38). S32: a server must not take it for that.
+    /// What is held is not what the version stands for: a part of what was rejected is in use (C2),
+    /// something came from another server (C15) or ended by itself (S38). S32: a server must not
+    /// take it for that.
     pub(super) is_partial: bool,
     /// Of the response that came last. Ends with the stream.
     pub(super) nonce: Arc<str>,
@@ -63,9 +64,11 @@ pub(super) struct TypeStream {
 pub(super) enum List {
     #[default]
     Nothing,
-    /// S19: everything, by naming nothing. Some servers know no other way, go-control-plane's snapshots among them.
+    /// S19: everything, by naming nothing. Some servers know no other way, go-control-plane's
+    /// snapshots among them.
     Everything,
-    /// Of everything nothing is wanted any more, which can be said only once it has been asked for by its name (S20).
+    /// Of everything nothing is wanted any more, which can be said only once it has been asked for
+    /// by its name (S20).
     GivingUp,
     /// Encoded.
     Named(bytes::Bytes),
@@ -134,8 +137,9 @@ impl Upstream {
         }
     }
 
-    /// C7: a stream that was answered may be opened again at once, though not more than once a second: a server that answers
-    /// and ends each stream must not be hammered. All else backs off. Whether it was a failure.
+    /// C7: a stream that was answered may be opened again at once, though not more than once a
+    /// second: a server that answers and ends each stream must not be hammered. All else backs off.
+    /// Whether it was a failure.
     pub(super) fn end(&mut self, now: Duration, jitter: u32) -> bool {
         let retry_at = match self.phase {
             Phase::Open { since, is_answered: true } => Some(now.max(since + FIRST_BACKOFF)),

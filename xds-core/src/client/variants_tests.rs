@@ -88,7 +88,8 @@ fn t30b_a_removal_drops_that_variant_and_no_other() {
     assert_eq!(f.client.cache().snapshot().get(&url("RDS"), &"r".into()).map(|all| all.len()), Some(1));
 }
 
-/// Regression: what came on an earlier stream stayed, as the server names only the parameters that it has nothing for.
+/// Regression: what came on an earlier stream stayed, as the server names only the parameters that
+/// it has nothing for.
 #[test]
 fn t30b_what_an_earlier_stream_brought_goes_by_the_parameters() {
     let mut f = delta();

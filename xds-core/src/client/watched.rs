@@ -37,7 +37,8 @@ pub(super) struct WatchedType {
 /// A table in memory only: nothing goes out in its order.
 pub(super) type Table<V> = HashMap<ResourceName, V, FixedState>;
 
-/// One thing that is watched, by however many watchers: a name, a glob or everything, with its parameters (T2).
+/// One thing that is watched, by however many watchers: a name, a glob or everything, with its
+/// parameters (T2).
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: ResourceName,
@@ -71,7 +72,8 @@ pub(super) struct Named {
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) accepted: Arc<Accepted>,
-    /// What the server called it last; for content that did not change newer than that of `accepted`.
+    /// What the server called it last; for content that did not change newer than that of
+    /// `accepted`.
     pub(super) version: Arc<str>,
     /// Who told it; `None` for what was restored.
     pub(super) server: Option<usize>,
@@ -134,8 +136,8 @@ impl WatchedType {
         entry
     }
 
-    /// The number of the authority that a name belongs to (C16). What none is configured for may be told by those who are
-    /// asked for old-style names.
+    /// The number of the authority that a name belongs to (C16). What none is configured for may be
+    /// told by those who are asked for old-style names.
     pub(super) fn authority_of(&self, name: &str) -> usize {
         if self.authorities.is_empty() {
             return 0;
@@ -194,7 +196,8 @@ impl WatchedType {
         }
     }
 
-    /// What the parameters choose of a name (T3), if anything (T4), or of the resource that it is an alias of (D24).
+    /// What the parameters choose of a name (T3), if anything (T4), or of the resource that it is
+    /// an alias of (D24).
     pub(super) fn resolve(
         &self,
         name: &ResourceName,

@@ -1,8 +1,9 @@
 //! The canonical form (T21): one encoding for all ways to write the same operands.
 //!
-//! Negations go to the leaves, nested equal operators become one, constants are folded, operands are sorted by their
-//! encoding and stand once, lists of one are unwrapped. True is the empty message, false an empty OR. Formulas that
-//! only mean the same, such as `a` and `a || a,b`, keep different forms: that is what makes it linear (T22).
+//! Negations go to the leaves, nested equal operators become one, constants are folded, operands
+//! are sorted by their encoding and stand once, lists of one are unwrapped. True is the empty
+//! message, false an empty OR. Formulas that only mean the same, such as `a` and `a || a,b`, keep
+//! different forms: that is what makes it linear (T22).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! The draft form of TP2 (2021), which may still be written but never goes on the wire (W1).
 //!
-//! A draft is an AND of lists; a list is an AND or an OR of conditions on a key, each of which may be inverted. Every
-//! draft is a formula ([`Draft::to_formula`]); a formula has the same draft back when it has this shape
-//! ([`Draft::of_shape`]), and otherwise one of the same meaning if that is not too large ([`Draft::of_meaning`]).
+//! A draft is an AND of lists; a list is an AND or an OR of conditions on a key, each of which may
+//! be inverted. Every draft is a formula ([`Draft::to_formula`]); a formula has the same draft back
+//! when it has this shape ([`Draft::of_shape`]), and otherwise one of the same meaning if that is
+//! not too large ([`Draft::of_meaning`]).
 
 use std::sync::Arc;
 
@@ -103,8 +104,8 @@ impl Draft {
         lists.collect::<Result<_, _>>().map(Formula::All)
     }
 
-    /// The draft of a formula of a draft's shape: conditions, lists of them, or an AND of both. `None` for any other
-    /// (W9).
+    /// The draft of a formula of a draft's shape: conditions, lists of them, or an AND of both.
+    /// `None` for any other (W9).
     ///
     /// Gives back the draft that [`Self::to_formula`] had, every unspecified match type being AND.
     #[must_use]
@@ -122,7 +123,8 @@ impl Draft {
     /// A draft that matches the same parameters and writes the same keys (W10).
     ///
     /// # Errors
-    /// When it would have more than [`Constraints::LEAF_LIMIT`] conditions: an OR of n ANDs of two becomes 2^n lists.
+    /// When it would have more than [`Constraints::LEAF_LIMIT`] conditions: an OR of n ANDs of two
+    /// becomes 2^n lists.
     pub fn of_meaning(formula: &Formula) -> Result<Self, DraftTooLarge> {
         let keys = formula.keys();
         let mut clauses = clauses(formula, Sign::Positive)?;

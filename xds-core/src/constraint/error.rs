@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Why constraints were refused (G16). To a peer it is an INVALID_ARGUMENT or a NACK; who wrote them has to change them.
+/// Why constraints were refused (G16). To a peer it is an INVALID_ARGUMENT or a NACK; who wrote
+/// them has to change them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
-    /// The bytes are no message of this shape: cut off, of a wrong wire type, or no UTF-8 where text belongs.
+    /// The bytes are no message of this shape: cut off, of a wrong wire type, or no UTF-8 where
+    /// text belongs.
     #[error("{path}: malformed message")]
     Malformed {
         /// The message or field.
@@ -27,7 +29,8 @@ pub enum ConstraintError {
         /// Its key.
         key: Arc<str>,
     },
-    /// W2: a key holds a character below U+0020, as a message in the draft encoding does when it is read as this one.
+    /// W2: a key holds a character below U+0020, as a message in the draft encoding does when it is
+    /// read as this one.
     #[error("{path}: key `{}` has a control character at byte {at}", key.escape_debug())]
     ControlCharacter {
         /// The key in the tree.
@@ -70,7 +73,8 @@ impl ConstraintError {
     }
 }
 
-/// A place in a tree of constraints, printed as `and[1].not.key`. The whole tree prints as `top level`.
+/// A place in a tree of constraints, printed as `and[1].not.key`. The whole tree prints as `top
+/// level`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConstraintPath(Vec<Step>);
 
@@ -105,7 +109,8 @@ pub(super) enum Step {
     Value,
 }
 
-/// The way down to where a walk is, kept on its stack: a path costs nothing until there is an error.
+/// The way down to where a walk is, kept on its stack: a path costs nothing until there is an
+/// error.
 #[derive(Clone, Copy)]
 pub(super) struct Trail<'a> {
     above: Option<(&'a Self, Step)>,

@@ -7,9 +7,10 @@
 //! op     := '=' | '==' | '!='
 //! ```
 //!
-//! A key alone asks whether it exists; `!=` and `notin` also match when the key is absent. Keys and values made of
-//! `A-Z a-z 0-9 . _ / -` stand bare, all others in double quotes with the escapes of JSON; so do keys named `true` or
-//! `false`, which are the constants. `key=""` is present and empty.
+//! A key alone asks whether it exists; `!=` and `notin` also match when the key is absent. Keys and
+//! values made of `A-Z a-z 0-9 . _ / -` stand bare, all others in double quotes with the escapes of
+//! JSON; so do keys named `true` or `false`, which are the constants. `key=""` is present and
+//! empty.
 //!
 //! ```
 //! use xds_core::{Constraints, Parameters};
@@ -119,7 +120,8 @@ impl<'a> Parser<'a> {
         self.after = After::Other;
         match self.advance()? {
             Token::Open => {
-                // Every pair that printing writes stands for an operator, so no tree within T11 needs more.
+                // Every pair that printing writes stands for an operator, so no tree within T11
+                // needs more.
                 if self.open.len() == Constraints::DEPTH_LIMIT {
                     return Err(self.too_deep(start));
                 }

@@ -1,7 +1,8 @@
 //! Reads encoded constraints strictly and within bounds.
 //!
-//! The outcome is that of a protobuf parser: the last of several types wins, messages of one type are merged (T9). But
-//! it stops at the limits of T11 before it allocates, and its errors say where.
+//! The outcome is that of a protobuf parser: the last of several types wins, messages of one type
+//! are merged (T9). But it stops at the limits of T11 before it allocates, and its errors say
+//! where.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
@@ -147,7 +148,8 @@ enum Field<'a> {
     Unknown,
 }
 
-/// Takes the next field off; `Some(None)` at the end, `None` for what is no field or has another wire type.
+/// Takes the next field off; `Some(None)` at the end, `None` for what is no field or has another
+/// wire type.
 fn next_field<'a>(
     raw: &mut &'a [u8],
     known: std::ops::RangeInclusive<u32>,
@@ -172,7 +174,8 @@ fn next_field<'a>(
 
 /// Passes over the content of a field.
 ///
-/// The bytes go on to others as they are (T23), and to their parsers a group is one more level of the message it is in.
+/// The bytes go on to others as they are (T23), and to their parsers a group is one more level of
+/// the message it is in.
 fn skip(wire_type: WireType, number: u32, raw: &mut &[u8], level: Level) -> Option<()> {
     if level >= LEVEL_LIMIT {
         return None;

@@ -1,6 +1,8 @@
-//! A small world to check formulas in: three keys, each absent, empty, `x`, or a value that no formula names.
+//! A small world to check formulas in: three keys, each absent, empty, `x`, or a value that no
+//! formula names.
 //!
-//! A formula over these keys and the values "" and `x` can tell no more apart, so 64 points are all there is to know.
+//! A formula over these keys and the values "" and `x` can tell no more apart, so 64 points are all
+//! there is to know.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +18,8 @@ const VALUES: [&str; 2] = ["", "x"];
 const ABSENT: usize = 0;
 const OUTCOMES: [Option<&str>; 4] = [None, Some(VALUES[0]), Some(VALUES[1]), Some("fresh")];
 
-/// The points at which a formula holds, one bit each: an evaluation that shares nothing with `Formula::matches`.
+/// The points at which a formula holds, one bit each: an evaluation that shares nothing with
+/// `Formula::matches`.
 pub(super) fn truth(formula: &Formula) -> u64 {
     match formula {
         Formula::Equals { key, value } => points_where(key, |outcome| OUTCOMES[outcome] == Some(&**value)),
@@ -98,8 +101,8 @@ fn smaller(formula: &Formula) -> Vec<Formula> {
     }
 }
 
-/// The formula written in another way that has the same canonical form: other order, other nesting, De Morgan, double
-/// negation, operands twice, constants that change nothing.
+/// The formula written in another way that has the same canonical form: other order, other nesting,
+/// De Morgan, double negation, operands twice, constants that change nothing.
 pub(super) fn rewritten(formula: &Formula, g: &mut Gen) -> Formula {
     let not = |formula| Formula::Not(Box::new(formula));
     let same = match formula {

@@ -8,8 +8,8 @@ use super::normal::{Normal, TooComplex};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// Most formulas want one value of each of some keys. These values say all that a search needs; without them there is
-/// the normal form.
+/// Most formulas want one value of each of some keys. These values say all that a search needs;
+/// without them there is the normal form.
 pub(super) struct Asked<'f> {
     formula: &'f Formula,
     sample: OnceCell<Parameters>,
@@ -47,7 +47,8 @@ impl<'f> Asked<'f> {
         point.chain(cubes.iter().map(|cube| Probe::new(cube, index)))
     }
 
-    /// Parameters that match both this formula and the other one, with no key that neither names (T13).
+    /// Parameters that match both this formula and the other one, with no key that neither names
+    /// (T13).
     pub(super) fn meet(
         &self,
         other: &Formula,

@@ -1,6 +1,8 @@
-//! Natural numbers without an end: 32 keys of 18 outcomes have more combinations than 128 bits can count.
+//! Natural numbers without an end: 32 keys of 18 outcomes have more combinations than 128 bits can
+//! count.
 //!
-//! Counting needs three operations on numbers of a few limbs; a crate for that would be larger than this file.
+//! Counting needs three operations on numbers of a few limbs; a crate for that would be larger than
+//! this file.
 
 /// A natural number, least significant limb first, without zeros at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What the variants of a name do not cover.
 //!
-//! Variants are disjoint, so they cover everything exactly when their shares add up to the whole; no search is needed to
-//! know that. Where the sum is short, a gap is found key by key, by going where it is short.
+//! Variants are disjoint, so they cover everything exactly when their shares add up to the whole;
+//! no search is needed to know that. Where the sum is short, a gap is found key by key, by going
+//! where it is short.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,15 +35,17 @@ pub struct Coverage<'a, V> {
 pub struct Gap {
     /// An example.
     pub witness: Parameters,
-    /// Keys that could be anything, or at least anything of their domain, and it would still be a gap.
+    /// Keys that could be anything, or at least anything of their domain, and it would still be a
+    /// gap.
     pub free: Vec<Arc<str>>,
 }
 
 impl<V> VariantSet<V> {
-    /// Whether each of the parameters that match `within`, with keys as in `domains`, has a variant.
+    /// Whether each of the parameters that match `within`, with keys as in `domains`, has a
+    /// variant.
     ///
-    /// At most `limit` gaps are listed, and at least one if there is any. With the constraints of a referrer as
-    /// `within` the gaps are those parameters for which the reference leads nowhere.
+    /// At most `limit` gaps are listed, and at least one if there is any. With the constraints of a
+    /// referrer as `within` the gaps are those parameters for which the reference leads nowhere.
     ///
     /// # Errors
     /// When `within`, or a variant within it, takes too long to judge.
@@ -128,7 +131,8 @@ impl Search<'_> {
         self.store.scaled(self.counts[node as usize].clone(), level, node)
     }
 
-    /// Lists gaps: the target has more combinations from here on than the nodes, which are disjoint parts of it.
+    /// Lists gaps: the target has more combinations from here on than the nodes, which are disjoint
+    /// parts of it.
     fn search(&mut self, level: usize, target: NodeId, nodes: &[NodeId]) {
         let levels = self.store.keys().len();
         if level == levels || target == TRUE && nodes.is_empty() {
@@ -163,7 +167,8 @@ impl Search<'_> {
         let store = self.store;
         let below = key as usize + 1;
         let values = store.values(key).len();
-        // What nodes add with a value they name, and with one they do not; subtracted where they do name it.
+        // What nodes add with a value they name, and with one they do not; subtracted where they do
+        // name it.
         let (mut named, mut instead) = (vec![Count::default(); values], vec![Count::default(); values]);
         let (mut other, mut absent) = (Count::default(), Count::default());
         for &node in nodes {

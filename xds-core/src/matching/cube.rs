@@ -7,7 +7,8 @@ use super::value_set::{Outcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// One allowed set per key; all must hold. Keys that do not matter are left out, so equal meaning is equal value.
+/// One allowed set per key; all must hold. Keys that do not matter are left out, so equal meaning
+/// is equal value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Cube {
     /// Sorted by key; no set is empty or full.
@@ -97,7 +98,8 @@ impl Cube {
 }
 
 impl Simple {
-    /// The formula, or its negation, when one cube says it; found without any diagram, in linear time per level.
+    /// The formula, or its negation, when one cube says it; found without any diagram, in linear
+    /// time per level.
     pub(super) fn of(formula: &Formula, negated: bool) -> Option<Self> {
         match formula {
             Formula::Equals { .. } | Formula::Exists { .. } => {
@@ -179,7 +181,8 @@ fn either(mut sets: Vec<ValueSet<Arc<str>>>) -> ValueSet<Arc<str>> {
     }
 }
 
-/// The string that stands for an outcome, in the sight of those who name `named`; `None` for absent.
+/// The string that stands for an outcome, in the sight of those who name `named`; `None` for
+/// absent.
 pub(super) fn concrete(outcome: Outcome<Arc<str>>, named: &[&[Arc<str>]]) -> Option<Arc<str>> {
     match outcome {
         Outcome::Absent => None,

@@ -1,8 +1,9 @@
 //! Reduced decision diagrams over keys: the canonical form of any formula.
 //!
-//! A node asks for one key and has a child for absent, one for any other value, and an edge per value that leads
-//! elsewhere. Keys come in the order of their bytes, equal nodes are one node, and a node whose children are all the
-//! same is left out. So two formulas mean the same exactly when they have the same diagram.
+//! A node asks for one key and has a child for absent, one for any other value, and an edge per
+//! value that leads elsewhere. Keys come in the order of their bytes, equal nodes are one node, and
+//! a node whose children are all the same is left out. So two formulas mean the same exactly when
+//! they have the same diagram.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -329,7 +330,8 @@ impl Store {
         children.into_iter().map(|child| (set(child), child)).collect()
     }
 
-    /// A way from the node to true through outcomes that `allowed` keeps, as key and outcome; `None` if there is none.
+    /// A way from the node to true through outcomes that `allowed` keeps, as key and outcome;
+    /// `None` if there is none.
     pub(super) fn way(
         &self,
         root: NodeId,

@@ -34,14 +34,16 @@ impl<V: Clone> VariantSet<V> {
 
     /// The set without the removed and with the inserted variants.
     ///
-    /// Only the outcome is judged, so the order of removals and insertions does not matter, and a variant may give its
-    /// place to others in one edit (T16). A removal takes the variant whose constraints mean the same as the given
-    /// ones; without such a variant it changes nothing. A variant that is removed and inserted again with the same
-    /// meaning costs nothing but the exchange of its value.
+    /// Only the outcome is judged, so the order of removals and insertions does not matter, and a
+    /// variant may give its place to others in one edit (T16). A removal takes the variant whose
+    /// constraints mean the same as the given ones; without such a variant it changes nothing. A
+    /// variant that is removed and inserted again with the same meaning costs nothing but the
+    /// exchange of its value.
     ///
     /// # Errors
-    /// When a variant can never match (T17), two overlap (T13), their keys differ under [`KeySetRule::Equal`] (T12),
-    /// or it takes too long to find out. The first of these, in this order of checks, is reported.
+    /// When a variant can never match (T17), two overlap (T13), their keys differ under
+    /// [`KeySetRule::Equal`] (T12), or it takes too long to find out. The first of these, in this
+    /// order of checks, is reported.
     pub fn edit<'f>(
         &self,
         removals: impl IntoIterator<Item = &'f Formula>,
@@ -254,7 +256,8 @@ fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
     keys
 }
 
-/// Up to so many variants a change builds the tree anew: one millisecond for tables, a few for alternatives.
+/// Up to so many variants a change builds the tree anew: one millisecond for tables, a few for
+/// alternatives.
 const ALWAYS_REBUILT: usize = 1_024;
 /// A large set keeps at most so many variants aside, which every change copies.
 const DELTA_LIMIT: usize = 1_024;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::normal::TooComplex;
 use crate::parameters::Parameters;
 
-/// Why an edit was refused. The set is unchanged in every case, and whoever wrote the variants can fix it.
+/// Why an edit was refused. The set is unchanged in every case, and whoever wrote the variants can
+/// fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError<V> {

@@ -1,10 +1,11 @@
 //! The frozen tree that finds the variant of some parameters.
 //!
-//! A node asks for the key that tells most of its variants apart, so different branches ask in different orders. It has
-//! an edge per value, a child for any other value, one for absent, and a `wild` child for variants that this key does
-//! not sort. On tables the tree is a decision diagram; on sets made to be nasty it decays to a list, and never grows
-//! beyond a fixed multiple of what went in. Where all that is left wants single values of the same keys, one table takes
-//! the place of the nodes below.
+//! A node asks for the key that tells most of its variants apart, so different branches ask in
+//! different orders. It has an edge per value, a child for any other value, one for absent, and a
+//! `wild` child for variants that this key does not sort. On tables the tree is a decision diagram;
+//! on sets made to be nasty it decays to a list, and never grows beyond a fixed multiple of what
+//! went in. Where all that is left wants single values of the same keys, one table takes the place
+//! of the nodes below.
 
 mod build;
 mod probe;
@@ -33,7 +34,8 @@ pub(super) struct Index {
     columns: Vec<Column>,
     /// The places of each table.
     cells: Vec<u32>,
-    /// Of each node with few edges a sorted range; of one with many a hash table, a power of two long.
+    /// Of each node with few edges a sorted range; of one with many a hash table, a power of two
+    /// long.
     edges: Vec<Edge>,
     /// Where the entries of each list begin; one more at the end.
     lists: Vec<u32>,
@@ -117,7 +119,8 @@ impl Index {
     /// The variant that matches; `outcome` says what a key is.
     #[inline]
     pub(super) fn find(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
-        // Exact values of the same keys are one table, for which the registers of a tree are not worth saving.
+        // Exact values of the same keys are one table, for which the registers of a tree are not
+        // worth saving.
         match self.root.target() {
             Target::Table(table) => self.look_up(table, outcome),
             _ => self.find_below(self.root, outcome),
@@ -300,7 +303,8 @@ impl Residual {
     }
 }
 
-/// The first place to look for a value in a table: the numbers are dense, so one multiplication spreads them.
+/// The first place to look for a value in a table: the numbers are dense, so one multiplication
+/// spreads them.
 #[inline]
 fn place(value: u32, mask: usize) -> usize {
     (u64::from(value).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask
@@ -308,5 +312,6 @@ fn place(value: u32, mask: usize) -> usize {
 
 /// No value and no slot has this number.
 const NO_VALUE: u32 = u32::MAX;
-/// Up to so many edges are searched one by one; with more, the branches cost more than the multiplication.
+/// Up to so many edges are searched one by one; with more, the branches cost more than the
+/// multiplication.
 const LINEAR_EDGES: usize = 2;

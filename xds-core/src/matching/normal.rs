@@ -1,4 +1,5 @@
-//! The normal form of one formula: its meaning, in the shape that the index, the checks and the counting need.
+//! The normal form of one formula: its meaning, in the shape that the index, the checks and the
+//! counting need.
 
 use std::sync::Arc;
 
@@ -149,8 +150,8 @@ impl Normal {
         self.residual().map_or_else(|| Some(cube.sample()), |diagram| diagram.meet(&Cube::default()))
     }
 
-    /// The formula as alternatives, each a set of values by key; keys that do not matter are left out. Without any it never
-    /// holds. `None` when it is too entangled to be written so.
+    /// The formula as alternatives, each a set of values by key; keys that do not matter are left
+    /// out. Without any it never holds. `None` when it is too entangled to be written so.
     #[must_use]
     pub fn alternatives(&self) -> Option<Vec<&[Test]>> {
         self.residual().is_none().then(|| self.cubes().iter().map(Cube::tests).collect())
@@ -398,5 +399,6 @@ fn node_digest<'a>(
     MeaningDigest(short)
 }
 
-/// A formula with more disjoint cubes than this is indexed by its hull; few, where small test worlds must get there.
+/// A formula with more disjoint cubes than this is indexed by its hull; few, where small test
+/// worlds must get there.
 const PATH_LIMIT: usize = if cfg!(test) { 6 } else { 64 };

@@ -14,7 +14,8 @@ use crate::parameters::Parameters;
 /// The keys that a formula writes down, sorted (T12).
 pub(super) type KeySet = Arc<[Arc<str>]>;
 
-/// A variant with its constraints; the value is at hand, because finding it is all that most searches want.
+/// A variant with its constraints; the value is at hand, because finding it is all that most
+/// searches want.
 #[derive(Debug, Clone)]
 pub(super) struct Member<V> {
     pub(super) value: V,
@@ -138,8 +139,8 @@ impl<V> Part<V> {
         self.get(self.index.find(&mut |key| outcomes[key as usize])?)
     }
 
-    /// Calls `visit` with each member that has parameters in common with the formula, and with such parameters; a
-    /// member may come more than once.
+    /// Calls `visit` with each member that has parameters in common with the formula, and with such
+    /// parameters; a member may come more than once.
     pub(super) fn each_meeting(
         &self,
         asked: &Asked<'_>,
@@ -148,7 +149,8 @@ impl<V> Part<V> {
         if self.live == 0 {
             return Ok(ControlFlow::Continue(()));
         }
-        // The cubes of a tangled formula can lead to one slot again and again; the exact answer is worked out once.
+        // The cubes of a tangled formula can lead to one slot again and again; the exact answer is
+        // worked out once.
         let is_tangled = asked.is_tangled();
         let mut judged = std::collections::HashSet::<Slot, FixedState>::default();
         for probe in asked.probes(&self.index) {

@@ -1,6 +1,7 @@
 //! The keys and values that the variants of a set name, as numbers.
 //!
-//! Only constraints add to them. What a client sends is looked up, so a client cannot make them grow.
+//! Only constraints add to them. What a client sends is looked up, so a client cannot make them
+//! grow.
 
 use std::collections::HashMap;
 use std::sync::Arc;

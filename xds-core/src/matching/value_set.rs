@@ -1,7 +1,8 @@
 //! What one key may be: a set of outcomes, with its algebra.
 //!
-//! For a key only these outcomes can be told apart: absent, each value that somebody names, and any other value. So a
-//! list of values with two flags says everything about one key, and equal sets are equal values.
+//! For a key only these outcomes can be told apart: absent, each value that somebody names, and any
+//! other value. So a list of values with two flags says everything about one key, and equal sets
+//! are equal values.
 
 use std::cmp::Ordering;
 
@@ -52,7 +53,8 @@ impl<T: Ord + Clone> ValueSet<T> {
         Self { values: Values::Several(Vec::new()), inverted: false, absent: false }
     }
 
-    /// These values; all but these when `inverted`; and absent if so said. The values need not be sorted.
+    /// These values; all but these when `inverted`; and absent if so said. The values need not be
+    /// sorted.
     pub fn of(values: Vec<T>, inverted: bool, absent: bool) -> Self {
         Self::gather(values, inverted, absent)
     }
@@ -68,7 +70,8 @@ impl<T: Ord + Clone> ValueSet<T> {
         Self { values, inverted, absent }
     }
 
-    /// The values named: those allowed, or those not allowed when the set [holds any other](Self::has_other).
+    /// The values named: those allowed, or those not allowed when the set [holds any
+    /// other](Self::has_other).
     #[must_use]
     pub fn values(&self) -> &[T] {
         match &self.values {
@@ -145,7 +148,8 @@ impl<T: Ord + Clone> ValueSet<T> {
         self.complement().and(&other.complement()).complement()
     }
 
-    /// An outcome that is in both, if there is one: absent, else the least value, else one that neither names.
+    /// An outcome that is in both, if there is one: absent, else the least value, else one that
+    /// neither names.
     pub fn meet(&self, other: &Self) -> Option<Outcome<T>> {
         if self.absent && other.absent {
             return Some(Outcome::Absent);

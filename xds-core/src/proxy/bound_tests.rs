@@ -124,7 +124,8 @@ fn t43c_what_is_bound_goes_when_upstream_removes_it_by_the_constraints_it_gave()
     assert_eq!(one.sent(), "n3 X -r[]");
 }
 
-/// Two clients of upstreams must not fill one cache with the same variant: who leaves would take it from the other.
+/// Two clients of upstreams must not fill one cache with the same variant: who leaves would take it
+/// from the other.
 #[test]
 fn t43c_of_a_name_that_is_not_shared_nothing_is() {
     for protocol in PROTOCOLS {

@@ -1,4 +1,5 @@
-//! A proxy between our own machines: an origin, the clients of its routes, and streams in front, without a socket.
+//! A proxy between our own machines: an origin, the clients of its routes, and streams in front,
+//! without a socket.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub(super) struct World {
     /// What the proxy rejected of what the origin sent.
     pub(super) rejected: Vec<String>,
     upstreams: BTreeMap<Route, Upstream>,
-    /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was listed.
+    /// What was subscribed (`+`) and unsubscribed (`-`) since it was asked last; in SotW what was
+    /// listed.
     told: Vec<String>,
     pub(super) is_up: bool,
     /// Types that the origin refuses.
@@ -147,7 +149,8 @@ impl World {
         self.lie(text);
     }
 
-    /// The client of the shared route before anything is asked, with what it knew in an earlier life.
+    /// The client of the shared route before anything is asked, with what it knew in an earlier
+    /// life.
     pub(super) fn restore(&mut self, restored: Vec<Restored>) {
         let mut client = Client::new(self.config_of(&Route::Shared));
         client.restore(self.now, restored);

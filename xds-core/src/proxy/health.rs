@@ -1,8 +1,9 @@
 //! How each type stands with one upstream, generation by generation.
 //!
-//! Every stream to the upstream begins a [`Generation`]. It is told once, by an [`Init`], when each requested type has its
-//! first response, is rejected, or was silent for the resource timeout; from then on each change is told by itself. A
-//! type that the upstream does not serve never keeps the others from that.
+//! Every stream to the upstream begins a [`Generation`]. It is told once, by an [`Init`], when each
+//! requested type has its first response, is rejected, or was silent for the resource timeout; from
+//! then on each change is told by itself. A type that the upstream does not serve never keeps the
+//! others from that.
 //!
 //! ```text
 //!                on_response                     on_open
@@ -17,16 +18,20 @@
 //!
 //! xDS has no message for a type that is not served. There are two ways to learn of it:
 //!
-//! - *Answered*: the upstream says UNIMPLEMENTED for the type alone, by an error in a response or as the end of the RPC
-//!   that only this type has ([`Health::on_rejected`]). Nothing else suffers, so the next stream asks again.
-//! - *Isolated*: the main stream ends whenever the type is asked. The next streams ask what answered and a part of what did
-//!   not, until one type alone brings the end: with n types and one culprit after at most log2(n) + 1 reconnects. It stays
-//!   away from the main stream until a [probe](Health::probe_at) on a stream of its own succeeds, and comes back then at
-//!   once: the next outage, which would bring a new generation, may be months away.
+//! - *Answered*: the upstream says UNIMPLEMENTED for the type alone, by an error in a response or
+//!   as the end of the RPC that only this type has ([`Health::on_rejected`]). Nothing else suffers,
+//!   so the next stream asks again.
+//! - *Isolated*: the main stream ends whenever the type is asked. The next streams ask what
+//!   answered and a part of what did not, until one type alone brings the end: with n types and one
+//!   culprit after at most log2(n) + 1 reconnects. It stays away from the main stream until a
+//!   [probe](Health::probe_at) on a stream of its own succeeds, and comes back then at once: the
+//!   next outage, which would bring a new generation, may be months away.
 //!
-//! Silence is never a rejection: a silent type is *pending*, and what is known of it from before stays in use.
+//! Silence is never a rejection: a silent type is *pending*, and what is known of it from before
+//! stays in use.
 //!
-//! Deliberately not here: streams, requests, resources, and who wants a type; a type is requested or it is not.
+//! Deliberately not here: streams, requests, resources, and who wants a type; a type is requested
+//! or it is not.
 //!
 //! ```
 //! use std::time::Duration;
@@ -75,8 +80,9 @@ mod tests;
 
 /// The types that are asked of one upstream, and how each stands.
 ///
-/// The caller tells what becomes of the main stream, hands what comes back to those it concerns, and asks for
-/// [`unasked`](Self::unasked) types what [`may_ask`](Self::may_ask) allows. Each call costs O(types).
+/// The caller tells what becomes of the main stream, hands what comes back to those it concerns,
+/// and asks for [`unasked`](Self::unasked) types what [`may_ask`](Self::may_ask) allows. Each call
+/// costs O(types).
 #[derive(Debug)]
 pub struct Health {
     resource_timeout: Duration,
@@ -105,7 +111,8 @@ struct Requested {
     state: State,
     /// Whether the present stream was asked for it.
     is_asked: bool,
-    /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or nothing any more.
+    /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or
+    /// nothing any more.
     deadline: Option<Duration>,
     /// When to probe it; `None` unless it is isolated.
     probe_at: Option<Duration>,
@@ -114,7 +121,8 @@ struct Requested {
 }
 
 impl Health {
-    /// Of an upstream of which nothing is requested yet. A type that is silent for `resource_timeout` is pending.
+    /// Of an upstream of which nothing is requested yet. A type that is silent for
+    /// `resource_timeout` is pending.
     #[must_use]
     pub fn new(resource_timeout: Duration) -> Self {
         Self {
@@ -127,8 +135,8 @@ impl Health {
         }
     }
 
-    /// Somebody wants a type; saying so again changes nothing. While a search goes on it waits for the result, so that no
-    /// end of the stream is laid to another type.
+    /// Somebody wants a type; saying so again changes nothing. While a search goes on it waits for
+    /// the result, so that no end of the stream is laid to another type.
     pub fn request(&mut self, now: Duration, type_url: &TypeUrl) {
         if self.types.contains_key(type_url) {
             return;
@@ -149,8 +157,8 @@ impl Health {
         self.tell(None)
     }
 
-    /// The main stream stands, so that requests can go out: a new generation begins. What the one before learnt is probed
-    /// again, isolated types by themselves.
+    /// The main stream stands, so that requests can go out: a new generation begins. What the one
+    /// before learnt is probed again, isolated types by themselves.
     pub fn on_open(&mut self, now: Duration) -> Vec<Event> {
         let is_new_server = self.phase != Phase::Searching;
         self.phase = Phase::Open;
@@ -173,7 +181,8 @@ impl Health {
         self.tell(None)
     }
 
-    /// The main stream was asked for a type that it [may](Self::may_ask) be asked for: the time of its silence begins.
+    /// The main stream was asked for a type that it [may](Self::may_ask) be asked for: the time of
+    /// its silence begins.
     pub fn on_asked(&mut self, now: Duration, type_url: &TypeUrl) {
         debug_assert!(self.is_open() && self.may_ask(type_url), "{type_url} was asked though it may not be");
         let timeout = self.resource_timeout;
@@ -191,8 +200,9 @@ impl Health {
         self.on_answer(type_url, State::Synced(self.generation))
     }
 
-    /// The upstream answered that it does not serve a type: UNIMPLEMENTED in a `resource_errors`, or as the end of the RPC
-    /// of this type alone. Of several such answers on one stream the first one stays.
+    /// The upstream answered that it does not serve a type: UNIMPLEMENTED in a `resource_errors`,
+    /// or as the end of the RPC of this type alone. Of several such answers on one stream the first
+    /// one stays.
     pub fn on_rejected(&mut self, type_url: &TypeUrl, status: Status) -> Vec<Event> {
         self.on_answer(type_url, State::Rejected(self.generation, status))
     }
@@ -200,7 +210,8 @@ impl Health {
     fn on_answer(&mut self, type_url: &TypeUrl, state: State) -> Vec<Event> {
         let is_open = self.is_open();
         let requested = self.types.get_mut(type_url);
-        // An isolated type was not asked on this stream; what is said of it is on its way from elsewhere.
+        // An isolated type was not asked on this stream; what is said of it is on its way from
+        // elsewhere.
         let Some(requested) = requested.filter(|requested| is_open && requested.probe_at.is_none()) else {
             return Vec::new();
         };
@@ -216,8 +227,9 @@ impl Health {
         self.tell(Some(type_url))
     }
 
-    /// The main stream ended, with the status if the server gave one, or could not be opened. After a status by which
-    /// servers refuse a type, those that were asked and did not answer are suspects; after any other one nobody is.
+    /// The main stream ended, with the status if the server gave one, or could not be opened. After
+    /// a status by which servers refuse a type, those that were asked and did not answer are
+    /// suspects; after any other one nobody is.
     pub fn on_end(&mut self, now: Duration, status: Option<Status>) -> Vec<Event> {
         self.phase = Phase::Away;
         let unanswered = self.unanswered();
@@ -236,8 +248,8 @@ impl Health {
         self.tell(Some(&type_url))
     }
 
-    /// The types that may have ended the stream: those that were asked and did not answer. Those that were silent for long
-    /// only if there is no other.
+    /// The types that may have ended the stream: those that were asked and did not answer. Those
+    /// that were silent for long only if there is no other.
     fn unanswered(&self) -> BTreeSet<TypeUrl> {
         let is_open = |requested: &Requested| {
             requested.is_asked && matches!(requested.state, State::Requested | State::Stale(_))
@@ -255,8 +267,8 @@ impl Health {
         self.types.values().filter_map(|requested| requested.deadline).min()
     }
 
-    /// Does what is due: types that were silent for too long are pending. The stream outlived their being asked, so they
-    /// are no suspects either.
+    /// Does what is due: types that were silent for too long are pending. The stream outlived their
+    /// being asked, so they are no suspects either.
     pub fn on_timeout(&mut self, now: Duration) -> Vec<Event> {
         for (type_url, requested) in &mut self.types {
             if requested.deadline.is_some_and(|deadline| deadline <= now) {
@@ -269,8 +281,8 @@ impl Health {
         self.tell(None)
     }
 
-    /// Whether the main stream may be asked for a type, now or when it opens. Not a rejected type, and not one that has
-    /// to wait until it is known which other type ends the stream.
+    /// Whether the main stream may be asked for a type, now or when it opens. Not a rejected type,
+    /// and not one that has to wait until it is known which other type ends the stream.
     #[must_use]
     pub fn may_ask(&self, type_url: &TypeUrl) -> bool {
         let may = |requested: &Requested| match requested.state {
@@ -280,7 +292,8 @@ impl Health {
         self.types.get(type_url).is_some_and(may)
     }
 
-    /// The types that may be asked and were not yet asked on this stream, in order. There may be more after each event.
+    /// The types that may be asked and were not yet asked on this stream, in order. There may be
+    /// more after each event.
     pub fn unasked(&self) -> impl Iterator<Item = &TypeUrl> {
         let unasked = self.types.iter().filter(|(_, requested)| self.is_open() && !requested.is_asked);
         unasked.map(|(type_url, _)| type_url).filter(|type_url| self.may_ask(type_url))
@@ -288,8 +301,8 @@ impl Health {
 
     /// When to ask for an isolated type alone, on a stream of its own; `None` for every other type.
     ///
-    /// After 30 s, then twice as long each time up to 10 min; at once when the main stream comes back after a loss that
-    /// had another cause, as the server may be a newer one.
+    /// After 30 s, then twice as long each time up to 10 min; at once when the main stream comes
+    /// back after a loss that had another cause, as the server may be a newer one.
     #[must_use]
     pub fn probe_at(&self, type_url: &TypeUrl) -> Option<Duration> {
         self.types.get(type_url)?.probe_at
@@ -302,8 +315,9 @@ impl Health {
         }
     }
 
-    /// What became of a probe: `Ok` when its stream was answered or stood for the resource timeout. The type may then be
-    /// asked on the main stream again, at once. An error leaves it isolated, with its original status.
+    /// What became of a probe: `Ok` when its stream was answered or stood for the resource timeout.
+    /// The type may then be asked on the main stream again, at once. An error leaves it isolated,
+    /// with its original status.
     pub fn on_probe(&mut self, now: Duration, type_url: &TypeUrl, outcome: Result<(), Status>) -> Vec<Event> {
         let deadline = self.is_open().then(|| now + self.resource_timeout);
         let requested = self.types.get_mut(type_url).filter(|requested| requested.probe_at.is_some());
@@ -327,7 +341,8 @@ impl Health {
         self.generation
     }
 
-    /// Whether the [`Init`] of the newest generation was given. Until then it is built, aside of the one before.
+    /// Whether the [`Init`] of the newest generation was given. Until then it is built, aside of
+    /// the one before.
     #[must_use]
     pub fn is_init(&self) -> bool {
         self.generation > Generation::ZERO && self.told == self.generation
@@ -366,7 +381,8 @@ impl Health {
         vec![Event::Init(Init::new(self.generation, self.states()))]
     }
 
-    /// Whether each type answered, is rejected or was silent for long. Without any there is nothing to tell.
+    /// Whether each type answered, is rejected or was silent for long. Without any there is nothing
+    /// to tell.
     fn is_settled(&self) -> bool {
         let is_settled = |requested: &Requested| match requested.state {
             // With nothing left to ask there may never be a stream again.
@@ -381,7 +397,8 @@ impl Health {
         debug_assert!(self.told <= self.generation);
         for (type_url, requested) in &self.types {
             let is_of_now = match requested.state {
-                // A type is never both confirmed and rejected: it has one state, which is of this generation.
+                // A type is never both confirmed and rejected: it has one state, which is of this
+                // generation.
                 State::Synced(generation) | State::Rejected(generation, _) => generation == self.generation,
                 State::Stale(generation) => generation < self.generation,
                 State::Requested => true,

@@ -58,7 +58,8 @@ impl Proxy {
         }
     }
 
-    /// Names whose questions have to end, as too much is kept: those first that would have ended first.
+    /// Names whose questions have to end, as too much is kept: those first that would have ended
+    /// first.
     pub(super) fn end_idle(&mut self, now: Duration) -> BTreeSet<Key> {
         let mut ended = BTreeSet::new();
         while self.idle_bytes > self.config.linger_bytes
@@ -74,7 +75,8 @@ impl Proxy {
         ended
     }
 
-    /// Ends the question that would have ended first of those that nobody relies on, if there is one.
+    /// Ends the question that would have ended first of those that nobody relies on, if there is
+    /// one.
     pub(super) fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
         let idle = name.questions.iter().filter(|(_, question)| !question.is_audit);
         let idle = idle.filter_map(|(id, question)| Some((question.ends_at?, id)));
@@ -89,8 +91,8 @@ impl Proxy {
         self.forget_idle(&(ends_at, key.clone(), id));
     }
 
-    /// Questions that only ask what another one asks as well go at once; others linger. Whether there is
-    /// more room than before.
+    /// Questions that only ask what another one asks as well go at once; others linger. Whether
+    /// there is more room than before.
     pub(super) fn drop_unused(
         &mut self,
         now: Duration,

@@ -1,4 +1,5 @@
-//! V29 behind proxies: keys that migrate upstream while all payloads stay reach no client by name, in whatever order things come.
+//! V29 behind proxies: keys that migrate upstream while all payloads stay reach no client by name,
+//! in whatever order things come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,7 +187,8 @@ fn check(steps: &[Step], protocol: Protocol, sharing: Sharing) {
     }
 }
 
-/// What a client by name calls what it has: versions depend on the content alone, so moving between servers and proxies sends nothing.
+/// What a client by name calls what it has: versions depend on the content alone, so moving between
+/// servers and proxies sends nothing.
 #[test]
 fn d22_v29_versions_by_name_are_the_same_behind_proxies_and_stay_when_keys_migrate() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {

@@ -33,7 +33,8 @@ pub(super) struct Name {
     pub(super) is_eager: bool,
 }
 
-/// What a stream upstream is asked with, bound, unless it is only some of the parameters of those who want it.
+/// What a stream upstream is asked with, bound, unless it is only some of the parameters of those
+/// who want it.
 pub(super) type QuestionId = Arc<(Route, Parameters)>;
 
 /// A locator that streams ask for.
@@ -79,8 +80,9 @@ pub(super) struct Question {
 impl Name {
     /// Notes how its variants differ from those of the last time: which wants that concerns.
     ///
-    /// Who has a variant loses it only when one goes: what is added is for those who have none. They hear of it by the
-    /// question that they wait for, unless they wait for that of another and other keys decide than before.
+    /// Who has a variant loses it only when one goes: what is added is for those who have none.
+    /// They hear of it by the question that they wait for, unless they wait for that of another and
+    /// other keys decide than before.
     pub(super) fn follow(&mut self, variants: Option<&Variants>) {
         let now =
             || variants.into_iter().flat_map(Variants::iter).map(|variant| Variant::constraints(variant));
@@ -108,7 +110,8 @@ impl Name {
         }
     }
 
-    /// The wants to look at, oldest first; whether somebody asks for them still. They rely on nothing until they were looked at.
+    /// The wants to look at, oldest first; whether somebody asks for them still. They rely on
+    /// nothing until they were looked at.
     pub(super) fn take_asked(&mut self) -> Vec<(Parameters, bool)> {
         let mut taken = Vec::with_capacity(self.asked.len());
         for (number, bound) in std::mem::take(&mut self.asked) {
@@ -125,9 +128,9 @@ impl Name {
         taken
     }
 
-    /// Who waited long for the first answer of another's question asks, as many as were asked before: where it is slow to come,
-    /// each round asks twice as many and waits twice as long, and not all of a fleet ask at once.
-    /// Gives the time to look again where it is too early.
+    /// Who waited long for the first answer of another's question asks, as many as were asked
+    /// before: where it is slow to come, each round asks twice as many and waits twice as long, and
+    /// not all of a fleet ask at once. Gives the time to look again where it is too early.
     pub(super) fn ask_overdue(&mut self, now: Duration, coalesce: Duration) -> Option<Duration> {
         let due = self.first_answer_overdue(coalesce).filter(|_| self.keys.is_empty())?;
         if due > now {
@@ -150,7 +153,8 @@ impl Name {
         self.questions.iter().filter(|(id, question)| id.0 == Route::Shared && question.is_unanswered())
     }
 
-    /// From when on the first answer is late; `None` when the upstream is away: there is nobody to ask.
+    /// From when on the first answer is late; `None` when the upstream is away: there is nobody to
+    /// ask.
     pub(super) fn first_answer_overdue(&self, coalesce: Duration) -> Option<Duration> {
         let asked_at: Option<Vec<_>> = self.unanswered().map(|(_, question)| question.asked_at).collect();
         let asked_at = asked_at?;

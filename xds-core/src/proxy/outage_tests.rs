@@ -127,7 +127,8 @@ fn s38_d26_who_comes_late_is_told_what_is_left_of_a_ttl_and_nobody_more_than_ups
         for (leaf, list) in [(&mut late, "r?"), (&mut shared, "r?pod=2")] {
             leaf.now = world.now;
             leaf.ask("X", list);
-            // The whole TTL is content, of which every stream has the same bytes and the same version.
+            // The whole TTL is content, of which every stream has the same bytes and the same
+            // version.
             assert_eq!(leaf.sent(), "n1 X r[]{ttl=10}=A; n2 X r[]{ttl=6}", "{protocol:?}");
             leaf.ack("X", "1");
             leaf.ack("X", "2");
@@ -173,7 +174,8 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
         world.pass(Duration::from_secs(10));
         (leaf.now, shared.now) = (world.now, world.now);
         assert_eq!(leaf.sent(), "n6 X -r[]", "{protocol:?}");
-        // Who shared it is asked for, and meanwhile not told to keep it: its own clock ends what it has.
+        // Who shared it is asked for, and meanwhile not told to keep it: its own clock ends what it
+        // has.
         shared.pass(Duration::from_secs(100));
         assert_eq!(shared.sent(), "");
         assert!(world.told().contains("r{pod=2}"));
@@ -181,7 +183,8 @@ fn s38_s39_a_ttl_that_ends_upstream_takes_the_resource_from_clients_and_heartbea
     }
 }
 
-/// T35: it is told for each locator by itself that there is nothing, and for none by the constraints of what there was.
+/// T35: it is told for each locator by itself that there is nothing, and for none by the
+/// constraints of what there was.
 #[test]
 fn t35_what_several_locators_had_goes_when_it_went_while_the_upstream_was_away() {
     let content = "CDS s[env=a]=1 s[env=b]=2";

@@ -9,7 +9,8 @@ use crate::resource::VariantId;
 use crate::server::fixture::{payload, type_url};
 use crate::{Constraints, Parameters};
 
-/// The question that ended and the one that takes its place are one watch of the client, which must not be forgotten.
+/// The question that ended and the one that takes its place are one watch of the client, which must
+/// not be forgotten.
 #[test]
 fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {
@@ -112,7 +113,8 @@ fn restore_set(world: &mut World, members: Vec<Restored>) {
     world.restore(members);
 }
 
-/// Regression: the members of a restored set that the answer to another question had taken away were missing in a full state.
+/// Regression: the members of a restored set that the answer to another question had taken away
+/// were missing in a full state.
 #[test]
 fn s25_a_restored_wildcard_that_lost_a_member_before_it_is_asked_for_waits_for_the_upstream() {
     for protocol in [Protocol::Delta, Protocol::Sotw] {

@@ -1,5 +1,5 @@
-//! Whatever comes in whatever order: who asks ends up with what the origin has for it, and loses nothing on the way that the
-//! origin had for it all the time.
+//! Whatever comes in whatever order: who asks ends up with what the origin has for it, and loses
+//! nothing on the way that the origin had for it all the time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -227,7 +227,8 @@ fn check(steps: &[Step], protocol: Protocol, config: ProxyConfig) {
     assert_eq!(left, 0, "nobody asks for it");
 }
 
-/// T43b, T35: one question for each set of the keys that decide, and one for each locator that nothing is for.
+/// T43b, T35: one question for each set of the keys that decide, and one for each locator that
+/// nothing is for.
 fn check_questions(world: &World) {
     for ((_, name), of_name) in &world.proxy.names {
         let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));

@@ -1,8 +1,8 @@
 //! Which want relies on which question (T43, T43b).
 //!
-//! A want is looked at again when it is new, and while it waits: when a variant came, when a question was answered. Who has a
-//! variant is left alone, whatever becomes of its content, until one of the name's variants goes. Who asks for what is at
-//! hand costs a lookup.
+//! A want is looked at again when it is new, and while it waits: when a variant came, when a
+//! question was answered. Who has a variant is left alone, whatever becomes of its content, until
+//! one of the name's variants goes. Who asks for what is at hand costs a lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl Proxy {
         if self.is_aside(&main, type_url) { main.aside(type_url) } else { main }
     }
 
-    /// The common case of a new want: what is at hand is for it, and stays subscribed. Whether that was so.
+    /// The common case of a new want: what is at hand is for it, and stays subscribed. Whether that
+    /// was so.
     pub(super) fn share(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
         let (name, audit) = (&self.names[key], self.config.sharing(&key.0));
         if self.mode(key, name) != Mode::Lazy {
@@ -165,8 +166,8 @@ impl Proxy {
         }
     }
 
-    /// An upstream that agrees sends what is at hand once more, or nothing. Where it has another variant for the same
-    /// parameters, that evicts the one at hand (T34), and others lose theirs.
+    /// An upstream that agrees sends what is at hand once more, or nothing. Where it has another
+    /// variant for the same parameters, that evicts the one at hand (T34), and others lose theirs.
     fn end_audits(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
         if name.questions.values().all(|question| !question.is_audit) {
             return;
@@ -252,11 +253,13 @@ impl Proxy {
             self.counts.requalified += u64::from(want.is_found);
             let has_joined = want.joined.is_some();
             let own = shared(&bound);
-            // T35: whom another's answer brought nothing for asks by itself, at once with all who waited for it.
+            // T35: whom another's answer brought nothing for asks by itself, at once with all who
+            // waited for it.
             let is_in_vain = want.joined.as_ref().and_then(|id| name.questions.get(id));
             let is_in_vain = is_in_vain.is_some_and(|question| question.answer.is_some());
             let is_asked = is_in_vain || name.questions.contains_key(&own);
-            // While no keys are known, the first answer may be for all. Once they are, whose parameters agree on them get the same.
+            // While no keys are known, the first answer may be for all. Once they are, whose
+            // parameters agree on them get the same.
             let joined = pending.get(&project(&bound)).filter(|_| !is_asked).cloned();
             let has_waited = has_joined && until <= now && allowed > 0;
             match joined {

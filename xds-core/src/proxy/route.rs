@@ -14,10 +14,11 @@ use crate::parameters::Parameters;
 pub enum Route {
     /// Everything that can be told apart by locators and constraints.
     Shared,
-    /// To servers without TP2: for clients whose parameters are these, as far as the declared keys go. The node of its
-    /// streams has to say them.
+    /// To servers without TP2: for clients whose parameters are these, as far as the declared keys
+    /// go. The node of its streams has to say them.
     Node(Parameters),
-    /// What is only for exactly these parameters (T43c): two of its locators could not be told apart on one stream.
+    /// What is only for exactly these parameters (T43c): two of its locators could not be told
+    /// apart on one stream.
     Alone(Parameters),
     /// A type that ends the main stream, on one of its own.
     Aside {

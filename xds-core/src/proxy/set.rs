@@ -1,4 +1,5 @@
-//! Wildcards and globs as a file keeps them, so that the next life can tell a whole set from part of one.
+//! Wildcards and globs as a file keeps them, so that the next life can tell a whole set from part
+//! of one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +22,8 @@ pub struct SetId {
 }
 
 impl SetId {
-    /// Whether a variant would be a member. A wildcard covers names of all authorities: a proof over too many records can
-    /// only fail too often.
+    /// Whether a variant would be a member. A wildcard covers names of all authorities: a proof
+    /// over too many records can only fail too often.
     #[must_use]
     pub fn covers(&self, id: &VariantId) -> bool {
         self.type_url == id.type_url
@@ -38,7 +39,8 @@ pub enum SetChange {
     Complete(SetId),
     /// Changes of its members are not heard of any more.
     Left(SetId),
-    /// Some member is not among what may be kept (T43c), whatever the parameters: nothing proves such a set.
+    /// Some member is not among what may be kept (T43c), whatever the parameters: nothing proves
+    /// such a set.
     Unkept {
         /// The type.
         type_url: TypeUrl,
@@ -73,8 +75,8 @@ impl RestoredSets {
         self.sets.is_empty()
     }
 
-    /// Takes a set, once; whether all that was restored of it is still there. Since the start the answer to another question,
-    /// its end or a TTL may have taken a member away.
+    /// Takes a set, once; whether all that was restored of it is still there. Since the start the
+    /// answer to another question, its end or a TTL may have taken a member away.
     pub(super) fn take(&mut self, id: &SetId, snapshot: &Snapshot) -> bool {
         if !self.sets.remove(id) {
             return false;

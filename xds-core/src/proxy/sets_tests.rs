@@ -40,7 +40,8 @@ fn x12_a_glob_has_the_members_that_its_parameters_choose() {
     }
 }
 
-/// Regression: each wildcard was asked for alone when a name of another authority had come without saying whom it is for.
+/// Regression: each wildcard was asked for alone when a name of another authority had come without
+/// saying whom it is for.
 #[test]
 fn c16_t43c_a_wildcard_is_shared_whatever_comes_of_another_authority() {
     for protocol in PROTOCOLS {
@@ -119,8 +120,8 @@ fn s37_a_transient_error_of_what_is_held_keeps_it() {
     }
 }
 
-/// Of what upstream cannot say a full state does not wait. It lacks that, which would say that there is none, so an error goes
-/// with it. What a client has it keeps.
+/// Of what upstream cannot say a full state does not wait. It lacks that, which would say that
+/// there is none, so an error goes with it. What a client has it keeps.
 #[test]
 fn s25_s37_a_full_state_has_an_error_for_what_upstream_cannot_say_unless_the_client_has_it() {
     for protocol in PROTOCOLS {

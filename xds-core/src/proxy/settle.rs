@@ -73,7 +73,8 @@ impl Proxy {
         }
     }
 
-    /// Clients that are not needed any more, each told once: when it said that it took back from the cache what it brought.
+    /// Clients that are not needed any more, each told once: when it said that it took back from
+    /// the cache what it brought.
     pub fn take_unneeded(&mut self) -> Vec<Route> {
         let is_unneeded = |(route, upstream): &(&Route, &Upstream)| {
             let is_unused =
@@ -89,8 +90,8 @@ impl Proxy {
         unneeded
     }
 
-    /// Has a client do what it was ordered. T43b: what is to be watched comes first, so nothing that is shared goes in between,
-    /// and its server is told of both at once.
+    /// Has a client do what it was ordered. T43b: what is to be watched comes first, so nothing
+    /// that is shared goes in between, and its server is told of both at once.
     pub fn settle(&mut self, now: Duration, route: &Route, client: &mut Client) {
         while let Some(upstream) =
             self.upstreams.get_mut(route).filter(|upstream| !upstream.orders.is_empty())
@@ -129,7 +130,8 @@ impl Proxy {
         self.retire_asides(route, client);
     }
 
-    /// Whether a question took the place of the one whose watch ends, in the same batch: then it has the same.
+    /// Whether a question took the place of the one whose watch ends, in the same batch: then it
+    /// has the same.
     fn is_renewed(&self, route: &Route, watch: WatchId) -> bool {
         let watched = self.upstreams.get(route).and_then(|upstream| upstream.watches.get(&watch));
         let Some((key, parameters)) = watched else { return false };
@@ -138,7 +140,8 @@ impl Proxy {
         question.is_some_and(|question| question.watch == Some(watch))
     }
 
-    /// Asks a question, unless nobody wants to know any more; whether something is known of it at once.
+    /// Asks a question, unless nobody wants to know any more; whether something is known of it at
+    /// once.
     fn watch(
         &mut self,
         now: Duration,
@@ -189,7 +192,8 @@ impl Proxy {
         is_known
     }
 
-    /// What became of the watches of a client. To be told after each event of it, also after those that have no outcome.
+    /// What became of the watches of a client. To be told after each event of it, also after those
+    /// that have no outcome.
     pub fn on_outcome(&mut self, now: Duration, route: &Route, client: &Client, outcome: &Outcome) {
         let mut touched = self.follow_streams(now, route, client);
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
@@ -278,8 +282,9 @@ impl Proxy {
         }
     }
 
-    /// Takes wildcards and globs that were whole in an earlier life, and all that was restored: of each set that is all there
-    /// is until an upstream says something else, unless some of it is gone when the set is first asked for.
+    /// Takes wildcards and globs that were whole in an earlier life, and all that was restored: of
+    /// each set that is all there is until an upstream says something else, unless some of it is
+    /// gone when the set is first asked for.
     pub fn restore_sets(
         &mut self,
         sets: impl IntoIterator<Item = SetId>,

@@ -276,7 +276,8 @@ fn an_audit_asks_for_one_hit_in_so_many_and_gives_it_up_when_the_upstream_agrees
     assert_eq!((counts.audited, counts.disagreed), (2, 0));
 }
 
-/// A question of an audit that a want relied on never ended: only audits that have an end were looked at.
+/// A question of an audit that a want relied on never ended: only audits that have an end were
+/// looked at.
 #[test]
 fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does() {
     let config = ProxyConfig { sharing: Sharing::Audit { one_in: 1 }, ..ProxyConfig::default() };

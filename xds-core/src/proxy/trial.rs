@@ -1,8 +1,10 @@
-//! Responses that a few clients try before the others see them, and before they are judged (`--ack canary`).
+//! Responses that a few clients try before the others see them, and before they are judged (`--ack
+//! canary`).
 //!
-//! What a response brings is put into the cache under a [trial](Cache::begin_trial), so that only those who try it see it. Then
-//! it is judged as any other: as it came, or with its contents as invalid ones (C2), so that the upstream is sent a NACK that names
-//! them. This is the one exception to T45 and C1.
+//! What a response brings is put into the cache under a [trial](Cache::begin_trial), so that only
+//! those who try it see it. Then it is judged as any other: as it came, or with its contents as
+//! invalid ones (C2), so that the upstream is sent a NACK that names them. This is the one
+//! exception to T45 and C1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +31,11 @@ pub(super) struct Trial {
 }
 
 impl Proxy {
-    /// To be asked of each response before its client is handed it: who tries it first, if anybody does. Then the response has to
-    /// wait, and others of this server too, until these have [settled](Delivery::settled) or
-    /// [the time is over](super::ProxyConfig::canary_timeout); requests go on. After that comes [`conclude`](Self::conclude), or
-    /// [`abandon`](Self::abandon) when the stream ended meanwhile.
+    /// To be asked of each response before its client is handed it: who tries it first, if anybody
+    /// does. Then the response has to wait, and others of this server too, until these have
+    /// [settled](Delivery::settled) or [the time is over](super::ProxyConfig::canary_timeout);
+    /// requests go on. After that comes [`conclude`](Self::conclude), or [`abandon`](Self::abandon)
+    /// when the stream ended meanwhile.
     ///
     /// One response at a time is tried, of delta upstreams that know TP2.
     pub fn try_first(
@@ -93,7 +96,8 @@ impl Proxy {
         }
     }
 
-    /// The response was judged, if one was tried. What is not used after all, as nobody watches it any more, goes.
+    /// The response was judged, if one was tried. What is not used after all, as nobody watches it
+    /// any more, goes.
     pub(super) fn end_concluded_trial(&mut self, client: &Client) {
         let Some(trial) = self.trial.as_mut().filter(|trial| trial.is_concluded) else { return };
         trial.brought.retain(|(id, version)| client.held_version(id) != Some(*version));
@@ -133,7 +137,8 @@ impl Proxy {
         }
         restored.into_values().for_each(|resource| transaction.put(resource));
         if self.cache.commit(transaction).is_err() {
-            // What others brought meanwhile is in the way, so that counts. Who is left without waits for its answer.
+            // What others brought meanwhile is in the way, so that counts. Who is left without
+            // waits for its answer.
             let mut transaction = Transaction::new();
             removed.into_iter().for_each(|id| transaction.remove(id.clone()));
             self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");

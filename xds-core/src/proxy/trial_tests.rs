@@ -197,7 +197,8 @@ fn without_canaries_nothing_is_tried() {
     assert_eq!(leaf.sent(), "n1 X r[env=a]=A");
 }
 
-/// D13: what is brought and removed in one response is neither, also when nobody asks for it any more who could try it.
+/// D13: what is brought and removed in one response is neither, also when nobody asks for it any
+/// more who could try it.
 #[test]
 fn d13_what_nobody_tries_and_the_judge_refuses_does_not_stay() {
     let mut world = trying("X r[env=a]=A");

@@ -1,9 +1,12 @@
-//! How each upstream stands, type by type: which types its stream is asked for, and which go on a stream of their own.
+//! How each upstream stands, type by type: which types its stream is asked for, and which go on a
+//! stream of their own.
 //!
-//! The stream of a route is its main stream; [`Health`] says what of it can be asked. A type that ends it is asked for on a
-//! stream [aside](Route::Aside), by each locator, and nothing of it is kept: what the upstream serves there passes through, and
-//! when that stream ends, too, clients are told its status (G4). When the upstream is replaced by one that knows the type,
-//! the main stream is asked again, and what came aside stays until that is answered: no client is sent anything twice.
+//! The stream of a route is its main stream; [`Health`] says what of it can be asked. A type that
+//! ends it is asked for on a stream [aside](Route::Aside), by each locator, and nothing of it is
+//! kept: what the upstream serves there passes through, and when that stream ends, too, clients are
+//! told its status (G4). When the upstream is replaced by one that knows the type, the main stream
+//! is asked again, and what came aside stays until that is answered: no client is sent anything
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,9 +39,11 @@ pub(super) struct Standing {
     ended: Option<Status>,
     /// When a response came last.
     heard_at: Option<Duration>,
-    /// Of a route aside: its stream is one of the service of the type, which says nothing of the main stream.
+    /// Of a route aside: its stream is one of the service of the type, which says nothing of the
+    /// main stream.
     is_own_service: bool,
-    /// Of a route aside: the first stream that was answered or refused. A later one may lead to another server.
+    /// Of a route aside: the first stream that was answered or refused. A later one may lead to
+    /// another server.
     first_stream: Option<u64>,
 }
 
@@ -63,8 +68,8 @@ impl Standing {
         }
     }
 
-    /// Whether a stream stands that was made after the one that answered first, and long enough. In delta there may be nothing
-    /// to say (D21).
+    /// Whether a stream stands that was made after the one that answered first, and long enough. In
+    /// delta there may be nothing to say (D21).
     fn stands_anew(&self, now: Duration, timeout: Duration) -> bool {
         let is_new = self.stream.zip(self.first_stream).is_some_and(|((_, stream), first)| stream > first);
         is_new && !self.is_own_service && self.opened_at + timeout <= now
@@ -78,7 +83,8 @@ impl Proxy {
         self.upstreams.get(route)?.standing.health.as_ref()
     }
 
-    /// When a response came last by a route; what is at hand is as old as that, where no stream stands.
+    /// When a response came last by a route; what is at hand is as old as that, where no stream
+    /// stands.
     #[must_use]
     pub fn heard_at(&self, route: &Route) -> Option<Duration> {
         self.upstreams.get(route)?.standing.heard_at
@@ -89,8 +95,8 @@ impl Proxy {
         self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
     }
 
-    /// The stream of a server ended, with the status that it gave, if it gave one. To be told before
-    /// [`on_outcome`](Self::on_outcome) of that.
+    /// The stream of a server ended, with the status that it gave, if it gave one. To be told
+    /// before [`on_outcome`](Self::on_outcome) of that.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let standing = &mut upstream.standing;
@@ -113,7 +119,8 @@ impl Proxy {
         self.review_all(now, touched);
     }
 
-    /// The next stream of a route aside is opened on the service of the type, or on the aggregated one.
+    /// The next stream of a route aside is opened on the service of the type, or on the aggregated
+    /// one.
     pub fn on_own_service(&mut self, aside: &Route, is_own_service: bool) {
         if let Some(upstream) = self.upstreams.get_mut(aside) {
             upstream.standing.is_own_service = is_own_service;
@@ -192,14 +199,16 @@ impl Proxy {
             standing.is_changed |= health.unasked().next().is_some();
         }
         let mut touched = self.hear_health(route, events);
-        // It is served aside on a stream that was made since: that may be another server, which knows the type.
+        // It is served aside on a stream that was made since: that may be another server, which
+        // knows the type.
         if matches!(route, Route::Aside { .. }) && is_new && !is_own_service {
             touched.extend(self.on_probe(now, route, type_url, Ok(())));
         }
         touched
     }
 
-    /// What came aside of a main stream may be confirmed by what became of these names: nothing else may be due for long.
+    /// What came aside of a main stream may be confirmed by what became of these names: nothing
+    /// else may be due for long.
     pub(super) fn look_at_asides(&mut self, main: &Route, touched: &BTreeSet<Key>) {
         let types: BTreeSet<_> = touched.iter().map(|(type_url, _)| type_url).collect();
         let is_retiring = |type_url: &TypeUrl| {
@@ -308,7 +317,8 @@ impl Proxy {
                 }
                 let outcome = match standing.is_some_and(|standing| standing.stands_anew(now, timeout)) {
                     true => Ok(()),
-                    // The same stream as before shows nothing new: the type would end the main stream again.
+                    // The same stream as before shows nothing new: the type would end the main
+                    // stream again.
                     false => Err(Status { code: Code::UNAVAILABLE, message: "nothing changed".into() }),
                 };
                 touched.extend(self.on_probe(now, &aside, &type_url, outcome));
@@ -379,7 +389,8 @@ impl Proxy {
         }
     }
 
-    /// What came aside and was not confirmed on the main stream goes, once that is answered; then nobody needs it there.
+    /// What came aside and was not confirmed on the main stream goes, once that is answered; then
+    /// nobody needs it there.
     pub(super) fn retire_asides(&mut self, main: &Route, client: &Client) {
         let asides =
             self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);

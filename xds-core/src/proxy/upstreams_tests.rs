@@ -1,4 +1,5 @@
-//! An origin that refuses a type, in each of the ways that servers have, and one that learns to serve it.
+//! An origin that refuses a type, in each of the ways that servers have, and one that learns to
+//! serve it.
 
 use std::time::Duration;
 
@@ -59,7 +60,8 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         settle(&mut world);
         settle(&mut world);
         assert_eq!(world.told(), "", "{protocol:?}");
-        // A newer server: the type comes back to the main stream, and nobody is sent anything twice.
+        // A newer server: the type comes back to the main stream, and nobody is sent anything
+        // twice.
         world.refused.clear();
         world.lose();
         world.pass(Duration::from_secs(30));
@@ -139,7 +141,8 @@ fn a_type_that_came_back_leaves_its_own_stream_at_once() {
     }
 }
 
-/// What is isolated and not wanted any more is not tried again: its time would be over at every look.
+/// What is isolated and not wanted any more is not tried again: its time would be over at every
+/// look.
 #[test]
 fn a_type_that_nobody_wants_any_more_is_forgotten_though_it_was_isolated() {
     for protocol in PROTOCOLS {

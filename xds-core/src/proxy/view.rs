@@ -1,9 +1,9 @@
 //! The proxy's cache, read inside the process: by type, generation by generation.
 //!
-//! Snapshots of the [`Cache`] are immutable and share what did not change, so the next generation is built in the cache
-//! itself while who reads here stays on the snapshot of the one before. When its Init is given, readers move to the newest
-//! snapshot in one step and follow the cache from then on. Nothing of a type that the generation rejects can be read
-//! after that step.
+//! Snapshots of the [`Cache`] are immutable and share what did not change, so the next generation
+//! is built in the cache itself while who reads here stays on the snapshot of the one before. When
+//! its Init is given, readers move to the newest snapshot in one step and follow the cache from
+//! then on. Nothing of a type that the generation rejects can be read after that step.
 //!
 //! ```text
 //!   stream of g stands          lost            stream of g+1 stands, being built         Init of g+1
@@ -12,13 +12,13 @@
 //!   a watch is checked   a watch is checked    a watch made now is checked at Init     all watches are checked
 //! ```
 //!
-//! A [`ReadGuard`] answers reads of one type, or says that they have to go upstream. A [`Watch`] is told the Init first,
-//! then what changes. Nothing queues between the cache and a watch: it compares what it was told with the newest state
-//! when it is asked.
+//! A [`ReadGuard`] answers reads of one type, or says that they have to go upstream. A [`Watch`] is
+//! told the Init first, then what changes. Nothing queues between the cache and a watch: it
+//! compares what it was told with the newest state when it is asked.
 //!
-//! Deliberately not here: subscriptions. Who reads or watches a type here has the proxy ask for it; a type that nobody asked
-//! for is pending. Nor does anything here change the cache: what a generation did not confirm is removed from it between
-//! its Init and the call of [`View::follow`].
+//! Deliberately not here: subscriptions. Who reads or watches a type here has the proxy ask for it;
+//! a type that nobody asked for is pending. Nor does anything here change the cache: what a
+//! generation did not confirm is removed from it between its Init and the call of [`View::follow`].
 //!
 //! ```
 //! use std::task::{Context, Poll, Waker};
@@ -142,12 +142,14 @@ impl View {
         }))
     }
 
-    /// Moves to the newest state, or stays where it is while a generation is built; wakes the watches if something changed.
+    /// Moves to the newest state, or stays where it is while a generation is built; wakes the
+    /// watches if something changed.
     ///
-    /// To be called after each event that changed the health or the cache; readers see nothing before. Costs O(types), and
-    /// nothing more when there is nothing new.
+    /// To be called after each event that changed the health or the cache; readers see nothing
+    /// before. Costs O(types), and nothing more when there is nothing new.
     pub fn follow(&self, health: &Health) {
-        // Held all through: who registers does so before the swap and is woken, or after it and sees it.
+        // Held all through: who registers does so before the swap and is woken, or after it and
+        // sees it.
         let mut listeners = lock(&self.0.listeners);
         let present = self.0.present.load_full();
         if !health.is_init() {
@@ -177,8 +179,8 @@ impl View {
         ReadGuard::new(self.0.present.load_full())
     }
 
-    /// Watches some types. While a generation is built only the request itself can be checked; the rest follows at its
-    /// Init, and may fail then.
+    /// Watches some types. While a generation is built only the request itself can be checked; the
+    /// rest follows at its Init, and may fail then.
     ///
     /// # Errors
     /// See [`WatchError`]; nothing is watched then.
@@ -196,7 +198,8 @@ impl View {
         self.0.present.load().generation()
     }
 
-    /// How many guards there are on each generation that has any, oldest first. What an older one reads stays in memory.
+    /// How many guards there are on each generation that has any, oldest first. What an older one
+    /// reads stays in memory.
     #[must_use]
     pub fn readers(&self) -> Vec<(Generation, usize)> {
         let generations = lock(&self.0.listeners).generations.clone();

@@ -174,7 +174,8 @@ static REDIS_ROUTE: &Shape = &[(3, Name(Cluster)), (4, Message(&[(1, Name(Cluste
 
 static COLLECTOR: &Shape = &[(1, Name(Cluster))];
 
-/// What stands in an `Any` and may name resources, by name; those of `envoy.extensions` without that prefix.
+/// What stands in an `Any` and may name resources, by name; those of `envoy.extensions` without
+/// that prefix.
 static EXTENSIONS: &[(&str, &Shape)] = &[
     ("access_loggers.fluentd.v3.FluentdAccessLogConfig", COLLECTOR),
     ("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", &[(1, Message(COMMON_GRPC_LOG))]),
@@ -279,7 +280,8 @@ static EXTENSIONS: &[(&str, &Shape)] = &[
 
 static JWT_PROVIDER: &Shape = &[(3, Message(&[(1, Message(HTTP_URI))]))];
 
-/// What stands in an `Any` and names nothing, by name. Not what picks clusters by a program or by what a connection says.
+/// What stands in an `Any` and names nothing, by name. Not what picks clusters by a program or by
+/// what a connection says.
 static NAMING_NOTHING: &[&str] = &[
     "access_loggers.file.v3.FileAccessLog",
     "access_loggers.stream.v3.StderrAccessLog",

@@ -9,8 +9,9 @@ use super::ResourceError;
 use crate::name::{ResourceName, TypeUrl};
 use crate::xdstp;
 
-/// Checks the names of the inline entries, where the type is one of list collections. To be asked of new-style names
-/// only: no others name collections, and what ends alike in other types means something else.
+/// Checks the names of the inline entries, where the type is one of list collections. To be asked
+/// of new-style names only: no others name collections, and what ends alike in other types means
+/// something else.
 pub(super) fn check(type_url: &TypeUrl, name: &ResourceName, payload: &Bytes) -> Result<(), ResourceError> {
     if !type_url.message_name().ends_with(SUFFIX) {
         return Ok(());
@@ -41,7 +42,8 @@ pub(super) struct Collection {
     pub(super) entries: Vec<Entry>,
 }
 
-/// The field of `xds.core.v3.CollectionEntry` that holds a resource; the other one says where it is.
+/// The field of `xds.core.v3.CollectionEntry` that holds a resource; the other one says where it
+/// is.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Entry {
     #[prost(message, optional, tag = "2")]

@@ -44,8 +44,8 @@ impl Progress {
         self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
     }
 
-    /// Lets those who commit know how far the client is. To be called when there is nothing more to send now, or not before
-    /// the client has answered.
+    /// Lets those who commit know how far the client is. To be called when there is nothing more to
+    /// send now, or not before the client has answered.
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = &self.ledger else { return };
         self.responses.forget_told();
@@ -76,8 +76,9 @@ impl Progress {
         }
     }
 
-    /// Books what the client says about a response; `None` when the nonce is not one that waits for its answer (D5). Neither
-    /// an ACK nor a NACK causes a send (S6), but an ACK may leave something to be told again (D8).
+    /// Books what the client says about a response; `None` when the nonce is not one that waits for
+    /// its answer (D5). Neither an ACK nor a NACK causes a send (S6), but an ACK may leave
+    /// something to be told again (D8).
     pub(super) fn book(
         &mut self,
         nonce: Nonce,

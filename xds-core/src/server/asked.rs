@@ -11,7 +11,8 @@ use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl Progress {
-    /// Takes new-style names by their canonical text (X4), and out those that no resource can have (X6).
+    /// Takes new-style names by their canonical text (X4), and out those that no resource can have
+    /// (X6).
     pub(super) fn read_names(&mut self, asked: &mut Asked) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut read = |name: &ResourceName| match self.canonical(name) {
@@ -40,7 +41,8 @@ impl Progress {
         Ok(Some(parsed.canonical()))
     }
 
-    /// G4: what is said of names that were asked for, when the type is not served, or not to this client.
+    /// G4: what is said of names that were asked for, when the type is not served, or not to this
+    /// client.
     pub(super) fn unserved(&self, asked: &Locators) -> impl Iterator<Item = Failure> {
         let r#type = self.type_url.message_name();
         let (code, message) = match self.is_denied() {
@@ -51,7 +53,8 @@ impl Progress {
         names.into_iter().map(move |name| Failure::new(name.clone(), code, message.clone()))
     }
 
-    /// Takes out what the client may not read, and locators that claim other parameters than it has.
+    /// Takes out what the client may not read, and locators that claim other parameters than it
+    /// has.
     pub(super) fn take_denied(&self, access: &Access, asked: &mut Asked) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut deny = |name: &ResourceName, message: String| {

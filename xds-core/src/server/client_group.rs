@@ -1,5 +1,5 @@
-//! The streams of one client (S33): a client that opens a stream for each type is still one client, and what is sent on
-//! one stream waits for what it ACKed on another.
+//! The streams of one client (S33): a client that opens a stream for each type is still one client,
+//! and what is sent on one stream waits for what it ACKed on another.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,21 +17,24 @@ use crate::references::Target;
 
 /// The streams of one client. Clones are the same group.
 ///
-/// Each stream that [joins](super::DeltaStream::join) tells how far the client is with each of its types. When two
-/// streams follow all listeners, or all clusters, two clients go by one name, and each stream is on its own.
+/// Each stream that [joins](super::DeltaStream::join) tells how far the client is with each of its
+/// types. When two streams follow all listeners, or all clusters, two clients go by one name, and
+/// each stream is on its own.
 #[derive(Debug, Clone, Default)]
 pub struct ClientGroup(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Held while one of them decides what to send: it must not see another half way from one revision to the next.
+    /// Held while one of them decides what to send: it must not see another half way from one
+    /// revision to the next.
     turn: Mutex<()>,
     streams: Mutex<Streams>,
-    /// What is sent on one of them depends on another. Most clients use one stream for all, a whole fleet may go by one
-    /// name, and a client may have a stream for each cluster's endpoints: none of these pays for looking at others.
-    /// Set with the streams locked.
+    /// What is sent on one of them depends on another. Most clients use one stream for all, a whole
+    /// fleet may go by one name, and a client may have a stream for each cluster's endpoints: none
+    /// of these pays for looking at others. Set with the streams locked.
     is_tied: AtomicBool,
-    /// Some stream may have endpoints to send, also when the one that sent their clusters has ended meanwhile.
+    /// Some stream may have endpoints to send, also when the one that sent their clusters has ended
+    /// meanwhile.
     is_owing: AtomicBool,
 }
 
@@ -41,8 +44,9 @@ struct Streams {
     streams: BTreeMap<u64, Stream>,
     /// On how many streams each type is followed.
     followed: BTreeMap<TypeUrl, usize>,
-    /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses one stream for all
-    /// keeps the ACK of a cluster back until it has the endpoints (S35); with streams of their own it does not.
+    /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses
+    /// one stream for all keeps the ACK of a cluster back until it has the endpoints (S35); with
+    /// streams of their own it does not.
     awaited: BTreeSet<ResourceName>,
 }
 
@@ -108,8 +112,9 @@ impl ClientGroup {
         self.0.is_tied.load(Ordering::Acquire)
     }
 
-    /// Sees whether its streams depend on each other now; whether any may have waited for this one, or does. When they
-    /// begin to, only this one has just told the others how far it is; of the rest nothing is known until they do.
+    /// Sees whether its streams depend on each other now; whether any may have waited for this one,
+    /// or does. When they begin to, only this one has just told the others how far it is; of the
+    /// rest nothing is known until they do.
     fn tie(&self, streams: &mut Streams, teller: u64) -> bool {
         let is_tied = streams.are_tied();
         let was_tied = self.0.is_tied.swap(is_tied, Ordering::AcqRel);
@@ -184,8 +189,8 @@ impl Seat {
         }
     }
 
-    /// Says before it looks at the others whether it has something that waits for them, so that nothing they do
-    /// meanwhile is missed.
+    /// Says before it looks at the others whether it has something that waits for them, so that
+    /// nothing they do meanwhile is missed.
     pub(super) fn wait(&self, is_waiting: bool) {
         if let Some(stream) = lock(&self.group.0.streams).streams.get_mut(&self.id) {
             stream.is_waiting = is_waiting;
@@ -218,8 +223,8 @@ impl Seat {
         streams.of_others(self.id, types).filter_map(referrer).collect()
     }
 
-    /// S34: the streams that follow these assignments have to send them again. Those that nobody follows yet are waited
-    /// for.
+    /// S34: the streams that follow these assignments have to send them again. Those that nobody
+    /// follows yet are waited for.
     pub(super) fn owe_endpoints(&self, names: &[ResourceName]) {
         let mut streams = lock(&self.group.0.streams);
         if streams.is_ambiguous() {
@@ -245,7 +250,8 @@ impl Seat {
         }
     }
 
-    /// Whether the client will ask for the endpoints of clusters that it was sent; `None` when it asked for all.
+    /// Whether the client will ask for the endpoints of clusters that it was sent; `None` when it
+    /// asked for all.
     pub(super) fn awaits_endpoints(&self) -> Option<Awaited> {
         let streams = lock(&self.group.0.streams);
         if streams.awaited.is_empty() {
@@ -294,8 +300,8 @@ impl Drop for Seat {
 }
 
 impl Streams {
-    /// Whether several clients go by one name: a client follows secrets, routes or endpoints on several streams, but its
-    /// listeners, clusters and scopes on one.
+    /// Whether several clients go by one name: a client follows secrets, routes or endpoints on
+    /// several streams, but its listeners, clusters and scopes on one.
     fn is_ambiguous(&self) -> bool {
         let mut shared = self.followed.iter().filter(|(_, streams)| **streams > 1);
         shared.any(|(type_url, _)| KnownType::of(type_url.as_str()).full_state)

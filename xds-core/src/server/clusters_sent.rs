@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::name::ResourceName;
 
-/// Which clusters this stream sent before it asked for endpoints, by the names of their assignments (S34, D9).
+/// Which clusters this stream sent before it asked for endpoints, by the names of their assignments
+/// (S34, D9).
 #[derive(Debug)]
 pub(super) enum ClustersSent {
     All,
@@ -29,6 +30,6 @@ impl ClustersSent {
     }
 }
 
-/// Past this number a stream that never asked for endpoints counts as having been sent all clusters: at worst its first
-/// answer about endpoints repeats what the client has.
+/// Past this number a stream that never asked for endpoints counts as having been sent all
+/// clusters: at worst its first answer about endpoints repeats what the client has.
 const CLUSTERS_REMEMBERED: usize = 4096;

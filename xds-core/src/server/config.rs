@@ -9,28 +9,33 @@ use crate::name::TypeUrl;
 /// How patient a stream is, and what it accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// How long newer content of a type waits for the ACK of the response before it (S9b). Default 1 s.
+    /// How long newer content of a type waits for the ACK of the response before it (S9b). Default
+    /// 1 s.
     pub ack_wait: Duration,
-    /// How long names that came with a stale nonce wait for an occasion to be answered (S8). Default 2 s, well below
-    /// the 15 s after which clients give up (C5).
+    /// How long names that came with a stale nonce wait for an occasion to be answered (S8).
+    /// Default 2 s, well below the 15 s after which clients give up (C5).
     pub owed_wait: Duration,
-    /// How long routes and listeners wait for the ACK of the clusters sent before them (S33). Default 16 s: Envoy
-    /// ACKs a cluster without endpoints after its own 15 s. A type that is unanswered for so long no longer
-    /// counts, until the client answers again (S33b).
+    /// How long routes and listeners wait for the ACK of the clusters sent before them (S33).
+    /// Default 16 s: Envoy ACKs a cluster without endpoints after its own 15 s. A type that is
+    /// unanswered for so long no longer counts, until the client answers again (S33b).
     pub order_wait: Duration,
-    /// How long a removal waits where no ACK can tell that the resource is out of use (S33). Default 5 s.
+    /// How long a removal waits where no ACK can tell that the resource is out of use (S33).
+    /// Default 5 s.
     pub removal_grace: Duration,
-    /// Names of one type on one stream, those of locators and wildcards included (G9). Default 200,000.
+    /// Names of one type on one stream, those of locators and wildcards included (G9). Default
+    /// 200,000.
     pub names_limit: usize,
     /// Parameters of one locator (G9). Default 256.
     pub parameters_limit: usize,
     /// Types on one aggregated stream (G9). Default 64.
     pub types_limit: usize,
-    /// How long names wait for the first commit before the client is told that nobody knows yet (G13): a resource error
-    /// `UNAVAILABLE`, on which it keeps what it has. Default 10 s, below the 15 s after which clients give up (C5).
+    /// How long names wait for the first commit before the client is told that nobody knows yet
+    /// (G13): a resource error `UNAVAILABLE`, on which it keeps what it has. Default 10 s, below
+    /// the 15 s after which clients give up (C5).
     pub sync_wait: Duration,
-    /// Whether a SotW stream tells by resource errors, `NOT_FOUND`, which routes, endpoints and the like do not exist
-    /// (S37); only clients with gRFC A88 make use of it. Default: it does not, and they wait (S17).
+    /// Whether a SotW stream tells by resource errors, `NOT_FOUND`, which routes, endpoints and the
+    /// like do not exist (S37); only clients with gRFC A88 make use of it. Default: it does not,
+    /// and they wait (S17).
     pub sotw_not_found: bool,
     /// How types are served, where that is not what [`TypeConfig::of`] says.
     pub types: BTreeMap<TypeUrl, TypeConfig>,
@@ -66,10 +71,12 @@ impl StreamConfig {
     }
 }
 
-/// How one type is served. The registry of types is open: a type that nobody declared is served as well.
+/// How one type is served. The registry of types is open: a type that nobody declared is served as
+/// well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeConfig {
-    /// In SotW every response holds all resources of the subscription, and what is missing is deleted (S25).
+    /// In SotW every response holds all resources of the subscription, and what is missing is
+    /// deleted (S25).
     pub full_state: bool,
     /// A first request without names asks for everything (S21).
     pub legacy_wildcard: bool,
@@ -80,8 +87,8 @@ pub struct TypeConfig {
 }
 
 impl TypeConfig {
-    /// The defaults of a type: those of the protocol for the types it names, and for all others a legacy wildcard and
-    /// responses in part.
+    /// The defaults of a type: those of the protocol for the types it names, and for all others a
+    /// legacy wildcard and responses in part.
     #[must_use]
     pub fn of(type_url: &str) -> Self {
         let KnownType { full_state, legacy_wildcard, ttl_in_sotw, .. } = *KnownType::of(type_url);
@@ -95,7 +102,8 @@ pub enum Serving {
     /// Its resources; that there are none is an answer like any other.
     #[default]
     Served,
-    /// A resource error `UNIMPLEMENTED` for each name: the client keeps what it has, and the stream goes on.
+    /// A resource error `UNIMPLEMENTED` for each name: the client keeps what it has, and the stream
+    /// goes on.
     NotServed,
     /// The end of its stream.
     Refused,

@@ -29,7 +29,8 @@ mod content;
 
 /// One delta stream, seen from the server.
 ///
-/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it says to wait.
+/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it
+/// says to wait.
 #[derive(Debug)]
 pub struct DeltaStream {
     types: Types<Owed>,
@@ -59,7 +60,8 @@ struct Owed {
     locators: Locators,
     /// Given up while a wildcard stays (D18).
     left: Locators,
-    /// The same while what is new is held back: without that a wildcard would be left without a variant (T31).
+    /// The same while what is new is held back: without that a wildcard would be left without a
+    /// variant (T31).
     left_later: Locators,
     /// Held removals of what was given up so.
     gone: BTreeSet<Handle>,
@@ -70,7 +72,8 @@ struct Owed {
     nothing: bool,
     /// What rejected responses held besides something that was put right since (D8).
     uncertain: BTreeSet<Handle>,
-    /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist is not told.
+    /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist
+    /// is not told.
     endpoints: BTreeSet<ResourceName>,
     /// What the client brought from another stream; used up by the first answer.
     brought: BTreeMap<ResourceName, String>,
@@ -83,26 +86,27 @@ impl DeltaStream {
         Self { types: Types::new(watch, service, config), clusters_sent: ClustersSent::Some(BTreeSet::new()) }
     }
 
-    /// Takes what was derived from the node, before the first request is handed over. The node of a stream does not
-    /// change (G7), so later calls would come too late for what is subscribed.
+    /// Takes what was derived from the node, before the first request is handed over. The node of a
+    /// stream does not change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.types.parameters = parameters;
     }
 
-    /// Says what the client may read, before the first request is handed over. What it may not is told by resource errors,
-    /// `PERMISSION_DENIED`, and what it has of that it keeps; of a wildcard or glob it gets what it may read.
+    /// Says what the client may read, before the first request is handed over. What it may not is
+    /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
+    /// wildcard or glob it gets what it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
         self.types.access = Some(access);
     }
 
-    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is
-    /// handed over.
+    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
+    /// before the first request is handed over.
     pub fn on_ttl_support(&mut self) {
         self.types.honours_ttl = true;
     }
 
-    /// Joins the other streams of its client, before the first request is handed over. All streams of a group
-    /// take `now` from one clock, as they look at when the others were sent something.
+    /// Joins the other streams of its client, before the first request is handed over. All streams
+    /// of a group take `now` from one clock, as they look at when the others were sent something.
     pub fn join(&mut self, group: &ClientGroup) {
         self.types.join(group);
     }
@@ -125,7 +129,8 @@ impl DeltaStream {
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
         let TypeState { progress, owed } = self.types.state(at);
-        // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks nothing.
+        // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks
+        // nothing.
         let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, mut uncertain)| {
             progress.is_retelling |= !uncertain.is_empty();
@@ -153,7 +158,8 @@ impl DeltaStream {
             let canonical = |name: ResourceName| progress.canonical(&name).ok().flatten().unwrap_or(name);
             owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
-        // D21: what is given up is dropped by the client, so no version that it brought is one it has.
+        // D21: what is given up is dropped by the client, so no version that it brought is one it
+        // has.
         for name in request.unsubscribe.all_names() {
             if let Some(version) = owed.brought.get_mut(name) {
                 version.clear();
@@ -208,26 +214,29 @@ impl DeltaStream {
         types.next(now, snapshot, |types, at| respond(types, clusters_sent, at, now, snapshot))
     }
 
-    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular; `None` when there may be
-    /// something to send. Costs less than asking that, so a caller without room for another response knows whether it
-    /// has to come back for one.
+    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
+    /// `None` when there may be something to send. Costs less than asking that, so a caller without
+    /// room for another response knows whether it has to come back for one.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         self.types.until_due(now, snapshot)
     }
 
-    /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
+    /// How far each resource of each type has come (C20), given the newest snapshot. Changes
+    /// nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.types.report(snapshot)
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the newest content. To be asked
-    /// when [a request](Self::on_request) was such an answer; O(what is asked for).
+    /// What the response of a type held that the client rejected last, as far as it is still the
+    /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
+    /// asked for).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         self.types.rejected(type_url, snapshot)
     }
 }
 
-/// Makes the response of a type that is due; `None` when it turns out that the client lacks nothing.
+/// Makes the response of a type that is due; `None` when it turns out that the client lacks
+/// nothing.
 fn respond(
     types: &mut Types<Owed>,
     clusters_sent: &mut ClustersSent,
@@ -243,7 +252,8 @@ fn respond(
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
-    // S8b: what was on its way when it was given up, and is asked for again before it came, may be gone meanwhile.
+    // S8b: what was on its way when it was given up, and is asked for again before it came, may be
+    // gone meanwhile.
     if owed.everything || !owed.locators.is_empty() {
         let is_asked = asked_by(&owed.locators);
         let is_asked = |handle: &Handle| owed.everything || is_asked(handle);
@@ -347,7 +357,8 @@ fn asked_by(locators: &Locators) -> impl Fn(&Handle) -> bool {
 }
 
 impl Progress {
-    /// D1: what the client brought and does not ask for it drops, so later it has none of these versions.
+    /// D1: what the client brought and does not ask for it drops, so later it has none of these
+    /// versions.
     fn forget_unasked(&self, brought: &mut BTreeMap<ResourceName, String>) {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));

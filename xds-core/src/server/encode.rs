@@ -68,7 +68,8 @@ pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<
     for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
         body.part(of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload)).sum());
         for variant in of_name {
-            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not tell whose place it takes.
+            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not
+            // tell whose place it takes.
             let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
             if shape.form_of(variant) == Form::Located || needs_wrapper {
                 put_wrapped_resource(&mut body, shape, variant);
@@ -82,8 +83,8 @@ pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<
     body.finish()
 }
 
-/// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`; removals in order.
-/// T31: those of a name stand beside its resources.
+/// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`;
+/// removals in order. T31: those of a name stand beside its resources.
 pub(super) fn delta<'a>(
     shape: Shape<'_>,
     variants: impl Iterator<Item = &'a Arc<Variant>>,
@@ -136,7 +137,8 @@ pub(super) fn heartbeats<'a>(
     body.finish()
 }
 
-/// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is no resource.
+/// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is
+/// no resource.
 pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Body {
     let mut body = BodyWriter::default();
     for name in names.map(|name| shape.spell(name).as_str()) {
@@ -165,7 +167,8 @@ pub(super) fn errors<'a>(field: u32, shape: Shape<'_>, failures: impl Iterator<I
     body.finish()
 }
 
-/// An `Any` of the type of the response (S29) or a redirect (X14), in the field that carries it: `resources` of a response, and `resource` of a `Resource`, are both 2.
+/// An `Any` of the type of the response (S29) or a redirect (X14), in the field that carries it:
+/// `resources` of a response, and `resource` of a `Resource`, are both 2.
 fn put_any(body: &mut BodyWriter, type_url: &TypeUrl, variant: &Variant) {
     body.length(RESOURCES, any_len(type_url, variant));
     body.text(ANY_TYPE_URL, variant.payload_type(type_url));
@@ -182,8 +185,8 @@ fn put_wrapped_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Varia
     put_resource(body, shape, variant, Content::Payload);
 }
 
-/// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody gets it twice. T26: the
-/// constraints go with it.
+/// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody
+/// gets it twice. T26: the constraints go with it.
 fn put_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant, content: Content) {
     body.field(RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
     for fields in variant.extra_fields(shape.told_ttl(content), shape.scope) {
@@ -196,7 +199,8 @@ fn put_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant, cont
             put_resource_name(body, RESOURCE_RESOURCE_NAME, name, variant.constraints());
         }
     }
-    // Last, as nothing that is small then follows a slice of a large payload, in a frame and a packet of its own.
+    // Last, as nothing that is small then follows a slice of a large payload, in a frame and a
+    // packet of its own.
     if content == Content::Payload {
         put_any(body, shape.type_url, variant);
     }

@@ -1,4 +1,5 @@
-//! A short notation for the machines' tests: `CDS a=1 -b` puts cluster `a` with content `1` and removes `b`.
+//! A short notation for the machines' tests: `CDS a=1 -b` puts cluster `a` with content `1` and
+//! removes `b`.
 
 use std::future::Future;
 use std::pin::pin;
@@ -84,8 +85,9 @@ pub(crate) fn version(type_name: &str, name: &str, content: &str) -> String {
     Version::of_payload(&payload(type_name, name, content)).to_string()
 }
 
-/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`; `!name` and `!name?key=value` say that this
-/// is all there is for a locator, `!name/14` that nobody can say, with this code, and `!name/` that nobody knows any more.
+/// Commits lines of `TYPE name=content name[when]=content -name -name[when] ..`; `!name` and
+/// `!name?key=value` say that this is all there is for a locator, `!name/14` that nobody can say,
+/// with this code, and `!name/` that nobody knows any more.
 pub(crate) fn commit(cache: &Cache, text: &str) -> Commit {
     try_commit(cache, text).unwrap()
 }
@@ -203,7 +205,8 @@ fn describe(type_url: &str, value: &[u8]) -> String {
     format!(" {}={}", payload.name, payload.content)
 }
 
-/// A wrapped resource, as `name=content` or `name[when]=content`, `{..}` with what goes with it, or without a content.
+/// A wrapped resource, as `name=content` or `name[when]=content`, `{..}` with what goes with it, or
+/// without a content.
 fn describe_resource(resource: &WireResource, type_url: &str) -> String {
     let ttl = resource.ttl.as_ref().map(|ttl| format!("ttl={}", ttl.seconds));
     let aliases = resource.aliases.iter().map(|alias| format!("alias={alias}"));

@@ -1,4 +1,5 @@
-//! What the client has and the cache no longer: held until it may go, or until nobody asks for it (S33).
+//! What the client has and the cache no longer: held until it may go, or until nobody asks for it
+//! (S33).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use crate::wire::Handle;
 /// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]
 pub(super) enum Gone {
-    /// The client was not told yet. Its last content, and the commit that removed it, are unknown when the client brought
-    /// the name from another stream. Where `is_sent`, the client was sent just that content.
+    /// The client was not told yet. Its last content, and the commit that removed it, are unknown
+    /// when the client brought the name from another stream. Where `is_sent`, the client was sent
+    /// just that content.
     Held { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
     Told {
@@ -25,7 +27,8 @@ pub(super) enum Gone {
 }
 
 impl Gone {
-    /// V29: whether the client has the content of this variant still, whatever other variant brought it.
+    /// V29: whether the client has the content of this variant still, whatever other variant
+    /// brought it.
     pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
         match self {
             Self::Held { variant: Some(held), is_sent: true, .. } => held.version() == variant.version(),
@@ -59,8 +62,8 @@ impl Progress {
         }
     }
 
-    /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps something else of the client cannot be
-    /// held beside it.
+    /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps
+    /// something else of the client cannot be held beside it.
     fn is_replaced(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
         let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
@@ -69,8 +72,8 @@ impl Progress {
                 || self.meets_others(handle, snapshot))
     }
 
-    /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone for one locator beside what
-    /// another one gets now, and they overlap.
+    /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone
+    /// for one locator beside what another one gets now, and they overlap.
     pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
         let Some(membership) = &self.membership else { return false };
         if self.gone.is_empty() && !membership.position().is_behind(snapshot) {
@@ -84,7 +87,8 @@ impl Progress {
         })
     }
 
-    /// Whether what else the client gets of the name overlaps this. What came back meets only itself.
+    /// Whether what else the client gets of the name overlaps this. What came back meets only
+    /// itself.
     fn meets_others(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let (Some(constraints), Some(variants)) =
             (&handle.constraints, snapshot.get(&self.type_url, &handle.name))
@@ -130,8 +134,8 @@ impl Progress {
 
     /// Lets go what may be.
     ///
-    /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using until it stops asking
-    /// for them (D29).
+    /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using
+    /// until it stops asking for them (D29).
     pub(super) fn release(
         &mut self,
         release: &Release,
@@ -156,7 +160,8 @@ impl Progress {
         }
         // X13: a client drops the member of a glob that it is told is gone.
         let is_listed = self.subscription.lists_name(&handle.name);
-        // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and goes on asking for it.
+        // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and
+        // goes on asking for it.
         if self.known.full_state || self.selects_all() || self.tells_unresolved() || !is_listed {
             self.gone.remove(handle);
         } else if let Some(gone) = self.gone.get_mut(handle) {

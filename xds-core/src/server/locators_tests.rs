@@ -1,4 +1,5 @@
-//! Clients that send locators are told constraints, in both protocols. The vectors V15 to V28 of TP2.
+//! Clients that send locators are told constraints, in both protocols. The vectors V15 to V28 of
+//! TP2.
 //!
 //! `X` is a type that nothing refers to, so its removals do not wait (S33).
 

@@ -1,7 +1,9 @@
-//! Make before break for one client (S33): what a client is about to use goes first, what it used goes last.
+//! Make before break for one client (S33): what a client is about to use goes first, what it used
+//! goes last.
 //!
-//! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once, listeners and
-//! routes when the client has ACKed those, removals when it has ACKed the listeners and routes that named what is gone.
+//! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once,
+//! listeners and routes when the client has ACKed those, removals when it has ACKed the listeners
+//! and routes that named what is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,12 +50,12 @@ impl Gate {
 
 /// Whether additions and changes of a type may be pushed, given the other types of the stream.
 ///
-/// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too: it says that the
-/// client will go on with what it took.
+/// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too:
+/// it says that the client will go on with what it took.
 ///
-/// S33b: a type that the client leaves unanswered for `order_wait` no longer counts until the client
-/// answers again; else each update would wait that long. What such a type is still to be sent goes
-/// first all the same: it waits for the silence no longer than `ack_wait` (S9b).
+/// S33b: a type that the client leaves unanswered for `order_wait` no longer counts until the
+/// client answers again; else each update would wait that long. What such a type is still to be
+/// sent goes first all the same: it waits for the silence no longer than `ack_wait` (S9b).
 pub(super) fn additions(
     progress: &Progress,
     now: Duration,
@@ -79,18 +81,19 @@ pub(super) fn additions(
 pub(super) enum Release {
     /// Not before something else has happened to this client.
     Later,
-    /// Each the grace time after the client was sent the last of what named it, where that is known, or after it went; but not
-    /// these names.
+    /// Each the grace time after the client was sent the last of what named it, where that is
+    /// known, or after it went; but not these names.
     AfterGrace(BTreeSet<ResourceName>, Unnamed),
-    /// Now, but not these names. What the client brought from another stream still waits for the grace time: its first
-    /// ACKs of referrers may be of those that did not change.
+    /// Now, but not these names. What the client brought from another stream still waits for the
+    /// grace time: its first ACKs of referrers may be of those that did not change.
     Now(BTreeSet<ResourceName>),
 }
 
 /// When the client was sent that nothing names a resource any more.
 ///
-/// A proxy learns of a removal when its upstream has waited for the grace time, and of the end of what named it right away: it
-/// does not wait once more. Where the upstream does not wait, both come together, and the whole grace time is still to pass.
+/// A proxy learns of a removal when its upstream has waited for the grace time, and of the end of
+/// what named it right away: it does not wait once more. Where the upstream does not wait, both
+/// come together, and the whole grace time is still to pass.
 pub(super) type Unnamed = BTreeMap<ResourceName, Duration>;
 
 impl Release {
@@ -100,11 +103,13 @@ impl Release {
     }
 }
 
-/// Decides over the removals that a type holds, given the types that refer to it and that the client asks for.
+/// Decides over the removals that a type holds, given the types that refer to it and that the
+/// client asks for.
 ///
-/// A client that did not accept the newest version of a referrer may use the one before, and what that names. So may one
-/// that still asks for a referrer that is gone: Envoy keeps a route configuration, and the clusters it names, for the
-/// connections of a listener that drains. What no such referrer names need not wait for it.
+/// A client that did not accept the newest version of a referrer may use the one before, and what
+/// that names. So may one that still asks for a referrer that is gone: Envoy keeps a route
+/// configuration, and the clusters it names, for the connections of a listener that drains. What no
+/// such referrer names need not wait for it.
 pub(super) fn removals(
     progress: &Progress,
     referrers: &[Referrer],
@@ -122,8 +127,9 @@ pub(super) fn removals(
     }
     match unsettled::used(progress, referrers, snapshot) {
         None => Release::Later,
-        // A client that asks by name gives a name up when it no longer needs it. One that asks for everything cannot
-        // say; but its routes, which name most clusters, may come over a stream of their own (S33b).
+        // A client that asks by name gives a name up when it no longer needs it. One that asks for
+        // everything cannot say; but its routes, which name most clusters, may come over a stream
+        // of their own (S33b).
         Some(used) if progress.selects_all() && !may_have_other_routes(progress, referrers, snapshot) => {
             Release::Now(used)
         }
@@ -133,7 +139,8 @@ pub(super) fn removals(
     }
 }
 
-/// When the client was sent the end of what named the removals that a type holds, where that is known.
+/// When the client was sent the end of what named the removals that a type holds, where that is
+/// known.
 pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &Snapshot) -> Unnamed {
     let Some(target) = Target::of(progress.type_url.as_str()) else { return Unnamed::new() };
     let names = progress.gone.keys().map(|handle| &handle.name);
@@ -142,8 +149,8 @@ pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &S
     names.filter_map(with_time).collect()
 }
 
-/// When the client was sent that none of its referrers names a resource, which some did before; `None` where that is not so, or
-/// not known.
+/// When the client was sent that none of its referrers names a resource, which some did before;
+/// `None` where that is not so, or not known.
 fn unnamed_at(
     target: Target,
     name: &ResourceName,
@@ -166,8 +173,8 @@ fn unnamed_at(
     is_dropped.then_some(unnamed_at)
 }
 
-/// Whether the client may use clusters because of routes that are not known here: it follows listeners
-/// that name routes, and no routes.
+/// Whether the client may use clusters because of routes that are not known here: it follows
+/// listeners that name routes, and no routes.
 fn may_have_other_routes(progress: &Progress, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     let has_routes = |of: &Referrer| of.is_of(ROUTE_CONFIGURATION) || of.is_of(VIRTUAL_HOST);
     progress.type_url.as_str() == CLUSTER
@@ -175,8 +182,8 @@ fn may_have_other_routes(progress: &Progress, referrers: &[Referrer], snapshot: 
         && referrers.iter().any(|of| of.may_name(Target::Routes, snapshot))
 }
 
-/// Removals of one type that a stream holds at most; past it they are told, used or not. Whole resources are held, and
-/// a client that rejects its routes for ever must not collect them.
+/// Removals of one type that a stream holds at most; past it they are told, used or not. Whole
+/// resources are held, and a client that rejects its routes for ever must not collect them.
 const HELD_LIMIT: usize = 1000;
 
 #[cfg(test)]

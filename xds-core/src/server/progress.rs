@@ -23,8 +23,8 @@ use crate::wire::{Failure, Handle};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
-/// The content a client has is not stored. It is what its selection held at the cursor of the membership, and what of
-/// the [`gone`](Self::gone) is held besides.
+/// The content a client has is not stored. It is what its selection held at the cursor of the
+/// membership, and what of the [`gone`](Self::gone) is held besides.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) type_url: TypeUrl,
@@ -52,7 +52,8 @@ pub(super) struct Progress {
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
     pub(super) refused: BTreeSet<Failure>,
-    /// New-style names that were asked for in another spelling than the canonical one, with that spelling (X5).
+    /// New-style names that were asked for in another spelling than the canonical one, with that
+    /// spelling (X5).
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
     /// Names that wait for the first commit, since when, and whether the client was told so (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
@@ -62,7 +63,8 @@ pub(super) struct Progress {
     pub(super) awaits_sets: bool,
     /// What leaves the cache is held until it is known to be gone.
     pub(super) is_on_demand: bool,
-    /// Names that were answered with what is newer than the cursor, and the variants that they were answered with.
+    /// Names that were answered with what is newer than the cursor, and the variants that they were
+    /// answered with.
     pub(super) ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
@@ -298,8 +300,8 @@ impl Progress {
         Step { update, gone, unsure: Vec::new() }
     }
 
-    /// Takes what the client has to learn and moves the cursor there. What was removed and may still be in use is held,
-    /// except what the client does not have.
+    /// Takes what the client has to learn and moves the cursor there. What was removed and may
+    /// still be in use is held, except what the client does not have.
     pub(super) fn advance(
         &mut self,
         now: Duration,
@@ -327,7 +329,8 @@ impl Progress {
         let unsure = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
         let unsure = unsure.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
         let unsure = unsure.cloned().collect();
-        // D12: what was sent already is not sent again, nor (V29) what came back before the client heard that it went.
+        // D12: what was sent already is not sent again, nor (V29) what came back before the client
+        // heard that it went.
         let is_known =
             |variant: &Arc<Variant>| is_sent(&ahead, variant) || returned.contains(&Arc::as_ptr(variant));
         let update = match update.changed.iter().any(is_known) {
@@ -428,8 +431,8 @@ impl Progress {
         *others.entry(name.clone()).or_insert_with(is_there)
     }
 
-    /// D18: what a client is told of a locator that it gave up while a wildcard stays, covered by that or not; `since` is
-    /// the revision up to which it was sent everything.
+    /// D18: what a client is told of a locator that it gave up while a wildcard stays, covered by
+    /// that or not; `since` is the revision up to which it was sent everything.
     pub(super) fn answer_left(
         &mut self,
         locator: &Locator,
@@ -506,7 +509,8 @@ impl Progress {
         )
     }
 
-    /// What an update removes and that is not held (S33). D29: also of types whose removal clients ignore.
+    /// What an update removes and that is not held (S33). D29: also of types whose removal clients
+    /// ignore.
     pub(super) fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
         let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::name::Revision;
 
-/// At which times a stream had been sent everything up to which revision, not to the second where that is long ago.
+/// At which times a stream had been sent everything up to which revision, not to the second where
+/// that is long ago.
 #[derive(Debug, Default)]
 pub(super) struct Reached(Vec<(Revision, Duration)>);
 

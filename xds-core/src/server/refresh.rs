@@ -9,8 +9,8 @@ use crate::name::Revision;
 use crate::variants::Variant;
 
 impl Progress {
-    /// Times the next refresh of what has a TTL: at half of the shortest one, or of what is left of it where the server of the
-    /// cache is who extends it.
+    /// Times the next refresh of what has a TTL: at half of the shortest one, or of what is left of
+    /// it where the server of the cache is who extends it.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
         let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
         let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
@@ -23,8 +23,8 @@ impl Progress {
         self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
     }
 
-    /// What the client is sent has its whole TTL in it, which counts for its version. Of what came to the cache long ago it is
-    /// told soon what is left.
+    /// What the client is sent has its whole TTL in it, which counts for its version. Of what came
+    /// to the cache long ago it is told soon what is left.
     pub(super) fn refresh_late<'a>(&mut self, now: Duration, sent: impl Iterator<Item = &'a Arc<Variant>>) {
         let is_late = |variant: &Arc<Variant>| {
             variant.ttl().zip(variant.ttl_left(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
@@ -37,7 +37,8 @@ impl Progress {
 
     /// What is to be refreshed now; the next time is then another.
     ///
-    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it holds another version (S39).
+    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it
+    /// holds another version (S39).
     pub(super) fn take_refresh(
         &mut self,
         now: Duration,

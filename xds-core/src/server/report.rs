@@ -26,9 +26,11 @@ pub struct TypeReport {
 pub struct ResourceReport {
     /// The name that was asked for.
     pub name: ResourceName,
-    /// Whom the variant is for; where there is none, the parameters that get nothing while others get something.
+    /// Whom the variant is for; where there is none, the parameters that get nothing while others
+    /// get something.
     pub constraints: Constraints,
-    /// The newest content with its version as the stream is told it; `None` when there is no such resource.
+    /// The newest content with its version as the stream is told it; `None` when there is no such
+    /// resource.
     pub content: Option<(Arc<Variant>, Version)>,
     /// What the client has of that.
     pub status: ReportStatus,
@@ -39,7 +41,8 @@ pub struct ResourceReport {
 pub enum ReportStatus {
     /// Not this content; perhaps an older one.
     NotSent,
-    /// It was sent, and the client did not answer. However long that takes, its stream is kept (G11).
+    /// It was sent, and the client did not answer. However long that takes, its stream is kept
+    /// (G11).
     Stale,
     /// It was sent, and ACKed.
     Synced,
@@ -65,7 +68,8 @@ impl<O: Owed> Types<O> {
         states.filter(|report| !report.resources.is_empty()).collect()
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the newest content.
+    /// What the response of a type held that the client rejected last, as far as it is still the
+    /// newest content.
     pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let state = self.known(type_url.as_str());
         state.map(|state| state.progress.rejected(snapshot)).unwrap_or_default()

@@ -23,8 +23,8 @@ pub enum Service {
 pub enum Next {
     /// Send this, then ask again.
     Send(Response),
-    /// Nothing, until the stream is woken, gets a request, or reaches this time, on the clock from which its
-    /// caller takes `now`.
+    /// Nothing, until the stream is woken, gets a request, or reaches this time, on the clock from
+    /// which its caller takes `now`.
     Wait {
         /// When to ask again at the latest.
         until: Option<Duration>,
@@ -54,8 +54,9 @@ pub enum Rest {
     /// Nothing that was to be in it.
     #[default]
     None,
-    /// The next part of it (D32). The protocol has no word for that, so `system_version_info`, which is for people, ends with a
-    /// plus sign: our own clients do not take the first part of a wildcard for all of it.
+    /// The next part of it (D32). The protocol has no word for that, so `system_version_info`,
+    /// which is for people, ends with a plus sign: our own clients do not take the first part of a
+    /// wildcard for all of it.
     Part,
 }
 
@@ -135,7 +136,8 @@ pub enum StreamError {
         /// The type of the request.
         type_url: TypeUrl,
     },
-    /// G8: too many names in one request that no resource can have; a client that sends more is no xDS client.
+    /// G8: too many names in one request that no resource can have; a client that sends more is no
+    /// xDS client.
     #[error("{found} names of {} in one request cannot exist, which exceeds the limit of {limit}", type_url.message_name())]
     TooManyInvalidNames {
         /// The type of the request.

@@ -18,7 +18,8 @@ pub(super) struct Responses {
     last: Option<Nonce>,
     /// The newest one that was answered.
     last_answered: Option<Nonce>,
-    /// What rejected responses held, each response by itself (D8): the client may have taken all of it, some or none.
+    /// What rejected responses held, each response by itself (D8): the client may have taken all of
+    /// it, some or none.
     rejected: Vec<Rejected>,
     /// Of a full state that was rejected, when none was accepted since.
     state_rejected: Option<Complaint>,
@@ -202,7 +203,8 @@ impl Responses {
         self.told.add_one(revision);
     }
 
-    /// The next response answers with something of later revisions, and leaves out what else there is up to them.
+    /// The next response answers with something of later revisions, and leaves out what else there
+    /// is up to them.
     pub(super) fn tell_ahead(&mut self, reached: Revision, revision: Revision) {
         self.told.add(reached, revision);
     }
@@ -220,7 +222,8 @@ impl Responses {
         }
     }
 
-    /// Of which revisions an answer is still to come, and which were rejected, with the client's words.
+    /// Of which revisions an answer is still to come, and which were rejected, with the client's
+    /// words.
     pub(super) fn standing(&self) -> Standing {
         let mut open = Spans::default();
         let queued = self.queued.iter().map(|part| &part.brings);
@@ -253,9 +256,9 @@ impl Responses {
 
     /// Since when the client owes an answer; `None` when no response waits for one.
     ///
-    /// The time counts from the oldest response after the last one that the client answered: a client
-    /// answers in order (C1), so those before were skipped. When only skipped ones are left, it counts
-    /// from the newest of these.
+    /// The time counts from the oldest response after the last one that the client answered: a
+    /// client answers in order (C1), so those before were skipped. When only skipped ones are left,
+    /// it counts from the newest of these.
     pub(super) fn unanswered_since(&self) -> Option<Duration> {
         let first = self.in_flight.partition_point(|sent| Some(sent.nonce) <= self.last_answered);
         let skipped = first.checked_sub(1).and_then(|at| self.in_flight.get(at));
@@ -294,8 +297,8 @@ impl Responses {
         }
     }
 
-    /// What the client may have in another version than the newest (S33); `None` when that is not known, or more names
-    /// than the limit.
+    /// What the client may have in another version than the newest (S33); `None` when that is not
+    /// known, or more names than the limit.
     pub(super) fn open(&self, limit: usize) -> Option<Open> {
         let is_state = self.in_flight.iter().any(|sent| matches!(sent.content, Held::State));
         if self.state_rejected.is_some() || is_state {
@@ -310,7 +313,8 @@ impl Responses {
         Some(Open::Names(names))
     }
 
-    /// The names in responses without an answer; `None` when they are not known, or more than the limit.
+    /// The names in responses without an answer; `None` when they are not known, or more than the
+    /// limit.
     pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
         let queued = || self.queued.iter().map(|part| &part.content);
         let sent = || self.in_flight.iter().map(|sent| &sent.content).chain(queued());
@@ -332,7 +336,8 @@ impl Responses {
         self.in_flight.clear();
     }
 
-    /// The client rejected the newest response and will not answer those before it: they count as rejected with it.
+    /// The client rejected the newest response and will not answer those before it: they count as
+    /// rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
         self.is_news = true;
         let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
@@ -350,8 +355,8 @@ impl Responses {
 
     /// Books an ACK; `None` when the nonce is not one that waits for its answer.
     ///
-    /// D8: when the response changed something that an earlier, rejected one had held, what else that one held is still
-    /// uncertain and comes back, to be told once.
+    /// D8: when the response changed something that an earlier, rejected one had held, what else
+    /// that one held is still uncertain and comes back, to be told once.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
         let content = self.answered(nonce)?.content;
         self.is_news = true;
@@ -374,7 +379,8 @@ impl Responses {
         }
     }
 
-    /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits for its answer.
+    /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits
+    /// for its answer.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { content, brings, .. }) = self.answered(nonce) else { return false };
         self.is_news = true;
@@ -395,8 +401,8 @@ impl Responses {
         true
     }
 
-    /// Goes on to count these as rejected, after the client took something that puts right what they were rejected with.
-    /// To who wrote it that is an answer.
+    /// Goes on to count these as rejected, after the client took something that puts right what
+    /// they were rejected with. To who wrote it that is an answer.
     pub(super) fn keep_rejected(&mut self, handles: BTreeSet<Handle>) {
         if let Some(Complaint { detail, .. }) = self.uncertain.take() {
             self.is_news = true;
@@ -423,8 +429,8 @@ impl Responses {
         }
     }
 
-    /// A response says of some names what there is now: what was rejected of them and is no longer so stands for that
-    /// from here on.
+    /// A response says of some names what there is now: what was rejected of them and is no longer
+    /// so stands for that from here on.
     pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&Handle) -> bool) {
         for Rejected { handles: group, .. } in &mut self.rejected {
             let is_superseded = |handle: &Handle| {
@@ -455,7 +461,8 @@ impl Responses {
         });
     }
 
-    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it need not.
+    /// S9b: until when newer content waits for the ACK of the response before it; `None` when it
+    /// need not.
     pub(super) fn wait_until(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
         let last = self.last?;
         let sent = self.in_flight.back().filter(|sent| sent.nonce == last)?;
@@ -476,7 +483,8 @@ impl Part {
 }
 
 impl Held {
-    /// What stands in a part that ends with a name, and begins behind another; without an end it is the last.
+    /// What stands in a part that ends with a name, and begins behind another; without an end it is
+    /// the last.
     pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
         let is_in = |handle: &&Handle| {
             after.is_none_or(|after| handle.name > *after) && until.is_none_or(|until| handle.name <= *until)
@@ -525,7 +533,8 @@ impl Held {
     }
 }
 
-/// Responses of one type whose verdict is still booked when it comes; older ones count as superseded.
+/// Responses of one type whose verdict is still booked when it comes; older ones count as
+/// superseded.
 const IN_FLIGHT_REMEMBERED: usize = 64;
 
 /// Rejected responses that are told apart.

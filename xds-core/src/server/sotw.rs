@@ -27,7 +27,8 @@ use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
 ///
-/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it says to wait.
+/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it
+/// says to wait.
 #[derive(Debug)]
 pub struct SotwStream {
     types: Types<Owed>,
@@ -57,8 +58,8 @@ struct Owed {
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
-    /// Names were asked for, or given up before that, while a full state was on its way that may hold them, gone or not: only
-    /// another says so (S25).
+    /// Names were asked for, or given up before that, while a full state was on its way that may
+    /// hold them, gone or not: only another says so (S25).
     is_overtaken: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
@@ -75,26 +76,27 @@ impl SotwStream {
         Self { types: Types::new(watch, service, config) }
     }
 
-    /// Takes what was derived from the node, before the first request is handed over. The node of a stream does not
-    /// change (G7), so later calls would come too late for what is subscribed.
+    /// Takes what was derived from the node, before the first request is handed over. The node of a
+    /// stream does not change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.types.parameters = parameters;
     }
 
-    /// Says what the client may read, before the first request is handed over. What it may not is told by resource errors,
-    /// `PERMISSION_DENIED`, and what it has of that it keeps; of a wildcard or glob it gets what it may read.
+    /// Says what the client may read, before the first request is handed over. What it may not is
+    /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
+    /// wildcard or glob it gets what it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
         self.types.access = Some(access);
     }
 
-    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said before the first request is
-    /// handed over.
+    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
+    /// before the first request is handed over.
     pub fn on_ttl_support(&mut self) {
         self.types.honours_ttl = true;
     }
 
-    /// Joins the other streams of its client, before the first request is handed over. All streams of a group
-    /// take `now` from one clock, as they look at when the others were sent something.
+    /// Joins the other streams of its client, before the first request is handed over. All streams
+    /// of a group take `now` from one clock, as they look at when the others were sent something.
     pub fn join(&mut self, group: &ClientGroup) {
         self.types.join(group);
     }
@@ -119,7 +121,8 @@ impl SotwStream {
             progress.responses.last().is_none() || request.response_nonce == progress.responses.last();
         let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, uncertain)| {
-            // S6: nothing is told again for it, and until it changes the client may use what it had before (S33).
+            // S6: nothing is told again for it, and until it changes the client may use what it had
+            // before (S33).
             progress.responses.keep_rejected(uncertain);
             verdict
         });
@@ -141,7 +144,8 @@ impl SotwStream {
             if !refused.is_empty() {
                 progress.subscription.end_legacy_wildcard();
             }
-            // G8: some clients unsubscribe by an empty name; and they reject an error that has none (C4).
+            // G8: some clients unsubscribe by an empty name; and they reject an error that has none
+            // (C4).
             refused.retain(|failure| !failure.name.as_str().is_empty());
             let is_asked = |failure: &Failure| {
                 refused.contains(failure) || progress.subscription.lists_name(&failure.name)
@@ -199,33 +203,35 @@ impl SotwStream {
         self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
     }
 
-    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular; `None` when there may be
-    /// something to send. Costs less than asking that, so a caller without room for another response knows whether it
-    /// has to come back for one.
+    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
+    /// `None` when there may be something to send. Costs less than asking that, so a caller without
+    /// room for another response knows whether it has to come back for one.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         self.types.until_due(now, snapshot)
     }
 
-    /// How far each resource of each type has come (C20), given the newest snapshot. Changes nothing; O(what is asked for).
+    /// How far each resource of each type has come (C20), given the newest snapshot. Changes
+    /// nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.types.report(snapshot)
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the newest content. To be asked
-    /// when [a request](Self::on_request) was such an answer; O(what is asked for).
+    /// What the response of a type held that the client rejected last, as far as it is still the
+    /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
+    /// asked for).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         self.types.rejected(type_url, snapshot)
     }
 
-    /// Whether the client subscribes to something of a type. When a request names something and the answer is no, all
-    /// of it was refused (G8, G12).
+    /// Whether the client subscribes to something of a type. When a request names something and the
+    /// answer is no, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
         self.types.known(type_url.as_str()).is_some_and(|state| !state.progress.subscription.is_empty())
     }
 
-    /// The version that a response with all that a type's subscription selects would have; that of nothing where
-    /// nothing is asked for.
+    /// The version that a response with all that a type's subscription selects would have; that of
+    /// nothing where nothing is asked for.
     ///
     /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
@@ -237,7 +243,8 @@ impl SotwStream {
     }
 }
 
-/// Makes the response of a type that is due; `None` when it turns out that the client lacks nothing.
+/// Makes the response of a type that is due; `None` when it turns out that the client lacks
+/// nothing.
 fn respond(
     types: &mut Types<Owed>,
     at: usize,
@@ -262,7 +269,8 @@ fn respond(
         let errors = Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
     }
-    // A full state with what is held would bring it to who cannot have it: all that it was for is asked for anew.
+    // A full state with what is held would bring it to who cannot have it: all that it was for is
+    // asked for anew.
     let has = |subscription: &Subscription, gone: &Variant| {
         let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
@@ -286,7 +294,8 @@ fn respond(
         progress.release(&Release::now(), Duration::ZERO, now, snapshot);
     }
     let since = update.from;
-    // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent again.
+    // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent
+    // again.
     let refreshed = progress.take_refresh(now, since, snapshot);
     let needs_everything = owed.everything || progress.known.full_state;
     let everything =
@@ -404,7 +413,8 @@ impl Progress {
         Version(self.held().fold(selected, add))
     }
 
-    /// S37, V8: what there is no longer, or not at all, told by errors. T36: of one of several locators by its parameters.
+    /// S37, V8: what there is no longer, or not at all, told by errors. T36: of one of several
+    /// locators by its parameters.
     fn missing(
         &mut self,
         released: Vec<Handle>,
@@ -431,7 +441,8 @@ impl Progress {
         missing.into_iter().map(failure).collect()
     }
 
-    /// S25: all resources, or `None` when nothing changed for the client. S6b: rejected ones are among them.
+    /// S25: all resources, or `None` when nothing changed for the client. S6b: rejected ones are
+    /// among them.
     fn full_state(
         &self,
         owed: &Owed,
@@ -446,7 +457,8 @@ impl Progress {
         };
         let gone = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
-        // Who brings another version may hold what is gone by now, and only a full state says so (S25).
+        // Who brings another version may hold what is gone by now, and only a full state says so
+        // (S25).
         let answers = owed.everything
             || owed.is_overtaken
             || owed

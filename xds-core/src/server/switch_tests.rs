@@ -1,4 +1,5 @@
-//! Names first and locators later (V25): what went by name comes again with its constraints, or is told to be gone.
+//! Names first and locators later (V25): what went by name comes again with its constraints, or is
+//! told to be gone.
 //!
 //! `X` is a type that nothing refers to, so its removals do not wait (S33).
 

@@ -40,7 +40,8 @@ pub(super) struct Types<O> {
     last_nonce: u64,
 }
 
-/// One type: what was sent, and what has to be answered. No type sees another's nonces, names or versions (S13).
+/// One type: what was sent, and what has to be answered. No type sees another's nonces, names or
+/// versions (S13).
 #[derive(Debug)]
 pub(super) struct TypeState<O> {
     pub(super) progress: Progress,
@@ -104,7 +105,8 @@ impl<O: Owed> Types<O> {
         self.seat = Some(group.join(&self.watch));
     }
 
-    /// The place of the type a request is about (S12, G2, G3), and whether it is new on this stream.
+    /// The place of the type a request is about (S12, G2, G3), and whether it is new on this
+    /// stream.
     pub(super) fn entry(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
         let known = |state: &TypeState<O>| state.progress.type_url.as_str() == type_url;
         if let Some(at) = self.states.iter().position(known) {
@@ -183,7 +185,8 @@ impl<O: Owed> Types<O> {
         }
     }
 
-    /// Gives each type its turn until one has something to send: of several requests only the newest is answered (S9).
+    /// Gives each type its turn until one has something to send: of several requests only the
+    /// newest is answered (S9).
     pub(super) fn next(
         &mut self,
         now: Duration,
@@ -238,8 +241,8 @@ impl<O: Owed> Types<O> {
         next
     }
 
-    /// Looks at each type once, until one has something to send; the other half is false when one turned out to lack nothing
-    /// though something was due.
+    /// Looks at each type once, until one has something to send; the other half is false when one
+    /// turned out to lack nothing though something was due.
     fn pass(
         &mut self,
         now: Duration,
@@ -250,7 +253,8 @@ impl<O: Owed> Types<O> {
         let mut until = None;
         for at in 0..self.states.len() {
             let progress = &mut self.states[at].progress;
-            // G13: before the first sync nothing is known, so only who asks for nothing can be answered.
+            // G13: before the first sync nothing is known, so only who asks for nothing can be
+            // answered.
             if progress.membership.is_some() && !snapshot.is_synced() {
                 match self.unknown(at, now) {
                     Ok(response) => return (Next::Send(response), true),
@@ -326,8 +330,8 @@ impl<O: Owed> Types<O> {
         Some(until)
     }
 
-    /// G13: after a while the client is told of each name that nobody knows yet. What it has it keeps, and it is answered as
-    /// soon as somebody does.
+    /// G13: after a while the client is told of each name that nobody knows yet. What it has it
+    /// keeps, and it is answered as soon as somebody does.
     fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
         let TypeState { progress, owed } = &mut self.states[at];
         // No full state can be told, and one without resources deletes.
@@ -380,8 +384,8 @@ impl<O: Owed> Types<O> {
             && self.additions(at, now, snapshot) != Gate::Open
     }
 
-    /// Books a response: the resources, and what goes besides. G10, D32: one that is too large goes in parts, but a full state
-    /// cannot, as a part would delete the rest (T39).
+    /// Books a response: the resources, and what goes besides. G10, D32: one that is too large goes
+    /// in parts, but a full state cannot, as a part would delete the rest (T39).
     pub(super) fn send(
         &mut self,
         at: usize,
@@ -416,7 +420,8 @@ impl<O: Owed> Types<O> {
         Response { type_url, nonce, version, bodies: vec![first], rest: Self::rest(true) }
     }
 
-    /// In SotW the version is what a client gives back, and a part there is a whole of what it names.
+    /// In SotW the version is what a client gives back, and a part there is a whole of what it
+    /// names.
     fn rest(has_parts: bool) -> Rest {
         if has_parts && !O::IS_SOTW { Rest::Part } else { Rest::None }
     }
@@ -427,10 +432,12 @@ impl<O: Owed> Types<O> {
         Nonce::nth(self.last_nonce)
     }
 
-    /// Takes out what no resource can match: names that none can have, and keys that no constraints can (W2, G8).
+    /// Takes out what no resource can match: names that none can have, and keys that no constraints
+    /// can (W2, G8).
     ///
     /// # Errors
-    /// The stream ends when there are very many of them, and where a locator has too many parameters (G9).
+    /// The stream ends when there are very many of them, and where a locator has too many
+    /// parameters (G9).
     pub(super) fn take_invalid(&mut self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -487,7 +494,8 @@ impl<O: Owed> Types<O> {
         }
     }
 
-    /// Whether a response of a type is due. What was asked for comes first; pushes keep the order of S33.
+    /// Whether a response of a type is due. What was asked for comes first; pushes keep the order
+    /// of S33.
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let TypeState { progress, owed } = &self.states[at];
         let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, now));
@@ -541,8 +549,8 @@ impl<O: Owed> Types<O> {
         gate
     }
 
-    /// Whether what is new of a type names nothing of these that the client has yet to take. A listener names some
-    /// through routes.
+    /// Whether what is new of a type names nothing of these that the client has yet to take. A
+    /// listener names some through routes.
     fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
         let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.states.iter().map(|state| &state.progress);
@@ -566,7 +574,8 @@ impl<O: Owed> Types<O> {
         order::removals(progress, &referrers, || self.unnamed(at, snapshot), snapshot)
     }
 
-    /// When the client was sent the end of what named the removals that a type holds: only where no other stream of it can tell.
+    /// When the client was sent the end of what named the removals that a type holds: only where no
+    /// other stream of it can tell.
     fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
         let progress = &self.states[at].progress;
         let types = progress.known.referrers;

@@ -11,7 +11,8 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::references::{Naming, References, Target};
 use crate::variants::Variant;
 
-/// Of which resources of a type a client may use another version than the newest, or one that is gone.
+/// Of which resources of a type a client may use another version than the newest, or one that is
+/// gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unsettled {
     /// Of none.
@@ -57,7 +58,8 @@ impl Unsettled {
         Self::Some(Arc::new(Which { open, gone: gone.collect(), since: progress.settled_at }))
     }
 
-    /// The names in responses that were rejected, or not answered yet; `None` when they are not known.
+    /// The names in responses that were rejected, or not answered yet; `None` when they are not
+    /// known.
     pub(super) fn open_names(&self) -> Option<BTreeSet<ResourceName>> {
         match self {
             Self::Nothing => Some(BTreeSet::new()),
@@ -146,7 +148,8 @@ impl Referrer {
     }
 }
 
-/// Of what a type holds, the names that a client may still use because of these; `None` when that may be any.
+/// Of what a type holds, the names that a client may still use because of these; `None` when that
+/// may be any.
 pub(super) fn used(
     progress: &Progress,
     referrers: &[Referrer],
@@ -159,7 +162,8 @@ pub(super) fn used(
     let target = Target::of(progress.type_url.as_str())?;
     let mut held: BTreeSet<_> = progress.gone.keys().map(|handle| &handle.name).collect();
     if progress.selects_all() {
-        // Who asks by name is told after the grace time that what it uses is gone; nobody can tell that to Envoy.
+        // Who asks by name is told after the grace time that what it uses is gone; nobody can tell
+        // that to Envoy.
         let live = held.iter().filter(|name| is_named(target, name, referrers, snapshot));
         used.extend(live.map(|name| (*name).clone()));
         held.retain(|name| !used.contains(*name));
@@ -217,7 +221,8 @@ impl Search<'_> {
         if references.unknown().has(self.target) {
             return Found::Anything;
         }
-        // A route configuration may name thousands of clusters, of which a few are held, or the other way round.
+        // A route configuration may name thousands of clusters, of which a few are held, or the
+        // other way round.
         if references.len() <= self.held.len() {
             return self.add(references.of_type(self.target, own));
         }

@@ -171,7 +171,8 @@ fn clients_with_entries_of_their_own_share_the_classes_of_their_variants() {
 
 #[test]
 fn d11_the_last_variant_that_names_a_key_is_removed_from_who_had_it() {
-    // The key no longer counted when the streams looked for what was gone, so they were no longer told apart by it.
+    // The key no longer counted when the streams looked for what was gone, so they were no longer
+    // told apart by it.
     let cache = cache("X r[env=prod]=A");
     let (mut had, mut had_not) = (delta(&cache, "env=prod", "X", "r"), delta(&cache, "env=test", "X", "r"));
     assert_eq!([had.sent(), had_not.sent()], ["n1 X r=A", "n1 X -r"]);
@@ -191,7 +192,8 @@ fn d11_the_last_variant_that_names_a_key_is_removed_from_who_had_it() {
 
 #[test]
 fn v29_a_content_that_was_never_sent_is_not_what_the_client_has() {
-    // The variant that was removed had the payload of the new one, but only since a commit that the client did not see.
+    // The variant that was removed had the payload of the new one, but only since a commit that the
+    // client did not see.
     let cache = cache("X r[env=prod]=A");
     let mut client = delta(&cache, "env=prod", "X", "r");
     assert_eq!(client.sent(), "n1 X r=A");
@@ -217,7 +219,8 @@ fn s25_what_came_and_went_does_not_hide_what_the_client_had() {
 
 #[test]
 fn v29_what_was_answered_while_routes_wait_counts_as_what_the_client_has() {
-    // The route was told to be gone while its type waited for clusters (S33), and came back with the payload it had.
+    // The route was told to be gone while its type waited for clusters (S33), and came back with
+    // the payload it had.
     let cache = cache("CDS c=static; RDS r[env=prod]=A");
     let mut client = delta(&cache, "env=prod", "CDS", "*");
     client.ask("RDS", "r");

@@ -1,9 +1,10 @@
-//! What a stream asked for and its cache does not know yet: a cache on demand first has to ask its own source.
+//! What a stream asked for and its cache does not know yet: a cache on demand first has to ask its
+//! own source.
 //!
-//! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the source
-//! [answers](crate::Transaction::answer) exactly this locator; what left the cache meanwhile stays with who has it. That
-//! there is nothing is told for each locator by itself, as another stream with the same projected parameters may have no
-//! answer yet.
+//! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the
+//! source [answers](crate::Transaction::answer) exactly this locator; what left the cache meanwhile
+//! stays with who has it. That there is nothing is told for each locator by itself, as another
+//! stream with the same projected parameters may have no answer yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +46,8 @@ enum Knowledge {
 }
 
 impl<O: Owed> Types<O> {
-    /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type has to wait as a whole, and until
-    /// when; `None` when it can be answered.
+    /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type
+    /// has to wait as a whole, and until when; `None` when it can be answered.
     pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {
         let wait = self.config.sync_wait;
         let TypeState { progress, owed } = self.state(at);
@@ -64,7 +65,8 @@ impl<O: Owed> Types<O> {
                 *waiting = new;
             }
         }
-        // S25: what a full state does not hold does not exist. G4: so no error can go with one that lacks what it is about.
+        // S25: what a full state does not hold does not exist. G4: so no error can go with one that
+        // lacks what it is about.
         let is_state = O::IS_SOTW && progress.known.full_state;
         // An error that cannot go out yet would go with the answer that came meanwhile.
         let has_to_wait = progress.awaits_sets && !progress.knows_sets(snapshot);
@@ -84,7 +86,8 @@ impl<O: Owed> Types<O> {
                     owed.ask(locator.clone(), now);
                     return false;
                 }
-                // C9c: the full state goes all the same, and beside it the error says that this is no absence.
+                // C9c: the full state goes all the same, and beside it the error says that this is
+                // no absence.
                 Knowledge::Failed { code, message } if is_state => {
                     owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
                     return false;
@@ -137,7 +140,8 @@ impl Progress {
         }
     }
 
-    /// Whether all wildcards are answered: the first response tells a client that it has everything (D15, S27).
+    /// Whether all wildcards are answered: the first response tells a client that it has everything
+    /// (D15, S27).
     fn knows_sets(&self, snapshot: &Snapshot) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered = |parameters| snapshot.answer(&self.type_url, &wildcard, parameters).is_some();
@@ -171,8 +175,8 @@ impl Progress {
         }
     }
 
-    /// Whether each locator that a client has something for gets another variant, or is known to get none. Where the cache is not
-    /// filled on demand what it does not hold does not exist.
+    /// Whether each locator that a client has something for gets another variant, or is known to
+    /// get none. Where the cache is not filled on demand what it does not hold does not exist.
     pub(super) fn is_known_gone(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &handle.name);
         let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
@@ -182,8 +186,8 @@ impl Progress {
         })
     }
 
-    /// Whether a client can be told that something is gone. T31: not before it was sent what its locators get in its place, which
-    /// may have to wait for other types (S33).
+    /// Whether a client can be told that something is gone. T31: not before it was sent what its
+    /// locators get in its place, which may have to wait for other types (S33).
     pub(super) fn is_over(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &handle.name);
         let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
@@ -203,7 +207,8 @@ impl Progress {
         Failure { constraints, ..Failure::new(name.clone(), code, message) }
     }
 
-    /// T35: constraints that these parameters match, and those of the stream's other locators of the name do not.
+    /// T35: constraints that these parameters match, and those of the stream's other locators of
+    /// the name do not.
     pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
         let Locator { name, parameters } = locator;
         let variants = snapshot.get(&self.type_url, name);

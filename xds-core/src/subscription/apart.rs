@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::name::ResourceName;
 use crate::xdstp::XdstpName;
 
-/// Authorities with servers of their own, in front of which a proxy is: a wildcard stands for what the other servers have, so
-/// their names are asked for one by one or by globs (C16).
+/// Authorities with servers of their own, in front of which a proxy is: a wildcard stands for what
+/// the other servers have, so their names are asked for one by one or by globs (C16).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Apart(Arc<BTreeSet<String>>);
 

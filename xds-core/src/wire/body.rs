@@ -53,7 +53,8 @@ impl Body {
         self.resources
     }
 
-    /// The same in parts that one message each can hold (G10, D32), and the last name of each but the last.
+    /// The same in parts that one message each can hold (G10, D32), and the last name of each but
+    /// the last.
     pub(crate) fn parts(self: &Arc<Self>) -> Vec<(Arc<Self>, Option<ResourceName>)> {
         if self.cuts.is_empty() {
             return vec![(Arc::clone(self), None)];
@@ -104,7 +105,8 @@ impl BodyWriter {
         }
     }
 
-    /// Writes the value of a field whose [length](Self::length) is written: a large one as a slice of its own.
+    /// Writes the value of a field whose [length](Self::length) is written: a large one as a slice
+    /// of its own.
     pub(crate) fn payload(&mut self, payload: &Bytes) {
         if payload.len() < SHARED_FROM_BYTES {
             self.buffer.put_slice(payload);
@@ -159,10 +161,10 @@ impl BodyWriter {
     }
 }
 
-/// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a frame each) than
-/// the one copy that all streams of a class share.
+/// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a
+/// frame each) than the one copy that all streams of a class share.
 const SHARED_FROM_BYTES: usize = 4096;
 
-/// What a part has at most, unless a single name has more (G10): the 4 MiB that peers commonly accept, less what stands
-/// around the resources.
+/// What a part has at most, unless a single name has more (G10): the 4 MiB that peers commonly
+/// accept, less what stands around the resources.
 const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);

@@ -9,7 +9,8 @@ pub(crate) fn text(message: &[u8], wanted: u32) -> Option<&[u8]> {
     of_number.map(|(_, value)| value).last()
 }
 
-/// The fields of a message that have a length, with their numbers; `None` and then nothing where it is none.
+/// The fields of a message that have a length, with their numbers; `None` and then nothing where it
+/// is none.
 pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Option<(u32, &[u8])>> {
     std::iter::from_fn(move || {
         while !rest.is_empty() {

@@ -8,8 +8,8 @@ use crate::parameters::Parameters;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Handle {
     pub(crate) name: ResourceName,
-    /// Those of the variant, to a client that knows locators (T30). Without them it stands for all that the client has
-    /// under the name.
+    /// Those of the variant, to a client that knows locators (T30). Without them it stands for all
+    /// that the client has under the name.
     pub(crate) constraints: Option<Constraints>,
 }
 

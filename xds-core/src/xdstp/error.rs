@@ -1,6 +1,7 @@
 //! What is wrong with a new-style name, and where.
 
-/// Why a text is no new-style name, so that no resource can have it (X6). Columns count characters from 1.
+/// Why a text is no new-style name, so that no resource can have it (X6). Columns count characters
+/// from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdstpError {

@@ -126,7 +126,8 @@ pub(super) fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// RFC 3986: may stand in a URI, somewhere. Envoy leaves the others as they are; gRPC takes no name with them.
+/// RFC 3986: may stand in a URI, somewhere. Envoy leaves the others as they are; gRPC takes no name
+/// with them.
 fn is_of_uri(byte: u8) -> bool {
     is_unreserved(byte) || b"%:/?#[]@!$&'()*+,;=".contains(&byte)
 }

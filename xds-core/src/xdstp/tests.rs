@@ -226,7 +226,8 @@ fn x12_a_member_is_one_segment_below_its_glob_and_has_its_parameters() {
     assert_eq!(glob("xdstp://a/t/b%3A%2Fc"), "xdstp://a/t/b%3A/*");
 }
 
-/// Names of few letters, so that equal parts are common, each with what has to be escaped somewhere.
+/// Names of few letters, so that equal parts are common, each with what has to be escaped
+/// somewhere.
 impl Arbitrary for XdstpName {
     fn arbitrary(g: &mut Gen) -> Self {
         let context = (0..usize::arbitrary(g) % 4).map(|_| (text(g), text(g))).collect();

@@ -6,7 +6,8 @@ use super::XdstpError;
 use super::XdstpName;
 use super::escape::{self, Piece};
 
-/// A name as configuration refers to it: with directives for the client, which never go to a server (X3, X9).
+/// A name as configuration refers to it: with directives for the client, which never go to a server
+/// (X3, X9).
 ///
 /// ```
 /// use xds_core::XdstpUrl;
@@ -20,8 +21,8 @@ use super::escape::{self, Piece};
 pub struct XdstpUrl {
     /// What is asked for.
     pub name: XdstpName,
-    /// `alt`: the URL to use when the authority cannot be reached (X10), decoded. Read it when it is used: it may have
-    /// another scheme, and directives of its own.
+    /// `alt`: the URL to use when the authority cannot be reached (X10), decoded. Read it when it
+    /// is used: it may have another scheme, and directives of its own.
     pub alternative: Option<String>,
     /// `entry`: which inline entry of the list collection is meant (X11).
     pub entry: Option<String>,

@@ -34,8 +34,8 @@ pub(crate) trait Client {
         let asked = known.asked.iter().filter(exists).cloned().collect();
         self.ask(type_url, asked);
     }
-    /// Takes all there is before it asks for a wildcard anew: what was sent for one that it gave up in between could not
-    /// be told from what comes for the new one.
+    /// Takes all there is before it asks for a wildcard anew: what was sent for one that it gave up
+    /// in between could not be told from what comes for the new one.
     fn catch_up(&mut self, type_url: &'static str, asked: &BTreeSet<Asked>) {
         let (_, known) = self.known(type_url);
         let is_known = |one: &Asked| known.is_some_and(|known| known.asked.contains(one));
@@ -81,7 +81,8 @@ impl SotwClient {
         stream
     }
 
-    /// The version that a new stream is sent; that of a client without any response, when it is sent none.
+    /// The version that a new stream is sent; that of a client without any response, when it is
+    /// sent none.
     fn fresh_version(&self, type_url: &str, known: &Known) -> String {
         let mut stream = Self::stream(&self.cache, &self.node);
         let asked = Some(request(known.asked.iter()));

@@ -6,7 +6,8 @@ use crate::history::Step::{self, Ask, Commit, Pass, Reconnect, Take};
 /// For each the node's parameters and the steps.
 pub(crate) fn histories() -> impl Iterator<Item = History> {
     let found: [(u8, Vec<Step>); 13] = [
-        // D18: what came, went, came and went was not there at the cursor, so a locator that is given up did not have it.
+        // D18: what came, went, came and went was not there at the cursor, so a locator that is
+        // given up did not have it.
         (
             121,
             vec![
@@ -20,7 +21,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![(123, 38, 67, 0)]),
             ],
         ),
-        // A wildcard that is given up while its response is on its way; a commit in between is about nobody.
+        // A wildcard that is given up while its response is on its way; a commit in between is
+        // about nobody.
         (
             32,
             vec![
@@ -33,7 +35,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![]),
             ],
         ),
-        // D20: what came by name goes with the plain wildcard, though a locator takes the wildcard over.
+        // D20: what came by name goes with the plain wildcard, though a locator takes the wildcard
+        // over.
         (
             21,
             vec![
@@ -66,7 +69,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![(0, 0, 8, 0)]),
             ],
         ),
-        // V29: what was on its way, went and was told to be gone is sent again when it comes back as it was.
+        // V29: what was on its way, went and was told to be gone is sent again when it comes back
+        // as it was.
         (
             22,
             vec![
@@ -79,7 +83,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![(125, 96, 1, 0)]),
             ],
         ),
-        // S8b: a wildcard's response is on its way when it is given up; a locator of a name in it has nothing.
+        // S8b: a wildcard's response is on its way when it is given up; a locator of a name in it
+        // has nothing.
         (
             20,
             vec![
@@ -149,7 +154,8 @@ pub(crate) fn histories() -> impl Iterator<Item = History> {
                 Commit(vec![(95, 144, 19, 106)]),
             ],
         ),
-        // What came and went between two responses is not removed: what the client brought may match it.
+        // What came and went between two responses is not removed: what the client brought may
+        // match it.
         (
             225,
             vec![

@@ -51,8 +51,8 @@ pub(crate) type Change = (u8, u8, u8, u8);
 pub(crate) type Asked = (Option<String>, Option<Parameters>);
 
 impl History {
-    /// One after which everything is there for everybody, with a content that nothing had before, and one after which
-    /// some of it is not, or has variants.
+    /// One after which everything is there for everybody, with a content that nothing had before,
+    /// and one after which some of it is not, or has variants.
     pub(crate) fn last_commits(&self) -> [Vec<Change>; 2] {
         let all = (0..4).flat_map(|t| (0..NAMES).map(move |name| (t, name)));
         let seed = u8::try_from(self.steps.len() % 256).unwrap();
@@ -196,7 +196,8 @@ pub(crate) fn commit(cache: &Cache, changes: &[Change]) -> Commit {
         }
         for (at, constraints) in variants.into_iter().enumerate() {
             let discovery_type = if type_url == CLUSTER { 3 } else { 0 };
-            // Variants of a name have equal contents now and then (V29), those of the last commits no others had.
+            // Variants of a name have equal contents now and then (V29), those of the last commits
+            // no others had.
             let part = if content < FIRST_LAST { content % 4 } else { content };
             let content =
                 i32::from(part) + if content % 8 < 4 { 0 } else { 1000 * i32::try_from(at).unwrap() };

@@ -42,7 +42,8 @@ impl Known {
         Self { node: node.clone(), is_sotw, ..Self::default() }
     }
 
-    /// T2: without parameters a locator is the plain name, where that has none either, so a client has only one of them.
+    /// T2: without parameters a locator is the plain name, where that has none either, so a client
+    /// has only one of them.
     pub(crate) fn distinct(&self, mut asked: BTreeSet<Asked>) -> BTreeSet<Asked> {
         if self.node.is_empty() {
             let plain: BTreeSet<_> = asked.iter().filter(|(_, params)| params.is_none()).cloned().collect();
@@ -67,7 +68,8 @@ impl Known {
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 
-    /// The version as a request says it. S32: for a wildcard one that is equal to the server's is not answered.
+    /// The version as a request says it. S32: for a wildcard one that is equal to the server's is
+    /// not answered.
     pub(crate) fn version_info(&self) -> &str {
         let is_wildcard = self.asked.iter().any(|(name, _)| name.is_none());
         if self.is_partial && is_wildcard { "" } else { &self.version }
@@ -78,7 +80,8 @@ impl Known {
         (self.version, self.is_partial) = (version, false);
     }
 
-    /// T33: what no locator matches is dropped. D20: what came by name goes with the last plain name that covers it.
+    /// T33: what no locator matches is dropped. D20: what came by name goes with the last plain
+    /// name that covers it.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         held.retain(|(name, constraints), held| {
@@ -122,15 +125,15 @@ impl Known {
         }
     }
 
-    /// T30b: one variant of the name is gone. Back come the locators it matches: nothing is there for those that no
-    /// variant serves once the response is taken whole.
+    /// T30b: one variant of the name is gone. Back come the locators it matches: nothing is there
+    /// for those that no variant serves once the response is taken whole.
     pub(crate) fn take_variant_removal(&mut self, resource_name: &ResourceName) -> Vec<(String, Parameters)> {
         let (name, constraints) = (&resource_name.name, constraints_of(Some(resource_name)));
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
         self.held.remove(&(name.clone(), constraints));
-        // What was brought from another stream and is no longer for who holds it is told by these parameters alone, as
-        // the server cannot know its constraints.
+        // What was brought from another stream and is no longer for who holds it is told by these
+        // parameters alone, as the server cannot know its constraints.
         self.held.retain(|(other, theirs), held| {
             !(held.is_old && other == name && matching.iter().any(|params| theirs.matches(params)))
         });
@@ -164,8 +167,8 @@ impl Known {
         self.held.iter().map(|((name, _), held)| (name.clone(), held.version.clone())).collect()
     }
 
-    /// Compares what came on this stream with what the cache has of it; `removals` says whether the client can know what
-    /// is gone.
+    /// Compares what came on this stream with what the cache has of it; `removals` says whether the
+    /// client can know what is gone.
     pub(crate) fn check_held(&self, type_url: &str, cache: &Cache, removals: bool) -> Result<(), String> {
         let snapshot = cache.snapshot();
         for ((name, constraints), held) in &self.held {

@@ -1,8 +1,10 @@
-//! Whatever happened on a stream, in the end its client holds what it asked for as the cache has it.
+//! Whatever happened on a stream, in the end its client holds what it asked for as the cache has
+//! it.
 //!
-//! A model client of each protocol asks by name or by locator, ACKs late, comes back on new streams; commits happen in
-//! between, which also change whom the variants of a name are for. Then all is answered and time passes, and what the
-//! client holds must be what the newest snapshot has for it, and what it believes absent what is not there.
+//! A model client of each protocol asks by name or by locator, ACKs late, comes back on new
+//! streams; commits happen in between, which also change whom the variants of a name are for. Then
+//! all is answered and time passes, and what the client holds must be what the newest snapshot has
+//! for it, and what it believes absent what is not there.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod client;
@@ -84,7 +86,8 @@ fn decided(commits: &[Commit], is_fine: impl Fn(&Outcome) -> bool) -> Result<(),
 
 /// The client takes all there is, until nothing more comes.
 fn settle(client: &mut dyn Client) {
-    // As long as it asks for routes that are gone it uses those it has, and their clusters stay (S33).
+    // As long as it asks for routes that are gone it uses those it has, and their clusters stay
+    // (S33).
     client.give_up_missing(ROUTE_CONFIGURATION);
     for _ in 0..8 {
         client.pass(Duration::from_secs(20));

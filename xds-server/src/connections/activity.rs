@@ -3,8 +3,8 @@
 //! ```text
 //! Hello -> Queued -> Handshake -> Preface -> Idle <-> Busy
 //! ```
-//! A phase in which the server waits for the peer has a time; when it is over the connection ends. A phase in which the peer waits
-//! for the server has none.
+//! A phase in which the server waits for the peer has a time; when it is over the connection ends.
+//! A phase in which the peer waits for the server has none.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -99,7 +99,8 @@ impl Activity {
         FreshRequest(Arc::clone(self))
     }
 
-    /// Whether so many came that more had better wait. Then the reader is woken when it is not so any more.
+    /// Whether so many came that more had better wait. Then the reader is woken when it is not so
+    /// any more.
     fn is_crowded(&self, cx: &Context<'_>) -> bool {
         let mut now = self.now();
         let is_crowded = now.fresh >= FRESH_REQUESTS;
@@ -219,8 +220,9 @@ impl Body for Answer {
     }
 }
 
-/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle). And it lets others have their turn:
-/// HTTP/2 would read as long as something comes, each few bytes can be a stream, and its task would stand before theirs.
+/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle). And it
+/// lets others have their turn: HTTP/2 would read as long as something comes, each few bytes can be
+/// a stream, and its task would stand before theirs.
 #[derive(Debug)]
 pub(crate) struct Noticing<IO> {
     io: IO,
@@ -301,8 +303,8 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
     }
 }
 
-/// About how much is read of a connection before others have their turn: an ACK in SotW that names 1,000 resources goes in one
-/// turn, as each further one costs as much as a wake-up.
+/// About how much is read of a connection before others have their turn: an ACK in SotW that names
+/// 1,000 resources goes in one turn, as each further one costs as much as a wake-up.
 const TURN_BYTES: usize = 16 << 10;
 /// From so many bytes in one turn on it is looked whether too many requests came.
 const CROWD_BYTES: usize = 256;

@@ -59,7 +59,8 @@ impl Guests {
         })
     }
 
-    /// Takes one more. Where there is no room, the connection that has been without a request for longest gives way to it.
+    /// Takes one more. Where there is no room, the connection that has been without a request for
+    /// longest gives way to it.
     ///
     /// # Errors
     /// All are busy, or there are too many of its address.
@@ -127,10 +128,11 @@ impl Guest {
         &self.activity
     }
 
-    /// Runs a handshake, at first in its turn: so in a storm some are done soon, rather than all late.
+    /// Runs a handshake, at first in its turn: so in a storm some are done soon, rather than all
+    /// late.
     ///
-    /// A peer that lets the server wait loses its turn and goes on without, so that silent ones hold up nobody; and no address
-    /// takes the turns of all.
+    /// A peer that lets the server wait loses its turn and goes on without, so that silent ones
+    /// hold up nobody; and no address takes the turns of all.
     pub(crate) async fn in_turn<T>(&self, handshake: impl Future<Output = T>, begun: impl FnOnce()) -> T {
         let of_address = match &self.turns {
             Some(turns) => Some(turns.acquire().await.expect(NEVER_CLOSED)),
@@ -167,7 +169,8 @@ impl Drop for Guest {
     }
 }
 
-/// What counts as one address: of IPv6 the first half, as whoever has one address has all of that network.
+/// What counts as one address: of IPv6 the first half, as whoever has one address has all of that
+/// network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -177,7 +180,8 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// One address has one in so many turns.
 const SHARE_OF_AN_ADDRESS: usize = 4;
-/// How long a handshake has its turn: a few round trips, and more than the server needs for its part.
+/// How long a handshake has its turn: a few round trips, and more than the server needs for its
+/// part.
 const TURN: Duration = Duration::from_millis(250);
 /// How many that gave way may still be there.
 const LEAVING: usize = 32;

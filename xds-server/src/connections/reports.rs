@@ -1,4 +1,5 @@
-//! What is said of connections that end: counted each, and logged so that a flood of them is no flood of lines.
+//! What is said of connections that end: counted each, and logged so that a flood of them is no
+//! flood of lines.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -28,7 +29,8 @@ impl Reports {
     pub(crate) fn on_end(self: &Arc<Self>, end: ConnectionEnd, peer: &Peer) {
         self.tell(Event::ConnectionEnded(end));
         match end {
-            // Nothing is wrong with one, and scanners of ports and checks of health cause the other.
+            // Nothing is wrong with one, and scanners of ports and checks of health cause the
+            // other.
             ConnectionEnd::Idle | ConnectionEnd::HandshakeFailed => {
                 debug!(peer = ?peer.address, reason = end.label(), "a connection ended");
             }

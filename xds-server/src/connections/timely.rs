@@ -15,8 +15,8 @@ use tonic::Status;
 use crate::connections::reports::Reports;
 use crate::peer::Peer;
 
-/// The body of a request, with a time in which the next message has to be complete: the first from the start of the stream
-/// on, others once they have begun. Between messages it may last.
+/// The body of a request, with a time in which the next message has to be complete: the first from
+/// the start of the stream on, others once they have begun. Between messages it may last.
 ///
 /// What is not gRPC is one message.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use super::types::{TypeLabel, Types};
 
 /// Counts what is in a cache, and what is asked of it.
 ///
-/// A scrape costs a walk over the classes of streams, during which no stream can change what it asks for, and one over the
-/// clients of the newest commit.
+/// A scrape costs a walk over the classes of streams, during which no stream can change what it
+/// asks for, and one over the clients of the newest commit.
 #[derive(Debug)]
 pub(super) struct CacheCollector {
     pub(super) cache: Weak<Cache>,
@@ -52,7 +52,8 @@ struct State {
 impl CacheCollector {
     fn by_type(&self, cache: &Cache) -> BTreeMap<TypeLabel, OfType> {
         let snapshot = cache.snapshot();
-        // Of a proxy there are also types that a client asked for, and that upstream has nothing of.
+        // Of a proxy there are also types that a client asked for, and that upstream has nothing
+        // of.
         let committed = snapshot.counts().filter(|(_, count)| *count > 0);
         self.types.learn(committed.map(|(type_url, _)| type_url.clone()));
         let mut by_type = BTreeMap::<_, OfType>::new();

@@ -160,6 +160,7 @@ const GIVEN_UP: &str = "given_up";
 /// From when on a client that has not answered counts as late.
 pub const LATE_AFTER: Duration = Duration::from_secs(30);
 
-/// A healthy client in the same building ACKs within milliseconds; past the last bound nobody asks how much.
+/// A healthy client in the same building ACKs within milliseconds; past the last bound nobody asks
+/// how much.
 const BUCKETS_SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];

@@ -28,8 +28,8 @@ pub(super) struct OfType {
     pub(super) nacks: Counter,
 }
 
-/// Types by their URL. A look costs a hash of the URL, and neither waits nor allocates; it is written when a type is
-/// committed for the first time.
+/// Types by their URL. A look costs a hash of the URL, and neither waits nor allocates; it is
+/// written when a type is committed for the first time.
 #[derive(Debug)]
 pub(super) struct Types {
     table: ArcSwap<HashMap<TypeUrl, Arc<OfType>, RandomState>>,
@@ -76,7 +76,8 @@ impl Types {
         self.with(type_url, |of_type| of_type.label.clone())
     }
 
-    /// Gives types that were committed a label of their own, as long as there are fewer than [`TYPES_LIMIT`].
+    /// Gives types that were committed a label of their own, as long as there are fewer than
+    /// [`TYPES_LIMIT`].
     pub(super) fn learn(&self, committed: impl Iterator<Item = TypeUrl>) {
         let mut unknown = committed.filter(|type_url| !self.table.load().contains_key(type_url)).peekable();
         if unknown.peek().is_none() || self.table.load().len() >= TYPES_LIMIT {

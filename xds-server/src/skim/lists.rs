@@ -1,5 +1,5 @@
-//! What clients ask for, each list read once: a fleet asks for the same, and a SotW client repeats all that it asks for
-//! with every ACK.
+//! What clients ask for, each list read once: a fleet asks for the same, and a SotW client repeats
+//! all that it asks for with every ACK.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};

@@ -1,5 +1,5 @@
-//! The control port of the contract: as much HTTP/1.1 as its one caller speaks, so that C1 measures an update and not the
-//! web server that asks for it. The floor has the same.
+//! The control port of the contract: as much HTTP/1.1 as its one caller speaks, so that C1 measures
+//! an update and not the web server that asks for it. The floor has the same.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The server under test: what a program that embeds the library writes, and nothing that such a program could not.
+//! The server under test: what a program that embeds the library writes, and nothing that such a
+//! program could not.
 //!
 //! | module | holds |
 //! | --- | --- |

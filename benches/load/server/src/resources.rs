@@ -1,4 +1,5 @@
-//! The resources that every server under test serves, as far as the contract of the bench fills them.
+//! The resources that every server under test serves, as far as the contract of the bench fills
+//! them.
 
 use bytes::Bytes;
 use prost::Message;

@@ -20,11 +20,13 @@ pub struct Decided {
     pub client: ClientName,
     /// The type.
     pub type_url: TypeUrl,
-    /// Never pending or late. The first one that there was: what is rejected may be mended by a later commit.
+    /// Never pending or late. The first one that there was: what is rejected may be mended by a
+    /// later commit.
     pub outcome: Outcome,
 }
 
-/// Is told of each stream that ACKs, rejects or leaves one of the commits that are [followed](Self::follow).
+/// Is told of each stream that ACKs, rejects or leaves one of the commits that are
+/// [followed](Self::follow).
 ///
 /// [`Delivery`](super::Delivery) tells how far everybody is; this tells when somebody got there.
 #[derive(Debug)]
@@ -40,8 +42,8 @@ impl Follower {
         Self(Queue::new(capacity))
     }
 
-    /// Wants to be told of this commit: of each stream and type that it concerned once, at once where it is decided already.
-    /// Costs a short lock for each, and when it is decided another.
+    /// Wants to be told of this commit: of each stream and type that it concerned once, at once
+    /// where it is decided already. Costs a short lock for each, and when it is decided another.
     pub fn follow(&self, commit: &Commit) -> Followed {
         let telling = Telling { revision: commit.revision, queue: Arc::clone(&self.0) };
         let waiter = Arc::new(Waiter::new(0, Some(telling)));

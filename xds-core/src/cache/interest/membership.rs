@@ -27,7 +27,8 @@ pub(crate) struct Membership {
 }
 
 impl Watch {
-    /// Joins the class of those who want the same. What was missed while not in it is found by comparing in full.
+    /// Joins the class of those who want the same. What was missed while not in it is found by
+    /// comparing in full.
     pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let ledger = self.ledger(type_url);
@@ -64,8 +65,8 @@ impl Membership {
         }
     }
 
-    /// Follows a change of the keys that constraints of the type name: streams that were alike may no longer be. Whether
-    /// there was one.
+    /// Follows a change of the keys that constraints of the type name: streams that were alike may
+    /// no longer be. Whether there was one.
     pub(crate) fn refresh(&mut self, snapshot: &Snapshot) -> bool {
         let keys_at =
             snapshot.of_type(&self.position.class.type_url).map(|resources| resources.keys().changed_at());
@@ -99,7 +100,8 @@ impl Membership {
         }
     }
 
-    /// What it wants, in the strings of the index where there is one set of parameters, for the subscription to share.
+    /// What it wants, in the strings of the index where there is one set of parameters, for the
+    /// subscription to share.
     pub(crate) fn asked(&self) -> &Wanted {
         &self.asked
     }
@@ -132,7 +134,8 @@ impl Membership {
     ///
     /// `None` when the cache no longer knows: the stream missed more removals than are remembered.
     pub(crate) fn update(&self, snapshot: &Snapshot) -> Option<Arc<Update>> {
-        // A snapshot is seen after its commit was marked, so who is up to date now is so at the snapshot.
+        // A snapshot is seen after its commit was marked, so who is up to date now is so at the
+        // snapshot.
         if self.position.class.is_up_to_date(&self.position.cursor) {
             self.advance(snapshot.revision());
         }

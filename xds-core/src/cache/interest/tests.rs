@@ -118,7 +118,8 @@ fn commit(cache: &Cache, changes: &[(usize, usize, Option<u8>); 2]) {
     _ = try_commit(cache, &format!("EDS {} {}", word(&changes[0]), word(&changes[1])));
 }
 
-/// A simple way to know whom a commit concerns: everyone who gets something else, and all when other keys count.
+/// A simple way to know whom a commit concerns: everyone who gets something else, and all when
+/// other keys count.
 fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
     let cache = Cache::with_key_sets(KeySetRule::Free);
     try_commit(&cache, "EDS x=1").unwrap();

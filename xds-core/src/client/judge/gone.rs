@@ -1,4 +1,5 @@
-//! What a response says is not there any more: by naming it, by a full state without it, by coming from another server.
+//! What a response says is not there any more: by naming it, by a full state without it, by coming
+//! from another server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,9 +49,10 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a variant is gone when all this is of its name. What came from another stream the server may know by other
-    /// constraints, or it names the parameters that it has nothing for, those of each locator by themselves (T35): if one of
-    /// its users has nothing, it is not what it was.
+    /// Whether a variant is gone when all this is of its name. What came from another stream the
+    /// server may know by other constraints, or it names the parameters that it has nothing for,
+    /// those of each locator by themselves (T35): if one of its users has nothing, it is not what
+    /// it was.
     fn is_gone(&self, held: &Held, told: &[Option<Constraints>]) -> bool {
         let is_it = |gone: &Option<Constraints>| {
             gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
@@ -82,9 +84,9 @@ impl Judge<'_> {
         parameters.filter(move |parameters| constraints.matches(parameters))
     }
 
-    /// S25: a full state names all there is. What is in it and not valid is there all the same (P1.6); so nothing is missing
-    /// for certain while something cannot be told by name.
-    /// What an error is told of is neither: that decides (S37, P1.15).
+    /// S25: a full state names all there is. What is in it and not valid is there all the same
+    /// (P1.6); so nothing is missing for certain while something cannot be told by name. What an
+    /// error is told of is neither: that decides (S37, P1.15).
     pub(super) fn take_missing(&mut self, errors: &[ToldError]) {
         if self.judged.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
@@ -118,8 +120,9 @@ impl Judge<'_> {
             }
             gone.insert(name.clone());
         }
-        // P1.7: of what was rejected there may be no variant, and its error is not what is wrong with it any more. S37: nor is
-        // one that the server told and does not tell again. A variant for other locators says nothing of these.
+        // P1.7: of what was rejected there may be no variant, and its error is not what is wrong
+        // with it any more. S37: nor is one that the server told and does not tell again. A variant
+        // for other locators says nothing of these.
         let is_lost = |state: &State| match state.status {
             ResourceStatus::Nacked => true,
             ResourceStatus::ReceivedError => {

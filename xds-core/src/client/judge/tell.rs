@@ -61,7 +61,8 @@ impl Judge<'_> {
             let mut failure = Failure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
             failure.rejected_version = Some(Arc::clone(&self.version));
             let (failure, policy) = (Arc::new(failure), self.policy);
-            // C16: what a server says of names that it is not asked for takes nothing away, however wrong it is.
+            // C16: what a server says of names that it is not asked for takes nothing away, however
+            // wrong it is.
             if policy.fail_on_data_errors && self.is_listened_to(&name) {
                 self.drop_held(&name, constraints.as_ref(), cache, outcome);
             }
@@ -175,7 +176,8 @@ impl Judge<'_> {
                     }
                 }
                 (Some(members), None) => {
-                    // What belongs to a set is what the server says, so nothing is kept (A88 speaks of single names).
+                    // What belongs to a set is what the server says, so nothing is kept (A88 speaks
+                    // of single names).
                     if members.remove(name).is_some() {
                         outcome.touched.push(Touched { watch, member: Some(name.clone()) });
                     }

@@ -5,8 +5,8 @@ use std::fmt::{self, Display, Write};
 use super::super::Formula;
 use super::token::is_bare_word;
 
-/// Prints the `when:` syntax. What is printed reads back as a formula of the same canonical form and keys: lists of
-/// one and lists in lists of the same operator are not shown.
+/// Prints the `when:` syntax. What is printed reads back as a formula of the same canonical form
+/// and keys: lists of one and lists in lists of the same operator are not shown.
 impl Display for Formula {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         print(f, self, Place::Top)

@@ -69,7 +69,8 @@ fn t9_unknown_fields_beside_a_known_type_change_nothing() {
 
 #[test]
 fn t23_no_group_is_deeper_than_the_parsers_of_those_who_get_the_bytes_allow() {
-    // Each group counted its levels anew: bytes were accepted that nobody could decode when they were sent on.
+    // Each group counted its levels anew: bytes were accepted that nobody could decode when they
+    // were sent on.
     let group = |depth: usize| [vec![9 << 3 | 3; depth], vec![8 << 3, 1], vec![9 << 3 | 4; depth]].concat();
     let nested = |lists: usize, groups: usize| {
         let inner = [condition("a", "1"), group(groups)].concat();
@@ -108,7 +109,8 @@ fn t11_leaves_are_bounded_before_memory_is() {
 
 #[test]
 fn w2_a_draft_encoded_message_is_refused() {
-    // DynamicParameterConstraints {constraints: [{constraints: [{key: env, value: prod}], match_type: AND}]} of the draft.
+    // DynamicParameterConstraints {constraints: [{constraints: [{key: env, value: prod}],
+    // match_type: AND}]} of the draft.
     let single = field(1, &[field(1, b"env"), field(2, b"prod")].concat());
     let list = field(1, &[&single[..], &[2 << 3, 1]].concat());
     assert_eq!(refusal(&list), "top level: malformed message");

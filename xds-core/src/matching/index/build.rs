@@ -176,7 +176,8 @@ impl Builder {
         Some(Link::new(Link::TABLE, self.index.add_table(&keys, &rows)?))
     }
 
-    /// The open keys of a group: the one that most cubes constrain first, then the one with most values.
+    /// The open keys of a group: the one that most cubes constrain first, then the one with most
+    /// values.
     fn preferred_keys(&mut self, group: &[Item]) -> Vec<u32> {
         self.stamp += 1;
         let mut keys = Vec::new();
@@ -375,7 +376,8 @@ impl Builder {
     }
 }
 
-/// A tree may hold so many copies of each cube, on average; three make a set of 3-term alternatives a tenth faster and 60 % larger.
+/// A tree may hold so many copies of each cube, on average; three make a set of 3-term alternatives
+/// a tenth faster and 60 % larger.
 const COPIES_PER_CUBE: usize = 1;
 /// What a small tree may copy besides.
 const SPARE_COPIES: usize = 64;

@@ -62,7 +62,8 @@ impl Range {
 }
 
 impl Index {
-    /// Calls `visit` for each variant that the cube meets; for one with a residual, that it may meet.
+    /// Calls `visit` for each variant that the cube meets; for one with a residual, that it may
+    /// meet.
     pub(in crate::matching) fn walk(
         &self,
         probe: &Probe,
@@ -97,7 +98,8 @@ impl Index {
         {
             return self.walk_below(self.child(node, *value), probe, visit);
         }
-        // Siblings share children; each is walked once, so the walk is linear in the nodes it meets.
+        // Siblings share children; each is walked once, so the walk is linear in the nodes it
+        // meets.
         let mut children = Vec::new();
         match probe.range(node.key) {
             Some(range) if !range.set.has_other() => {
@@ -145,7 +147,8 @@ impl Index {
         self.rows(table).filter(meets).try_for_each(|(_, slot)| visit(slot))
     }
 
-    /// Looks up every combination of the values that the probe allows; `columns` are those without a value yet.
+    /// Looks up every combination of the values that the probe allows; `columns` are those without
+    /// a value yet.
     fn walk_rows(
         &self,
         table: u32,

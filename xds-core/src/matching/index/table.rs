@@ -31,7 +31,8 @@ enum Shape {
 }
 
 impl Index {
-    /// Adds a table of these rows, each with one value per key; `None` when their numbers are too large.
+    /// Adds a table of these rows, each with one value per key; `None` when their numbers are too
+    /// large.
     pub(super) fn add_table(&mut self, keys: &[u32], rows: &[(Vec<u32>, Slot)]) -> Option<usize> {
         let end = |at: usize| rows.iter().map(|(values, _)| values[at] + 1).max().unwrap_or(0);
         let mut ends: Vec<_> = (0..keys.len()).map(|at| (at, end(at))).collect();
@@ -97,7 +98,8 @@ impl Index {
             return (slot != NO_VALUE).then_some(slot);
         }
         chain(cells, number).find_map(|bucket| {
-            // All rows are compared, because where one stands in its bucket cannot be foreseen by a branch.
+            // All rows are compared, because where one stands in its bucket cannot be foreseen by a
+            // branch.
             let mut found = NO_VALUE;
             for row in bucket.as_chunks::<CELLS_PER_ROW>().0 {
                 found = if is_of(row, number) { row[2] } else { found };

@@ -1,4 +1,5 @@
-//! Nothing grows beyond its share, whatever the formulas: counted in nodes and bytes, never in seconds.
+//! Nothing grows beyond its share, whatever the formulas: counted in nodes and bytes, never in
+//! seconds.
 
 use std::sync::Arc;
 

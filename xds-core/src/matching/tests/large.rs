@@ -1,4 +1,5 @@
-//! Sets that are too large to try everything: sampled points, and the parts that only large sets have.
+//! Sets that are too large to try everything: sampled points, and the parts that only large sets
+//! have.
 
 use std::sync::Arc;
 
@@ -150,7 +151,8 @@ fn random_alternatives_over_many_keys_are_found_as_by_a_scan() {
     let scan = |point: &Row| kept.iter().position(|rows| rows.iter().any(|row| is_in(point, row)));
     for (id, rows) in kept.iter().enumerate() {
         for row in rows {
-            // A point inside, with more values than asked for, and its neighbours in one key that is asked for.
+            // A point inside, with more values than asked for, and its neighbours in one key that
+            // is asked for.
             let inside: Row =
                 row.map(|value| value.or_else(|| Some(dice.below(17) as u8).filter(|v| *v < 16)));
             agree(&inside, Some(id));

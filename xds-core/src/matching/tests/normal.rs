@@ -66,8 +66,8 @@ fn a_tangled_way_to_write_a_cube_has_the_digest_of_the_cube() {
     assert_eq!(normal(&tangled).digest(), normal(&cube).digest());
 }
 
-/// `digests.txt` has a digest and a formula in each line. Digests are equal on every machine and in every version, as
-/// they may be written down or compared between replicas.
+/// `digests.txt` has a digest and a formula in each line. Digests are equal on every machine and in
+/// every version, as they may be written down or compared between replicas.
 #[test]
 fn digests_stay_as_they_are() {
     let lines: Vec<_> = include_str!("digests.txt").lines().filter_map(|line| line.split_once(' ')).collect();
@@ -156,7 +156,8 @@ fn t13_pigeons_without_enough_holes_fit_nowhere_or_are_too_complex() {
     assert!(Normal::of(&pigeons(11, 10)).is_err());
 }
 
-/// A set of numbers below 6, some negated, and absent or not; 0..7 and absent are all there is to try.
+/// A set of numbers below 6, some negated, and absent or not; 0..7 and absent are all there is to
+/// try.
 fn value_set((values, inverted, absent): (Vec<u8>, bool, bool)) -> ValueSet<u8> {
     ValueSet::of(values.into_iter().map(|value| value % 6).collect(), inverted, absent)
 }

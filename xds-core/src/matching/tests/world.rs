@@ -48,7 +48,8 @@ pub(super) fn parameters(pairs: &[(&str, &str)]) -> Parameters {
     pairs.iter().copied().collect()
 }
 
-/// A formula over the keys and values of this world; half of them are conjunctions of conditions on single keys.
+/// A formula over the keys and values of this world; half of them are conjunctions of conditions on
+/// single keys.
 #[derive(Debug, Clone)]
 pub(super) struct Written(pub(super) Formula);
 

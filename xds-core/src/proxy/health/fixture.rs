@@ -20,8 +20,8 @@ pub(crate) fn status(code: Code) -> Status {
     Status { code, message: "in the words of the server".into() }
 }
 
-/// `1: a b !c ?d`: in generation 1 a and b are confirmed, c is rejected, d is pending; `!c` and so on alone for a type that
-/// is reclassified.
+/// `1: a b !c ?d`: in generation 1 a and b are confirmed, c is rejected, d is pending; `!c` and so
+/// on alone for a type that is reclassified.
 pub(crate) fn shown(events: &[Event]) -> String {
     let one = |event: &Event| match event {
         Event::Init(init) => shown_init(init),

@@ -1,17 +1,20 @@
 //! Which of the types that did not answer ends the stream.
 //!
-//! The suspects are halved. If a stream ends while one half is asked, the culprit is in it; if that half answers, it is in
-//! the rest, which the same stream can be asked for. So only ends cost a reconnect, and each leaves half of the suspects.
-//! What there is to say of the others, when there are several culprits, is found out once one is known.
+//! The suspects are halved. If a stream ends while one half is asked, the culprit is in it; if that
+//! half answers, it is in the rest, which the same stream can be asked for. So only ends cost a
+//! reconnect, and each leaves half of the suspects. What there is to say of the others, when there
+//! are several culprits, is found out once one is known.
 
 use std::collections::BTreeSet;
 
 use crate::name::TypeUrl;
 
-/// The types of which any may end the stream; each is in one of the sets. No set has any when nothing is searched.
+/// The types of which any may end the stream; each is in one of the sets. No set has any when
+/// nothing is searched.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// May be asked now: if the stream ends it is because of one of these. Never empty when another set is not.
+    /// May be asked now: if the stream ends it is because of one of these. Never empty when another
+    /// set is not.
     trial: BTreeSet<TypeUrl>,
     /// If none of the trial is the culprit, one of these is.
     suspects: BTreeSet<TypeUrl>,
@@ -49,8 +52,8 @@ impl Search {
         }
     }
 
-    /// The stream ended, and these had been asked without an answer, some of the trial among them if there is one. The
-    /// culprit, once there is only one left.
+    /// The stream ended, and these had been asked without an answer, some of the trial among them
+    /// if there is one. The culprit, once there is only one left.
     pub(super) fn on_end(&mut self, mut unanswered: BTreeSet<TypeUrl>) -> Option<TypeUrl> {
         debug_assert!(self.concerns(&unanswered));
         if self.is_active() {

@@ -33,7 +33,8 @@ pub enum State {
     Stale(Generation),
 }
 
-/// What is told first of a generation, before any of its data: how each type stands. None is in two of the lists.
+/// What is told first of a generation, before any of its data: how each type stands. None is in two
+/// of the lists.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Init {
     /// The generation.
@@ -70,7 +71,8 @@ impl Generation {
 }
 
 impl Status {
-    /// Whether servers end a stream with it when they do not know a type. Others speak of the server or the network.
+    /// Whether servers end a stream with it when they do not know a type. Others speak of the
+    /// server or the network.
     #[must_use]
     pub fn may_mean_a_type(&self) -> bool {
         [UNIMPLEMENTED, Code::INVALID_ARGUMENT, Code::NOT_FOUND].contains(&self.code)

@@ -178,8 +178,8 @@ fn what_comes_for_a_stream_that_ended_changes_nothing() {
     assert_eq!([f.state("a"), f.state("b")], ["requested", "requested"]);
 }
 
-/// Whatever happens, each requested type is in exactly one list of each Init, generations only grow, and an Init comes in
-/// bounded time. The machine itself asserts its invariants in each step.
+/// Whatever happens, each requested type is in exactly one list of each Init, generations only
+/// grow, and an Init comes in bounded time. The machine itself asserts its invariants in each step.
 #[test]
 fn whatever_happens_a_type_is_in_one_list_of_an_init() {
     fn prop(steps: Vec<(u8, u8)>) {

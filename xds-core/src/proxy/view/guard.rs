@@ -19,9 +19,11 @@ pub trait Typed {
     const TYPE_URL: &'static str;
 }
 
-/// Reads resources of the type `T`, as they were when it was made. Dropping it lets go of its generation.
+/// Reads resources of the type `T`, as they were when it was made. Dropping it lets go of its
+/// generation.
 ///
-/// One type has nothing to do with another: each guard has the route of its own type, and cannot stand in for another.
+/// One type has nothing to do with another: each guard has the route of its own type, and cannot
+/// stand in for another.
 ///
 /// ```
 /// # use xds_core::{Cache, proxy::view::{ReadGuard, Typed, View}};
@@ -59,8 +61,8 @@ pub struct ReadGuard<T> {
 pub enum Route<'g, T> {
     /// To these, which may be of a generation before while the type is silent.
     Cache(Resources<'g, T>),
-    /// To the upstream, on a stream of their own. Where that cannot be, this is the answer: the original status of a rejected
-    /// type, UNAVAILABLE while nothing is known of it.
+    /// To the upstream, on a stream of their own. Where that cannot be, this is the answer: the
+    /// original status of a rejected type, UNAVAILABLE while nothing is known of it.
     Upstream(Status),
 }
 

@@ -20,11 +20,12 @@ use crate::variants::{Variant, Variants};
 pub struct WatchRequest {
     /// The types, at least one. Their order decides which of several rejections is the first.
     pub types: Vec<TypeUrl>,
-    /// Whether the watch goes on with the other types when some are rejected. Without it the first rejection ends the
-    /// watch, with the original status.
+    /// Whether the watch goes on with the other types when some are rejected. Without it the first
+    /// rejection ends the watch, with the original status.
     pub allow_rejected_types: bool,
-    /// What a layer above wanted too and found rejected, with the original status; only with `allow_rejected_types`, and
-    /// none of `types`. Each [`Init`] lists these with our own rejections.
+    /// What a layer above wanted too and found rejected, with the original status; only with
+    /// `allow_rejected_types`, and none of `types`. Each [`Init`] lists these with our own
+    /// rejections.
     pub previously_rejected: Vec<(TypeUrl, Status)>,
 }
 
@@ -35,7 +36,8 @@ pub enum WatchError {
     /// Nothing was requested.
     #[error("a watch of no types")]
     NoTypes,
-    /// A type is rejected which may not be, or with which nothing is left to watch. Says what its status says.
+    /// A type is rejected which may not be, or with which nothing is left to watch. Says what its
+    /// status says.
     #[error("{status}")]
     Rejected {
         /// The first such type.
@@ -56,8 +58,8 @@ pub enum WatchError {
 /// What a watch is told.
 #[derive(Debug, Clone)]
 pub enum WatchEvent {
-    /// How each type stands in a generation; comes before anything else of it. What was told of types that it rejects is
-    /// void.
+    /// How each type stands in a generation; comes before anything else of it. What was told of
+    /// types that it rejects is void.
     Init(Init),
     /// A type changed since the Init. What was told of a type that is rejected now is void.
     Reclassified {
@@ -66,7 +68,8 @@ pub enum WatchEvent {
         /// How it stands now; pending unless it is synced or rejected.
         state: State,
     },
-    /// What changed since the last such event, all of one moment, in the order of type, name and constraints.
+    /// What changed since the last such event, all of one moment, in the order of type, name and
+    /// constraints.
     Changes(Vec<Change>),
 }
 
@@ -86,8 +89,8 @@ pub enum Change {
 
 /// A program's watch of some types, with all variants of all names. Dropping it ends it.
 ///
-/// It holds what it was told last, which shares what did not change since with the cache, and nothing else: a slow watch
-/// is told the newest state, not what was in between.
+/// It holds what it was told last, which shares what did not change since with the cache, and
+/// nothing else: a slow watch is told the newest state, not what was in between.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -100,7 +103,8 @@ pub struct Watch {
 
 #[derive(Debug)]
 enum Stage {
-    /// Its first Init is that of another generation than this, which was being replaced when the watch was made.
+    /// Its first Init is that of another generation than this, which was being replaced when the
+    /// watch was made.
     Provisional(Generation),
     /// Its first Init is that of the present.
     New,
@@ -131,8 +135,8 @@ impl WatchError {
 }
 
 impl WatchRequest {
-    /// Whether the request by itself may be: something is requested; the second list comes only with the flag; the lists are
-    /// disjoint.
+    /// Whether the request by itself may be: something is requested; the second list comes only
+    /// with the flag; the lists are disjoint.
     fn check(&self) -> Result<(), WatchError> {
         let first = self.previously_rejected.first();
         let is_refused = self.types.is_empty() || !self.allow_rejected_types;
@@ -148,7 +152,8 @@ impl WatchRequest {
         })
     }
 
-    /// Whether the request still may be when what is rejected now goes from the first list to the second.
+    /// Whether the request still may be when what is rejected now goes from the first list to the
+    /// second.
     fn check_against(&self, states: &BTreeMap<TypeUrl, State>) -> Result<(), WatchError> {
         let mut rejected = self.types.iter().filter_map(|type_url| match states.get(type_url)? {
             State::Rejected(_, status) => Some((type_url, status)),
@@ -189,17 +194,19 @@ impl Watch {
         Arc::downgrade(&self.waker)
     }
 
-    /// The next event: the Init of a generation, then what changes. An error is the last one; `None` comes after it, or
-    /// when the view is gone. Needs no runtime, and dropping the future loses nothing.
+    /// The next event: the Init of a generation, then what changes. An error is the last one;
+    /// `None` comes after it, or when the view is gone. Needs no runtime, and dropping the future
+    /// loses nothing.
     pub async fn next(&mut self) -> Option<Result<WatchEvent, WatchError>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// The same for a future that is written out. Costs a walk over the resources of its types when the cache changed.
+    /// The same for a future that is written out. Costs a walk over the resources of its types when
+    /// the cache changed.
     pub fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<WatchEvent, WatchError>>> {
         self.waker.register(cx.waker());
-        // After registering: a change in between is seen here or wakes us. Read before the state, so that the last one is
-        // told.
+        // After registering: a change in between is seen here or wakes us. Read before the state,
+        // so that the last one is told.
         let is_closed = self.shared.is_closed.load(Ordering::Acquire);
         match self.next_event() {
             Some(event) => Poll::Ready(Some(event)),
@@ -253,7 +260,8 @@ impl Watch {
         checked.map(|()| self.request.states(present))
     }
 
-    /// Tells what is other than it was told, if anything is. Of types that cannot be read nothing changes.
+    /// Tells what is other than it was told, if anything is. Of types that cannot be read nothing
+    /// changes.
     fn changes(&mut self, present: &Present) -> Option<WatchEvent> {
         let Stage::Told(told) = &mut self.stage else { return None };
         let revision = present.snapshot.revision();
@@ -271,7 +279,8 @@ impl Watch {
     }
 }
 
-/// What leads from one state of a type to another: nothing for a variant that came back with the version it had.
+/// What leads from one state of a type to another: nothing for a variant that came back with the
+/// version it had.
 fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, changes: &mut Vec<Change>) {
     let has = |variants: Option<&Variants>, variant: &Arc<Variant>| {
         let other = variants.and_then(|variants| variants.get(variant.constraints()));

@@ -351,7 +351,8 @@ fn step(f: &mut Viewed, (step, of): (u8, u8)) {
     f.view.follow(&f.upstream.health);
 }
 
-/// What a program makes of what it is told: the Init first, nothing of a type that is rejected, the newest of all others.
+/// What a program makes of what it is told: the Init first, nothing of a type that is rejected, the
+/// newest of all others.
 #[test]
 fn whatever_happens_what_a_watch_was_told_is_what_is_read() {
     fn prop(steps: Vec<(u8, u8)>) {

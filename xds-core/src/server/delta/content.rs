@@ -32,7 +32,8 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// An update as it is, unless it tells of a name whose removal waits: that is told only to who asks for it (S33, D10).
+    /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
+    /// asks for it (S33, D10).
     fn share(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>) {
         if !update.absent.iter().any(|name| progress.holds(name)) {
             self.shared = Some(Arc::clone(update));
@@ -87,7 +88,8 @@ impl Content {
             for name in gone {
                 let handle = Handle::of_name(name);
                 if progress.holds_removals() {
-                    // S33: what still refers to it was sent by another process, so wait for the referrers' ACKs.
+                    // S33: what still refers to it was sent by another process, so wait for the
+                    // referrers' ACKs.
                     self.removed.remove(&handle);
                     let removed_at = Revision::ZERO;
                     let held = Gone::Held { variant: None, is_sent: false, removed_at, since: now };
@@ -152,7 +154,8 @@ impl Content {
         }
     }
 
-    /// D24: what is asked for and stands for nothing is told so, where that is not told as a removal.
+    /// D24: what is asked for and stands for nothing is told so, where that is not told as a
+    /// removal.
     pub(super) fn split_unresolved(&mut self, progress: &Progress, owed: &Owed, snapshot: &Snapshot) {
         if !progress.tells_unresolved() {
             return;
@@ -199,8 +202,9 @@ impl Content {
         self.narrow_names(progress, snapshot);
     }
 
-    /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or from another stream,
-    /// is told as the variant without constraints when something is there for others of its locators.
+    /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or
+    /// from another stream, is told as the variant without constraints when something is there for
+    /// others of its locators.
     pub(super) fn narrow_names(&mut self, progress: &Progress, snapshot: &Snapshot) {
         if progress.form() == Form::Name {
             return;
@@ -293,8 +297,9 @@ impl Content {
 }
 
 impl Progress {
-    /// T37: of several variants that a client could have brought only the version is known. When it is none of those it
-    /// gets now, whom there is nothing for must not keep it; also not under a wildcard.
+    /// T37: of several variants that a client could have brought only the version is known. When it
+    /// is none of those it gets now, whom there is nothing for must not keep it; also not under a
+    /// wildcard.
     fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<Handle> {
         let form = self.form();
         let chosen = self.chosen(name, snapshot);

@@ -1,8 +1,8 @@
 //! Whatever happens, no cluster is taken from a client that may still route to it.
 //!
-//! A model client remembers which versions of its routes it accepted, and which it got since and did not. It may use any
-//! of these, so what they name must stay, unless it is named by what the client accepted last alone: then whoever
-//! removes the cluster takes it away knowingly.
+//! A model client remembers which versions of its routes it accepted, and which it got since and
+//! did not. It may use any of these, so what they name must stay, unless it is named by what the
+//! client accepted last alone: then whoever removes the cluster takes it away knowingly.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -69,7 +69,8 @@ fn s33_delta_clusters_come_before_routes_and_go_after_them() {
     assert_eq!(client.sent(), "n7 RDS r=new");
     client.ack("RDS", "7");
     assert_eq!(client.sent(), "n8 CDS -old");
-    // Endpoints go when their cluster is gone and, by name, after the grace: Envoy has unsubscribed them long before.
+    // Endpoints go when their cluster is gone and, by name, after the grace: Envoy has unsubscribed
+    // them long before.
     client.ack("CDS", "8");
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
     client.ask("EDS", "-old");
@@ -221,7 +222,8 @@ fn s33_a_cluster_gone_while_the_client_was_away_waits_for_its_routes() {
     client.ask("RDS", "r");
     assert_eq!(client.sent(), "n1 RDS r=old");
     client.ack("RDS", "1");
-    // That these routes did not change says nothing of others that are still to come on the new stream.
+    // That these routes did not change says nothing of others that are still to come on the new
+    // stream.
     assert_eq!((client.sent().as_str(), client.waits_until()), ("", Some(5000)));
     client.pass(Duration::from_secs(5));
     assert_eq!(client.sent(), "n2 CDS -gone");

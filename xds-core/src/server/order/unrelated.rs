@@ -1,4 +1,5 @@
-//! Whether what waits names anything that the client has yet to answer (S33b): if not, it need not wait.
+//! Whether what waits names anything that the client has yet to answer (S33b): if not, it need not
+//! wait.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -15,7 +16,8 @@ use crate::variants::Variant;
 pub(in crate::server) struct Reached<'a> {
     pub(in crate::server) target: Target,
     pub(in crate::server) position: Cow<'a, Position>,
-    /// The names that were sent and not answered, or are yet to be sent; `None` when these are not known.
+    /// The names that were sent and not answered, or are yet to be sent; `None` when these are not
+    /// known.
     pub(in crate::server) unanswered: Option<BTreeSet<ResourceName>>,
 }
 
@@ -30,17 +32,18 @@ impl<'a> Reached<'a> {
     }
 }
 
-/// Whether what is new of a type names nothing that the client has yet to take, directly or through its routes.
+/// Whether what is new of a type names nothing that the client has yet to take, directly or through
+/// its routes.
 ///
-/// Only where all of it is known: a listener that names routes to which the client does not subscribe yet
-/// may bring whatever clusters those name.
+/// Only where all of it is known: a listener that names routes to which the client does not
+/// subscribe yet may bring whatever clusters those name.
 pub(in crate::server) fn is_unrelated(
     progress: &Progress,
     reached: &[Reached<'_>],
     snapshot: &Snapshot,
 ) -> bool {
-    // A client with a stream for the endpoints of each cluster waits: to look at all of them for each
-    // cluster costs more.
+    // A client with a stream for the endpoints of each cluster waits: to look at all of them for
+    // each cluster costs more.
     if reached.len() > REACHED_LIMIT {
         return false;
     }
@@ -146,7 +149,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The names of a type that were sent and not answered, or are yet to be sent; `None` when these are not known.
+/// The names of a type that were sent and not answered, or are yet to be sent; `None` when these
+/// are not known.
 fn unanswered(progress: &Progress, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
         progress.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();

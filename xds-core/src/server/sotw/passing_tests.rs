@@ -1,4 +1,5 @@
-//! What changed, came or went before the client was told, or while a response was on its way (S25, S32).
+//! What changed, came or went before the client was told, or while a response was on its way (S25,
+//! S32).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Streams of a cache on demand, in both protocols: what is unknown is waited for, and what is absent is told.
+//! Streams of a cache on demand, in both protocols: what is unknown is waited for, and what is
+//! absent is told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +82,8 @@ fn an_unknown_name_is_waited_for_and_an_absent_one_is_told() {
     assert_eq!((one.sent(), other.sent()), ("n3 X b=1".into(), "n2 X b=1".into()));
 }
 
-/// Streams whose parameters are the same as far as constraints tell them apart have answers of their own.
+/// Streams whose parameters are the same as far as constraints tell them apart have answers of
+/// their own.
 #[test]
 fn t35_what_is_absent_for_one_locator_stays_unknown_for_another() {
     let cache = Cache::on_demand();
@@ -295,8 +297,8 @@ fn t35_what_a_client_brought_is_not_gone_while_another_of_its_locators_is_unknow
     assert_eq!(client.sent(), "n1 X -r[env=a] !r[env=b](14)");
 }
 
-/// Found by the simulator: an answer told the client that what it brought is gone, when what is there for it waited for the
-/// endpoints.
+/// Found by the simulator: an answer told the client that what it brought is gone, when what is
+/// there for it waited for the endpoints.
 #[test]
 fn t31_what_a_client_brought_is_not_gone_while_what_takes_its_place_waits() {
     let cache = Cache::on_demand();
@@ -379,7 +381,8 @@ fn t43_what_one_locator_has_another_variant_for_goes_when_the_other_is_answered(
     assert_eq!(client.sent(), "n3 LDS -a[ver!=9]");
 }
 
-/// Found by the simulator: the new content was held to overlap what had left, and the client was never sent anything again.
+/// Found by the simulator: the new content was held to overlap what had left, and the client was
+/// never sent anything again.
 #[test]
 fn c4b_what_left_and_comes_back_with_other_content_is_sent_in_a_full_state() {
     for is_accepted in [true, false] {

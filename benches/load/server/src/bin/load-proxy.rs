@@ -1,7 +1,8 @@
-//! The caching proxy under test: it keeps the contract of `load-server` in front of one, which it starts and passes updates to.
+//! The caching proxy under test: it keeps the contract of `load-server` in front of one, which it
+//! starts and passes updates to.
 //!
-//! The bench measures this process, so what the origin costs is not in the figures. After each update it prints to standard
-//! error what the proxy asks upstream for.
+//! The bench measures this process, so what the origin costs is not in the figures. After each
+//! update it prints to standard error what the proxy asks upstream for.
 #![forbid(unsafe_code)]
 
 #[path = "../arguments.rs"]
