@@ -1,7 +1,7 @@
 //! What people and their programs look at: an HTTP port apart from the one for clients.
 //!
 //! It answers GET and HEAD alone and changes nothing. Whoever reaches it may read all of it, so it
-//! is for the loopback interface, or for what stands behind something that asks who is there.
+//! is for the loopback interface, or for a port behind a proxy that authenticates its users.
 //! [`serve`] refuses requests that a web page of somebody else could have sent: see [`HostNames`].
 //!
 //! [`Admin`] makes the page and its API: what `docs/admin.md` of the repository describes. No

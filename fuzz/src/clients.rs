@@ -29,8 +29,8 @@ pub fn client_sotw(raw: &[u8]) -> bool {
 /// watched and no more, time, connections, requests, and responses, made of a few names,
 /// constraints and contents, or of any bytes.
 ///
-/// After each step a watcher must see what fits to it and be told of what changed, and each
-/// response of a type that was asked for must be answered once, in order. At the end nobody
+/// After each step a watcher must see the resource that matches it and hear of each change. The
+/// client must answer each response of a type that it subscribed to once, in order. At the end nobody
 /// watches, and nothing may be left.
 ///
 /// # Panics

@@ -233,8 +233,7 @@ impl<G> Connection<G> {
             })
         };
         let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
-        // By itself: together with all else that is here it would not fit where two smaller ones
-        // do.
+        // Boxed, so that the allocator has two smaller pieces to place: together they take more.
         let mut connection = Box::pin(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {

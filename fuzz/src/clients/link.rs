@@ -12,7 +12,7 @@ use xds_proto::envoy::service::discovery::v3::{
 /// What was said on a stream.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// The types that were asked for, with the nonces that were not answered; `None` where a
+    /// The types that the client subscribed to, with the nonces that it did not answer; `None` where a
     /// response could not be read here.
     asked: BTreeMap<String, VecDeque<Option<String>>>,
     /// What is wanted, as the requests say: type, name, parameters.

@@ -191,8 +191,8 @@ impl Subscribed {
         }
     }
 
-    /// Whether everything is there that is asked for by name. What is not may have been, and then
-    /// the client still uses it, and the server holds what it refers to (S33).
+    /// Whether every name that the client subscribes to exists. One that does not may have existed,
+    /// and then the client still uses it, and the server holds what it refers to (S33).
     pub(super) fn has_all(&self, type_url: &str, content: &Content) -> bool {
         self.locators().all(|(name, parameters)| {
             name == "*" || content.selected(type_url, name, parameters).next().is_some()

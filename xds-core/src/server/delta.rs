@@ -306,7 +306,13 @@ fn respond(
         types.state(at).owed.left_later = left_later;
         return Ok(None);
     }
-    content.removed.iter().for_each(|handle| progress.told(handle));
+    // A bare name removes all that the client has of it.
+    for handle in &content.removed {
+        match handle.constraints {
+            None => progress.told_all(&handle.name),
+            Some(_) => progress.told(handle),
+        }
+    }
     let resources = snapshot.of_type(&progress.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(progress), Vec::new());

@@ -34,22 +34,17 @@ pub(super) struct Content {
 impl Content {
     /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
     /// asks for it (S33, D10).
-    fn share(&mut self, progress: &mut Progress, owed: &Owed, update: &Arc<Update>) {
+    fn share(&mut self, progress: &Progress, owed: &Owed, update: &Arc<Update>) {
         if !update.absent.iter().any(|name| progress.holds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
         }
         let changed = update.changed.iter().map(|variant| (progress.handle(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        for handle in progress.told_at_once(update).collect::<Vec<_>>() {
-            if handle.constraints.is_none() && progress.holds(&handle.name) {
-                if !owed.locators.has_name(&handle.name) {
-                    continue;
-                }
-                progress.told_all(&handle.name);
-            }
-            self.removed.insert(handle);
-        }
+        let is_held = |handle: &Handle| handle.constraints.is_none() && progress.holds(&handle.name);
+        let removed = progress.told_at_once(update);
+        self.removed
+            .extend(removed.filter(|handle| !is_held(handle) || owed.locators.has_name(&handle.name)));
     }
 
     /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
