@@ -4,10 +4,9 @@
     (cd xdsload && go build -o xdsload .)
     ./storm.py --server ../../target/release/load-server
 
-Prints a line of JSON per run; runs with and without slow readers take turns, and so do several servers, such as one with
-`-storm 1000000`, where first responses do not go before updates. Of each run: how long it took from the first
-connection until all clients had everything (cold_max_ms), the memory of the server before, at its highest and after all had
-left, and what went wrong.
+Prints a line of JSON per run; runs with and without slow readers take turns, and so do several servers. Of each run: how
+long it took from the first connection until all clients had everything (cold_max_ms), the memory of the server before, at
+its highest and after all had left, and what went wrong.
 """
 import argparse
 import http.client

@@ -73,9 +73,6 @@ pub struct ServerConfig {
     /// Default: no limit, as many clients may come from one address, by a gateway or a load
     /// balancer.
     pub address_connections_limit: Option<usize>,
-    /// From so many streams on that wait for their first response, updates of others wait for
-    /// these, up to 1 s: in a storm of clients those that have nothing yet go first. Default 100.
-    pub storm: usize,
     /// How long streams may take to end after the shutdown began. Default 5 s.
     pub drain: Duration,
     /// How many streams are ended in a second then, at most, so that their clients do not come back
@@ -105,7 +102,6 @@ impl Default for ServerConfig {
             idle_timeout: Duration::from_secs(300),
             connections_limit: 100_000,
             address_connections_limit: None,
-            storm: 100,
             drain: Duration::from_secs(5),
             drain_rate: 1000,
         }

@@ -27,7 +27,6 @@ use crate::repeats::What;
 use crate::requests::{RequestError, Requests};
 use crate::roster::{About, Listing, Roster};
 use crate::skim::{Client, Lists, SkimError, Skimmer};
-use crate::storm::{Courtesy, Starting, Storm};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
 ///
@@ -63,10 +62,6 @@ pub(crate) struct Driver {
     access: Option<Arc<Access>>,
     /// The first request came.
     has_begun: bool,
-    /// Until its first response.
-    starting: Option<Starting>,
-    storm: Arc<Storm>,
-    courtesy: Courtesy,
     /// When that is asked again.
     authorize_at: Option<Instant>,
     /// When the machine has to be asked again.
@@ -85,7 +80,6 @@ pub(crate) struct Shared<'a> {
     pub(crate) clients: &'a Arc<Clients>,
     pub(crate) roster: &'a Arc<Roster>,
     pub(crate) lists: &'a Arc<Lists>,
-    pub(crate) storm: &'a Arc<Storm>,
 }
 
 #[derive(Debug)]
@@ -167,7 +161,7 @@ impl Driver {
         inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
     ) -> (Self, Arc<Outlet>) {
-        let Shared { cache, config, clients, roster, lists, storm } = shared;
+        let Shared { cache, config, clients, roster, lists } = shared;
         let watch = cache.watch();
         let label = label(&service, protocol);
         let type_url = match &service {
@@ -208,9 +202,6 @@ impl Driver {
             peer,
             access: None,
             has_begun: false,
-            starting: None,
-            storm: Arc::clone(storm),
-            courtesy: Courtesy::default(),
             authorize_at: config.authorizer.as_ref().map(|_| opened_at + jittered(config.authorize_every)),
             stops_at: None,
             due_at: None,
@@ -263,7 +254,6 @@ impl Driver {
             self.report();
             match self.last_word.outlet.room(self.is_due, cx) {
                 Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
-                Room::Free if self.is_due && self.makes_way() => {}
                 // Asked only when there is room, so that what is sent is the newest and nothing
                 // queues up.
                 Room::Free if self.is_due => match self.next() {
@@ -271,7 +261,6 @@ impl Driver {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
                         self.last_word.outlet.put(response);
-                        self.starting = None;
                         // Mostly nothing else is due, and then nobody has to say when there is room
                         // again.
                         if let Some(until) = rest {
@@ -280,11 +269,7 @@ impl Driver {
                         continue;
                     }
                     (Next::Wait { .. }, _) if !self.is_open => return Poll::Ready(Status::ok("")),
-                    (Next::Wait { until }, _) => {
-                        // What it waits for is content, and nobody can make way for that.
-                        self.starting = None;
-                        self.wait(until);
-                    }
+                    (Next::Wait { until }, _) => self.wait(until),
                     (Next::Close(error), _) => return Poll::Ready(self.close(&error)),
                 },
                 Room::Free | Room::Taken => {}
@@ -392,7 +377,6 @@ impl Driver {
         if is_first {
             self.authorize()?;
             self.has_begun = true;
-            self.starting = Some(self.storm.enter());
         } else if is_introduced && self.config.authorizer.is_some() {
             // The answer was about nobody in particular.
             self.authorize_again()?;
@@ -451,22 +435,6 @@ impl Driver {
             SkimError::TypeUrlTooLong { .. } => Status::resource_exhausted(text),
             SkimError::Malformed(_) | SkimError::NotUtf8 { .. } => Status::internal(text),
         }
-    }
-
-    /// Whether others go first, who have nothing yet. Not before a client that has just come
-    /// itself: it asks for one type after the other.
-    fn makes_way(&mut self) -> bool {
-        let is_storm = self.starting.is_none() && self.storm.exceeds(self.config.storm);
-        if !is_storm {
-            // The next storm is another one.
-            self.courtesy = Courtesy::default();
-            return false;
-        }
-        let now = Instant::now();
-        let is_storm = now > self.opened_at + SETTLING;
-        let Some(until) = self.courtesy.makes_way(is_storm, now) else { return false };
-        (self.is_due, self.due_at) = (false, Some(until));
-        true
     }
 
     /// Asks the machine again at this time, if nothing happens before.
@@ -604,9 +572,6 @@ fn close_status(error: &StreamError) -> Status {
 
 /// What clients accept in one message unless they are told otherwise.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
-
-/// How long a client takes to ask for all that it needs.
-const SETTLING: Duration = Duration::from_secs(5);
 
 /// Requests read before a push gets its turn.
 const REQUESTS_IN_A_ROW: u32 = 64;

@@ -41,7 +41,6 @@
 //! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
 //! | `connections`, `tls` | connections accepted, greeted and asked to leave in time, with limits and times for hostile ones |
 //! | `listen` | ports, with room for a storm of clients |
-//! | `storm` | first responses before updates, when very many clients come at once |
 //! | `requests` | requests cut out of what the transport brings |
 //! | `frame` | responses as slices of shared memory |
 #![forbid(unsafe_code)]
@@ -69,7 +68,6 @@ mod roster;
 mod service;
 pub mod skim;
 mod spans;
-mod storm;
 mod timed_writes;
 #[cfg(feature = "tls")]
 mod tls;

@@ -35,7 +35,6 @@ use crate::protocol::Protocol;
 use crate::requests::Requests;
 use crate::roster::Roster;
 use crate::skim::{Client, Lists};
-use crate::storm::Storm;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
@@ -234,7 +233,6 @@ impl Server {
         let mut router = routes.into_axum_router();
         let (clients, lists) = (Arc::<Clients>::default(), Arc::<Lists>::default());
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
-        let storm = Arc::<Storm>::default();
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
                 cache: Arc::clone(&self.cache),
@@ -245,7 +243,6 @@ impl Server {
                 roster: Arc::clone(roster),
                 lists: Arc::clone(&lists),
                 streams: Arc::clone(&streams),
-                storm: Arc::clone(&storm),
             };
             router = router.route_service(&format!("/{name}/{method}"), method_service);
         }
@@ -316,7 +313,6 @@ struct Method {
     lists: Arc<Lists>,
     /// One permit for each stream that may be.
     streams: Arc<Semaphore>,
-    storm: Arc<Storm>,
 }
 
 impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
@@ -340,8 +336,8 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         };
         let peer = Peer::of(request.extensions());
         let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
-        let Self { cache, config, clients, roster, lists, storm, .. } = self;
-        let shared = Shared { cache, config, clients, roster, lists, storm };
+        let Self { cache, config, clients, roster, lists, .. } = self;
+        let shared = Shared { cache, config, clients, roster, lists };
         let service = (self.service.clone(), self.protocol);
         let (driver, outlet) = Driver::new(&shared, service, peer, inbound, place);
         tokio::spawn(driver);

@@ -75,10 +75,6 @@ pub(in crate::cli) struct Limits {
     /// Their clients reconnect, to another server or to this one
     #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = count)]
     drain_rate: usize,
-    /// From so many streams on that wait for their first response, updates of all others wait for
-    /// these, up to a second
-    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count)]
-    storm: usize,
     /// How long a removed resource is still served if no ACK can show that it is out of use
     ///
     /// The time starts when the client was sent the change after which nothing names the resource,
@@ -100,7 +96,7 @@ impl Limits {
         config.request_limit_bytes = self.request_limit;
         config.stream_age = self.stream_age;
         config.connection_age = self.connection_age;
-        (config.drain, config.drain_rate, config.storm) = (self.drain, self.drain_rate, self.storm);
+        (config.drain, config.drain_rate) = (self.drain, self.drain_rate);
         config.stream.names_limit = self.names_limit;
         config.stream.parameters_limit = self.parameters_limit;
         config.stream.types_limit = self.types_limit;
@@ -184,7 +180,7 @@ mod tests {
     #[test]
     fn each_option_sets_its_own_limit() {
         let arguments = "--streams-limit 1 --names-limit 2 --parameters-limit 3 --types-limit 4 --request-limit 5 \
-                         --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 --storm 9 \
+                         --stream-age 1h --removal-grace 500ms --connection-age 2h --drain 7s --drain-rate 8 \
                          --connection-streams-limit 10 \
                          --connections-limit 11 --address-connections-limit 12 --handshake-timeout 13s \
                          --request-timeout 14s --idle-timeout 15s --partial-requests-limit 16";
@@ -200,7 +196,7 @@ mod tests {
         assert_eq!(config.stream_age, Some(Duration::from_secs(3600)));
         assert_eq!(stream.removal_grace, Duration::from_millis(500));
         assert_eq!(config.connection_age, Some(Duration::from_secs(7200)));
-        assert_eq!((config.drain, config.drain_rate, config.storm), (Duration::from_secs(7), 8, 9));
+        assert_eq!((config.drain, config.drain_rate), (Duration::from_secs(7), 8));
     }
 
     #[test]

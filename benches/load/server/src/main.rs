@@ -74,8 +74,6 @@ async fn main() -> Result<(), Error> {
         types.insert(CLUSTER_LOAD_ASSIGNMENT.into(), full);
     }
     let stream = StreamConfig { types, ..StreamConfig::default() };
-    let config = ServerConfig::default();
-    let storm = arguments.number("storm", config.storm)?;
-    let server = Server::new(cache).with_config(ServerConfig { stream, storm, ..config });
+    let server = Server::new(cache).with_config(ServerConfig { stream, ..ServerConfig::default() });
     Ok(server.serve(listener, std::future::pending()).await?)
 }
