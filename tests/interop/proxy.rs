@@ -120,6 +120,49 @@ async fn envoys_behind_a_proxy_follow_a_foreign_server_without_tp2_and_outlive_i
     }
 }
 
+/// V29: the constraints of a listener, a cluster and a route configuration get one more key, and
+/// the payloads stay. Envoys behind a proxy see what Envoys of the origin see: nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoys_behind_a_proxy_are_sent_nothing_when_keys_migrate() {
+    if peers::find(peers::ENVOY).is_none() {
+        return;
+    }
+    let _turns = every_turn().await;
+    let (red, blue) = (Upstream::start("red").await, Upstream::start("blue").await);
+    for protocol in ["--delta-upstream", "--sotw"] {
+        let mut folder = Folder::new();
+        folder.swap(&keyed(red.port, blue.port, &["env=prod", "env!=prod"], "red"));
+        let origin = Server::start(folder.path()).await;
+        let options = Some(protocol).filter(|protocol| *protocol == "--sotw");
+        let options: Vec<&str> = options.into_iter().collect();
+        let proxy = Server::proxy(origin.port, &options).await;
+        let mut fleet = Fleet { proxy, members: Vec::new(), _scratch: Folder::new() };
+        fleet.join(DELTA, "prod", "red").await;
+        fleet.join(SOTW, "prod", "red").await;
+        let mut before = Vec::new();
+        for member in &fleet.members {
+            before.push(member.envoy.stats().await.ending(RESPONSES));
+        }
+
+        let with_version = ["env=prod, version=1", "env=prod, version!=1", "env!=prod"];
+        folder.swap(&keyed(red.port, blue.port, &with_version, "red"));
+        sleep(Duration::from_secs(8)).await;
+        for (member, before) in fleet.members.iter().zip(&before) {
+            let after = member.envoy.stats().await.ending(RESPONSES);
+            assert_eq!(after, *before, "{} behind {protocol}", member.mode);
+        }
+
+        // A change that arrives shows that the migration did, too.
+        folder.swap(&keyed(red.port, blue.port, &with_version, "blue"));
+        for (member, mut expected) in fleet.members.iter().zip(before) {
+            member.until_answer("blue").await;
+            *expected.get_mut("http.web.rds.routes.update_success").expect("its routes come over RDS") += 1;
+            let after = member.envoy.stats().await.ending(RESPONSES);
+            assert_eq!(after, expected, "{} behind {protocol}", member.mode);
+        }
+    }
+}
+
 /// Some Envoys behind one proxy.
 struct Fleet {
     proxy: Server,
@@ -131,7 +174,7 @@ struct Member {
     mode: Mode,
     env: &'static str,
     port: u16,
-    _envoy: Envoy,
+    envoy: Envoy,
     _scratch: Folder,
 }
 
@@ -140,11 +183,12 @@ impl Fleet {
     async fn join(&mut self, mode: Mode, env: &'static str, answer: &str) {
         let scratch = Folder::new();
         let pod = format!("pod-{}", self.members.len());
-        let metadata = json!({"env": env, "pod": pod, "address": format!("10.0.0.{}", self.members.len())});
+        let address = format!("10.0.0.{}", self.members.len());
+        let metadata = json!({"env": env, "version": "1", "pod": pod, "address": address});
         let envoy = Envoy::start_as(scratch.path(), mode, self.proxy.port, &metadata).await;
         let envoy = envoy.expect("it was found before");
         let port = envoy.port("web").await;
-        let member = Member { mode, env, port, _envoy: envoy, _scratch: scratch };
+        let member = Member { mode, env, port, envoy, _scratch: scratch };
         member.until_answer(answer).await;
         self.members.push(member);
     }
@@ -178,6 +222,19 @@ fn files(red: u16, blue: u16, prod: &str) -> Vec<(&'static str, Vec<Value>)> {
     let variants = variants.map(|(for_whom, to)| when(for_whom, routes("routes", &[("/", to)])));
     vec![("all.json", plain(red, blue)), ("routes.json", variants.into())]
 }
+
+/// The same, where the listener, the clusters and the routes have a variant for each of these, all
+/// with the same payload; the routes lead to `to`.
+fn keyed(red: u16, blue: u16, variants: &[&str], to: &str) -> Vec<(&'static str, Vec<Value>)> {
+    let plain = plain(red, blue);
+    let (keyed, endpoints) = plain.split_at(3);
+    let keyed = keyed.iter().cloned().chain([routes("routes", &[("/", to)])]);
+    let keyed = keyed.flat_map(|resource| variants.iter().map(move |it| when(it, resource.clone())));
+    vec![("keyed.json", keyed.collect()), ("endpoints.json", endpoints.to_vec())]
+}
+
+/// Counters of Envoy that move with each response that is accepted.
+const RESPONSES: &[&str] = &[".update_success"];
 
 const SOTW: Mode = Mode::ADS[0];
 const DELTA: Mode = Mode::ADS[1];
