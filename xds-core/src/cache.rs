@@ -15,16 +15,14 @@ use crate::subscription::{Apart, Locator};
 use crate::variants::{Variant, Variants};
 
 use commits::CommitLog;
-use events::Hub;
 use interest::Interest;
 use transaction::{Change, VariantChange};
 use trial::Trial;
 
-pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits, RefusalReason};
+pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
 pub use demand::{Answer, Demand, Demanded};
-pub use events::{Deliveries, DeliveryEvent};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
 pub(crate) use snapshot::Removed;
@@ -39,7 +37,6 @@ mod commits;
 mod delivery;
 mod demand;
 mod dropped;
-mod events;
 mod interest;
 mod other_names;
 mod readers;
@@ -58,8 +55,6 @@ pub struct Cache {
     writer: Mutex<Writer>,
     interest: Mutex<Interest>,
     key_sets: KeySetRule,
-    /// Who wants to hear what becomes of commits.
-    hub: Arc<Hub>,
     commit_log: CommitLog,
     /// Who brings what is asked for.
     demand_waker: AtomicWaker,

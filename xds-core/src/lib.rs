@@ -54,8 +54,8 @@ pub use cache::{Answer, Demand, Demanded};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
 };
-pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits, RefusalReason};
-pub use cache::{Decided, Delivered, Deliveries, Delivery, DeliveryEvent, Followed, Follower, Outcome};
+pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};
+pub use cache::{Decided, Delivered, Delivery, Followed, Follower, Outcome};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;

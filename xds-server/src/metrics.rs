@@ -14,7 +14,7 @@
 //! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | what is there |
 //! | `xds_cache_subscriptions`, `xds_cache_classes`, `xds_cache_subscribed_names` | gauge | type | what is asked for: the interest index |
 //! | `xds_cache_commits_total` | counter | outcome | `changed` or `unchanged` |
-//! | `xds_cache_commits_refused_total` | counter | reason | those of [`RefusalReason`](xds_core::RefusalReason) |
+//! | `xds_cache_commits_refused_total` | counter | reason | those of [`CommitError::REASONS`](xds_core::CommitError::REASONS) |
 //! | `xds_cache_newest_commit_clients` | gauge | state | `acked`, `nacked`, `pending`, `late` (after [`LATE_AFTER`]) or `gone` |
 //! | `xds_cache_answers_awaited` | gauge | state | `pending` or `late`: what streams owe to recent commits |
 //! | `xds_propagation_seconds` | histogram | type | from a commit to each ACK |

@@ -1,10 +1,11 @@
 //! What was committed and what was refused, as a bounded stream of events and as counts.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::readers::{Queue, Readers};
-use super::{Cache, Changed, Commit, CommitError, by_name};
+use super::{Cache, Changed, Commit, CommitError, by_name, lock};
 use crate::name::{Revision, TypeUrl};
 
 /// A transaction that was committed or refused.
@@ -43,34 +44,15 @@ pub enum CommitOutcome {
 #[derive(Debug)]
 pub struct Commits(Arc<Queue<CommitEvent>>);
 
-/// Why a transaction was refused, without the offender: a small closed set, for those who count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum RefusalReason {
-    /// [`CommitError::Contradiction`].
-    Contradiction,
-    /// [`CommitError::Ambiguous`].
-    Ambiguous,
-    /// [`CommitError::KeySets`].
-    KeySets,
-    /// [`CommitError::Unsatisfiable`].
-    Unsatisfiable,
-    /// [`CommitError::TooComplex`].
-    TooComplex,
-    /// [`CommitError::AliasTaken`].
-    AliasTaken,
-    /// [`CommitError::Superseded`].
-    Superseded,
-}
-
 /// How many transactions of each kind there were since the cache was made.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct CommitCounts {
-    /// With a revision of their own.
+    /// Transactions that made a revision.
     pub committed: u64,
-    /// Everything in them was there already.
+    /// Transactions whose changes were in the cache already.
     pub unchanged: u64,
-    refused: [u64; RefusalReason::ALL.len()],
+    /// Transactions that were refused, by [`CommitError::reason`]. Has each reason.
+    pub refused: BTreeMap<&'static str, u64>,
 }
 
 impl Cache {
@@ -107,7 +89,7 @@ impl Cache {
         CommitCounts {
             committed: committed.load(Ordering::Relaxed),
             unchanged: unchanged.load(Ordering::Relaxed),
-            refused: refused.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            refused: lock(refused).clone(),
         }
     }
 }
@@ -122,63 +104,52 @@ impl Commits {
     }
 }
 
-impl CommitCounts {
-    /// How many were refused, by reason; each reason is there.
-    pub fn refused(&self) -> impl Iterator<Item = (RefusalReason, u64)> {
-        RefusalReason::ALL.into_iter().zip(self.refused)
-    }
-}
-
-impl RefusalReason {
-    /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 7] = [
-        Self::Contradiction,
-        Self::Ambiguous,
-        Self::KeySets,
-        Self::Unsatisfiable,
-        Self::TooComplex,
-        Self::AliasTaken,
-        Self::Superseded,
+impl CommitError {
+    /// Each [`reason`](Self::reason) that there is.
+    pub const REASONS: [&'static str; 7] = [
+        "contradiction",
+        "ambiguous",
+        "key_sets",
+        "unsatisfiable",
+        "too_complex",
+        "alias_taken",
+        "superseded",
     ];
 
-    /// One word, in lower case.
+    /// The kind of mistake as one word in lower case, for counts.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Contradiction => "contradiction",
-            Self::Ambiguous => "ambiguous",
-            Self::KeySets => "key_sets",
-            Self::Unsatisfiable => "unsatisfiable",
-            Self::TooComplex => "too_complex",
-            Self::AliasTaken => "alias_taken",
-            Self::Superseded => "superseded",
+            Self::Contradiction { .. } => "contradiction",
+            Self::Ambiguous { .. } => "ambiguous",
+            Self::KeySets { .. } => "key_sets",
+            Self::Unsatisfiable { .. } => "unsatisfiable",
+            Self::TooComplex { .. } => "too_complex",
+            Self::AliasTaken { .. } => "alias_taken",
+            Self::Superseded { .. } => "superseded",
         }
     }
 }
 
-impl CommitError {
-    /// The kind of mistake.
-    #[must_use]
-    pub fn reason(&self) -> RefusalReason {
-        match self {
-            Self::Contradiction { .. } => RefusalReason::Contradiction,
-            Self::Ambiguous { .. } => RefusalReason::Ambiguous,
-            Self::KeySets { .. } => RefusalReason::KeySets,
-            Self::Unsatisfiable { .. } => RefusalReason::Unsatisfiable,
-            Self::TooComplex { .. } => RefusalReason::TooComplex,
-            Self::AliasTaken { .. } => RefusalReason::AliasTaken,
-            Self::Superseded { .. } => RefusalReason::Superseded,
-        }
-    }
-}
-
-/// What is counted, and who wants to hear of it.
-#[derive(Debug, Default)]
+/// The counts of transactions, and the readers of their events.
+#[derive(Debug)]
 pub(super) struct CommitLog {
     committed: AtomicU64,
     unchanged: AtomicU64,
-    refused: [AtomicU64; RefusalReason::ALL.len()],
+    refused: Mutex<BTreeMap<&'static str, u64>>,
     readers: Readers<CommitEvent>,
+}
+
+impl Default for CommitLog {
+    fn default() -> Self {
+        let refused = CommitError::REASONS.map(|reason| (reason, 0));
+        Self {
+            committed: AtomicU64::default(),
+            unchanged: AtomicU64::default(),
+            refused: Mutex::new(refused.into()),
+            readers: Readers::default(),
+        }
+    }
 }
 
 impl CommitLog {
@@ -199,7 +170,7 @@ impl CommitLog {
     }
 
     pub(super) fn refused(&self, revision: Revision, error: &CommitError) {
-        self.refused[error.reason() as usize].fetch_add(1, Ordering::Relaxed);
+        *lock(&self.refused).entry(error.reason()).or_default() += 1;
         if self.readers.are_there() {
             self.send(CommitOutcome::Refused { revision, error: Arc::new(error.clone()) });
         }

@@ -14,7 +14,6 @@ use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
 
-use super::events::{DeliveryEvent, Hub};
 use super::interest::Stream;
 use super::{Commit, lock};
 use crate::name::{Revision, TypeUrl};
@@ -183,7 +182,6 @@ impl Outcome {
 pub(crate) struct Ledger {
     stream: Arc<Stream>,
     type_url: TypeUrl,
-    hub: Arc<Hub>,
     book: Mutex<Book>,
 }
 
@@ -207,8 +205,8 @@ pub(crate) struct Standing {
 }
 
 impl Ledger {
-    pub(super) fn new(stream: Arc<Stream>, type_url: TypeUrl, hub: Arc<Hub>) -> Self {
-        Self { stream, type_url, hub, book: Mutex::default() }
+    pub(super) fn new(stream: Arc<Stream>, type_url: TypeUrl) -> Self {
+        Self { stream, type_url, book: Mutex::default() }
     }
 
     /// Whose answers these are.
@@ -232,11 +230,8 @@ impl Ledger {
         if book.standing == standing {
             return;
         }
-        let before = std::mem::replace(&mut book.standing, standing);
+        book.standing = standing;
         let decided = self.take_decided(&mut book);
-        let events = if self.hub.are_there() { self.news(&before, &book.standing) } else { Vec::new() };
-        // Sent before another change of this stream can overtake them.
-        self.hub.send(events);
         drop(book);
         self.wake(decided);
     }
@@ -246,9 +241,6 @@ impl Ledger {
         let mut book = lock(&self.book);
         book.is_ended = true;
         let decided = self.take_decided(&mut book);
-        if self.hub.are_there() {
-            self.hub.send(vec![self.event(book.standing.applied(), Outcome::Gone)]);
-        }
         drop(book);
         self.wake(decided);
     }
@@ -302,25 +294,6 @@ impl Ledger {
             telling.tell(self, self.outcome_of(&book.verdict(revision)));
         }
     }
-
-    /// What there is to tell of a change.
-    fn news(&self, before: &Standing, now: &Standing) -> Vec<DeliveryEvent> {
-        let mut events = Vec::new();
-        for (spans, detail) in &now.rejected {
-            if !before.rejected.iter().any(|(_, known)| Arc::ptr_eq(known, detail)) {
-                events.push(self.event(spans.last(), self.nacked(detail)));
-            }
-        }
-        if now.applied() > before.applied() {
-            events.push(self.event(now.applied(), Outcome::Acked));
-        }
-        events
-    }
-
-    fn event(&self, revision: Revision, outcome: Outcome) -> DeliveryEvent {
-        let (client, type_url) = (self.stream.client(), self.type_url.clone());
-        DeliveryEvent { lost: 0, client, type_url, revision, outcome }
-    }
 }
 
 /// What a ledger says of one revision.
@@ -343,14 +316,6 @@ impl Book {
             true => Decision::Open,
             false => Decision::Acked,
         }
-    }
-}
-
-impl Standing {
-    /// Up to here everything is in use.
-    fn applied(&self) -> Revision {
-        let spans = self.rejected.iter().map(|(spans, _)| spans).chain([&self.open]);
-        spans.filter_map(Spans::before).fold(self.sent, Revision::min)
     }
 }
 
@@ -423,16 +388,6 @@ impl Spans {
 
     pub(crate) fn cover(&self, revision: Revision) -> bool {
         self.0.iter().any(|span| span.after < revision && revision <= span.until)
-    }
-
-    /// The revision before the first of them.
-    fn before(&self) -> Option<Revision> {
-        self.0.iter().map(|span| span.after).min()
-    }
-
-    /// The last of them.
-    fn last(&self) -> Revision {
-        self.0.iter().map(|span| span.until).max().unwrap_or_default()
     }
 }
 

@@ -93,8 +93,7 @@ impl Watch {
         if let Some(known) = ledgers.iter().find(|known| known.type_url() == type_url) {
             return Arc::clone(known);
         }
-        let (stream, hub) = (Arc::clone(&self.stream), Arc::clone(&self.cache.hub));
-        let ledger = Arc::new(Ledger::new(stream, type_url.clone(), hub));
+        let ledger = Arc::new(Ledger::new(Arc::clone(&self.stream), type_url.clone()));
         ledgers.push(Arc::clone(&ledger));
         ledger
     }

@@ -107,8 +107,8 @@ impl Collector for CacheCollector {
             None,
             MetricType::Counter,
         )?;
-        for (reason, count) in counts.refused() {
-            ConstCounter::new(count).encode(refused.encode_family(&Reason { reason: reason.as_str() })?)?;
+        for (reason, count) in counts.refused {
+            ConstCounter::new(count).encode(refused.encode_family(&Reason { reason })?)?;
         }
         let mut clients = encoder.encode_descriptor(
             "xds_cache_newest_commit_clients",

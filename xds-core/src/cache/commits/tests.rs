@@ -77,16 +77,9 @@ fn commits_and_refusals_are_counted_by_reason() {
     cache.commit(late).unwrap_err();
     let counts = cache.commit_counts();
     assert_eq!((counts.committed, counts.unchanged), (1, 1));
-    let refused: Vec<_> = counts.refused().filter(|(_, count)| *count > 0).collect();
-    let reasons = [RefusalReason::Ambiguous, RefusalReason::KeySets, RefusalReason::Superseded];
-    assert_eq!(refused, reasons.map(|reason| (reason, 1)));
-}
-
-#[test]
-fn each_reason_stands_at_its_own_place() {
-    for (place, reason) in RefusalReason::ALL.into_iter().enumerate() {
-        assert_eq!(reason as usize, place, "{}", reason.as_str());
-    }
+    assert_eq!(counts.refused.len(), CommitError::REASONS.len());
+    let refused: Vec<_> = counts.refused.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(refused, [("ambiguous", 1), ("key_sets", 1), ("superseded", 1)]);
 }
 
 #[test]

@@ -404,39 +404,6 @@ fn who_waits_is_woken_once_when_the_last_client_is_decided() {
     assert_eq!(shown(&results), "one:bad two:gone");
 }
 
-/// The next event, if there is one: how many were lost, and `id:outcome`.
-fn event(events: &mut crate::cache::Deliveries) -> Option<(u64, String)> {
-    let mut context = Context::from_waker(Waker::noop());
-    let Poll::Ready(event) = pin!(events.next()).poll(&mut context) else { return None };
-    let DeliveryEvent { lost, client, outcome, .. } = event?;
-    Some((lost, shown(&[Delivered { client, outcome }])))
-}
-
-#[test]
-fn events_tell_of_answers_and_a_slow_reader_is_told_how_many_it_lost() {
-    let cache = Cache::new();
-    commit(&cache, "EDS a=1");
-    let (mut quick, mut slow) = (cache.deliveries(10), cache.deliveries(1));
-    let mut client = sotw(&cache, "n");
-    client.ask("EDS", "a", "");
-    client.sent();
-    assert_eq!(event(&mut quick), None);
-    client.ack("EDS", "1");
-    client.sent();
-    assert_eq!(event(&mut quick), Some((0, "n:acked".to_owned())));
-    commit(&cache, "EDS a=2");
-    client.sent();
-    client.nack("EDS", "2");
-    client.sent();
-    assert_eq!(event(&mut quick), Some((0, "n:bad".to_owned())));
-    drop(client);
-    assert_eq!(event(&mut quick), Some((0, "n:gone".to_owned())));
-    assert_eq!(event(&mut quick), None);
-    assert_eq!(event(&mut slow), Some((2, "n:gone".to_owned())));
-    drop(cache);
-    assert!(matches!(pin!(slow.next()).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(None)));
-}
-
 #[test]
 fn spans_stay_few() {
     let mut spans = Spans::default();
