@@ -8,7 +8,7 @@ use std::time::Duration;
 use xds_core::server::{
     DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
 };
-use xds_core::subscription::Asked;
+use xds_core::subscription::Requested;
 use xds_core::{Cache, Nonce, Parameters, ResourceName, Watch};
 
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ impl Client {
     }
 
     pub(crate) fn ack(&mut self, response: &Response) {
-        self.request(Asked::default(), BTreeMap::new(), Some(response.nonce));
+        self.request(Requested::default(), BTreeMap::new(), Some(response.nonce));
     }
 
     fn catch_up(&mut self) {
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    fn request(&mut self, asked: Asked, versions: BTreeMap<ResourceName, String>, nonce: Option<Nonce>) {
+    fn request(&mut self, asked: Requested, versions: BTreeMap<ResourceName, String>, nonce: Option<Nonce>) {
         let type_url = self.type_url.to_owned();
         match &mut self.stream {
             Stream::Sotw(stream) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-use xds_core::subscription::Asked;
+use xds_core::subscription::Requested;
 use xds_core::{Nonce, Parameters, ResourceName, shortened};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
@@ -93,12 +93,12 @@ fn skimmer() -> Skimmer {
     Skimmer::new(DEFAULT_TYPE.into(), Arc::default())
 }
 
-fn asked(names: &[String], locators: &[ResourceLocator]) -> Asked {
+fn asked(names: &[String], locators: &[ResourceLocator]) -> Requested {
     let locator = |locator: &ResourceLocator| xds_core::subscription::Locator {
         name: locator.name.as_str().into(),
         parameters: locator.dynamic_parameters.clone().into_iter().collect(),
     };
-    Asked {
+    Requested {
         names: names.iter().map(|name| name.as_str().into()).collect(),
         locators: locators.iter().map(locator).collect(),
     }

@@ -194,13 +194,13 @@ fn sotw(known: &Known) -> SotwRequest {
 
 /// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was
 /// sent; a client for which that holds asks for nothing else later, which [`Client::ask`] sees to.
-fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Asked {
+fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Requested {
     if is_legacy
         && known.is_legacy_stream
         && is_only_wildcard(&known.asked)
         && known.kind.known().legacy_wildcard
     {
-        return subscription::Asked::default();
+        return subscription::Requested::default();
     }
     list(known.asked.iter())
 }
@@ -214,7 +214,7 @@ fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: boo
         return DeltaRequest { type_url, subscribe, unsubscribe, ..DeltaRequest::default() };
     }
     let is_legacy = is_legacy && is_only_wildcard(&known.asked) && known.kind.known().legacy_wildcard;
-    let subscribe = if is_legacy { subscription::Asked::default() } else { list(known.asked.iter()) };
+    let subscribe = if is_legacy { subscription::Requested::default() } else { list(known.asked.iter()) };
     let brought = known.brought().into_iter().map(|(name, version)| (name.as_str().into(), version));
     DeltaRequest {
         type_url,
@@ -225,7 +225,7 @@ fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: boo
 }
 
 /// The plain names and the locators of a request.
-fn list<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
+fn list<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Requested {
     let (mut names, mut locators) = (Vec::new(), Vec::new());
     for (name, parameters) in asked {
         let name = name.as_deref().unwrap_or("*").into();
@@ -234,5 +234,5 @@ fn list<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
             Some(parameters) => locators.push(Locator { name, parameters: parameters.clone() }),
         }
     }
-    subscription::Asked { locators: locators.into_iter().collect(), ..names.into() }
+    subscription::Requested { locators: locators.into_iter().collect(), ..names.into() }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use xds_core::server::{
     ClientGroup, DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig,
 };
-use xds_core::subscription::Asked as List;
+use xds_core::subscription::Requested as List;
 use xds_core::{Cache, ClientName, Nonce, Parameters, Snapshot, Watch};
 
 use crate::content::Kind;

@@ -135,7 +135,7 @@ impl FromIterator<Locator> for Locators {
 
 /// What one list of a request asks for: plain names and locators, which may be mixed (T2).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct Requested {
     /// Names whose variant the parameters of the stream's node choose.
     pub names: NameSet,
     /// Names that bring parameters of their own.
@@ -198,7 +198,7 @@ enum Legacy {
     Off,
 }
 
-impl Asked {
+impl Requested {
     /// Whether nothing is asked for.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -219,19 +219,19 @@ impl Asked {
     }
 }
 
-impl From<Vec<ResourceName>> for Asked {
+impl From<Vec<ResourceName>> for Requested {
     fn from(names: Vec<ResourceName>) -> Self {
         names.into_iter().collect::<NameSet>().into()
     }
 }
 
-impl From<NameSet> for Asked {
+impl From<NameSet> for Requested {
     fn from(names: NameSet) -> Self {
         Self { names, locators: Locators::default() }
     }
 }
 
-impl FromIterator<Locator> for Asked {
+impl FromIterator<Locator> for Requested {
     fn from_iter<I: IntoIterator<Item = Locator>>(locators: I) -> Self {
         Self { names: NameSet::default(), locators: locators.into_iter().collect() }
     }
@@ -316,7 +316,7 @@ impl Subscription {
     /// SotW: what a request lists is the whole subscription (S14).
     ///
     /// `legacy` says whether the type has the legacy wildcard (S21).
-    pub fn replace(&mut self, asked: Asked, legacy: bool) -> Added {
+    pub fn replace(&mut self, asked: Requested, legacy: bool) -> Added {
         let before = self.clone();
         self.legacy = match self.legacy {
             // S19, S20: an empty list is a wildcard until the first that is not empty.
@@ -350,7 +350,7 @@ impl Subscription {
     ///
     /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered
     /// too (D9, D18). Other parameters are another locator (T33).
-    pub fn edit(&mut self, subscribe: Asked, unsubscribe: Asked, legacy: bool) -> Added {
+    pub fn edit(&mut self, subscribe: Requested, unsubscribe: Requested, legacy: bool) -> Added {
         let had_wildcard = self.is_wildcard();
         // D16: only a first request that names nothing at all means everything.
         if self.legacy == Legacy::Unasked {
@@ -536,8 +536,8 @@ impl Subscription {
 
     /// The plain names and the others by their parameters. T2: without parameters a locator is the
     /// plain name, where that has none either.
-    fn sorted_out(&mut self, asked: Asked) -> (NameSet, Locators) {
-        let Asked { mut names, mut locators } = asked;
+    fn sorted_out(&mut self, asked: Requested) -> (NameSet, Locators) {
+        let Requested { mut names, mut locators } = asked;
         self.knows_locators |= !locators.is_empty();
         if self.derived.is_empty()
             && let Some(plain) = locators.0.remove(&self.derived)

@@ -16,7 +16,7 @@ use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use xds_core::client::{Client, ClientConfig, ErrorPolicy, Outcome, Protocol, ServerConfig, View, WatchId};
 use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
-use xds_core::subscription::{Asked, Locator};
+use xds_core::subscription::{Locator, Requested};
 use xds_core::{
     Cache, Constraints, KnownType, Nonce, Parameters, Resource, ResourceName, Transaction, TypeUrl, VariantId,
 };
@@ -157,13 +157,13 @@ impl Stream {
     }
 }
 
-fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Asked {
+fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Requested {
     let names: Vec<ResourceName> = names.iter().map(|name| name.as_str().into()).collect();
     let locators = locators.into_iter().map(|locator| Locator {
         name: locator.name.as_str().into(),
         parameters: locator.dynamic_parameters.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect(),
     });
-    Asked { locators: locators.collect(), ..names.into() }
+    Requested { locators: locators.collect(), ..names.into() }
 }
 
 /// A stream and what is on its way.

@@ -13,7 +13,7 @@ use ahash::RandomState;
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_core::server::{DeltaRequest, SotwRequest};
-use xds_core::subscription::{Asked, Locator};
+use xds_core::subscription::{Locator, Requested};
 use xds_core::{ClientName, Nonce, ParameterMapping, Parameters, ResourceName, shortened};
 
 use lists::List;
@@ -100,8 +100,8 @@ pub enum SkimError {
 }
 
 impl Subscribed {
-    fn asked(&self) -> Asked {
-        Asked { names: self.names.asked.names.clone(), locators: self.locators.asked.locators.clone() }
+    fn asked(&self) -> Requested {
+        Requested { names: self.names.asked.names.clone(), locators: self.locators.asked.locators.clone() }
     }
 }
 
@@ -307,7 +307,7 @@ pub const TYPE_URL_LIMIT_BYTES: usize = 1024;
 const NODE_HASHED_BYTES: usize = 1024;
 
 /// The names in one field and the locators in another.
-fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Asked, SkimError> {
+fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Requested, SkimError> {
     let (mut names, mut locators) = (Vec::new(), Vec::new());
     // The locators of a client have few sets of parameters between them.
     let mut known = BTreeSet::<Parameters>::new();
@@ -324,7 +324,7 @@ fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Asked, Ski
             locators.push(locator);
         }
     }
-    Ok(Asked { names: names.into_iter().collect(), locators: locators.into_iter().collect() })
+    Ok(Requested { names: names.into_iter().collect(), locators: locators.into_iter().collect() })
 }
 
 /// A `ResourceLocator`. Of a key given twice the last counts (T9).
@@ -441,7 +441,7 @@ mod tests {
         Skimmer::new(String::new(), Arc::default())
     }
 
-    fn names(list: &[&str]) -> Asked {
+    fn names(list: &[&str]) -> Requested {
         list.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into()
     }
 
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(read(&["ab", "c"]), Some(names(&["ab", "c"])));
         assert_eq!(read(&["ab", "c"]), None);
         assert_eq!(read(&["a", "bc"]), Some(names(&["a", "bc"])));
-        assert_eq!(read(&[]), Some(Asked::default()));
+        assert_eq!(read(&[]), Some(Requested::default()));
     }
 
     #[test]
@@ -584,7 +584,7 @@ mod tests {
             let message = DiscoveryRequest { resource_locators, ..request(&[]) };
             skimmer.sotw(&message.encode_to_vec()).unwrap().asked
         };
-        let expected = |env| Some(Asked::from_iter([located("l", &[("env", env)])]));
+        let expected = |env| Some(Requested::from_iter([located("l", &[("env", env)])]));
         assert_eq!(read("prod"), expected("prod"));
         assert_eq!(read("prod"), None);
         assert_eq!(read("test"), expected("test"));
@@ -604,11 +604,11 @@ mod tests {
         };
         let expected = DeltaRequest {
             type_url: "t".into(),
-            subscribe: Asked {
+            subscribe: Requested {
                 locators: [located("l", &[("env", "prod"), ("zone", "")])].into_iter().collect(),
                 ..names(&["a"])
             },
-            unsubscribe: Asked { locators: [located("m", &[])].into_iter().collect(), ..names(&["b"]) },
+            unsubscribe: Requested { locators: [located("m", &[])].into_iter().collect(), ..names(&["b"]) },
             initial_resource_versions: [("c".into(), "1".to_owned())].into(),
             response_nonce: Nonce::parse("7"),
             error_detail: None,

@@ -12,7 +12,7 @@ use xds_core::server::{
     ClientGroup, DeltaRequest, DeltaStream, Next, Response, Service, SotwRequest, SotwStream, StreamConfig,
     StreamError, Verdict,
 };
-use xds_core::subscription::{Asked, Locator};
+use xds_core::subscription::{Locator, Requested};
 use xds_core::{Nonce, Parameters, Watch};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::{
@@ -310,7 +310,14 @@ impl Stream {
     }
 
     /// An error is one of the request.
-    fn check_error(&self, error: &StreamError, found: &str, asked: &[&Asked], is_new: bool, names: usize) {
+    fn check_error(
+        &self,
+        error: &StreamError,
+        found: &str,
+        asked: &[&Requested],
+        is_new: bool,
+        names: usize,
+    ) {
         let is_own = |found: &str| self.service.is_none_or(|own| found.is_empty() || found == own);
         let has_locator = |wanted: &str, is_it: &dyn Fn(&Parameters) -> bool| {
             let mut locators = asked.iter().flat_map(|asked| asked.locators.iter());
@@ -457,7 +464,7 @@ impl Request {
         }
     }
 
-    fn asked(&self) -> Vec<&Asked> {
+    fn asked(&self) -> Vec<&Requested> {
         match self {
             Self::Sotw(request) => request.asked.iter().collect(),
             Self::Delta(request) => vec![&request.subscribe, &request.unsubscribe],
@@ -472,7 +479,7 @@ impl Request {
     }
 }
 
-fn lists_of(asked: &Asked) -> Lists {
+fn lists_of(asked: &Requested) -> Lists {
     let locator = |locator: Locator| ResourceLocator {
         name: locator.name.as_str().into(),
         dynamic_parameters: locator

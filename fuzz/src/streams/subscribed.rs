@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xds_core::subscription::{Asked, Locator};
+use xds_core::subscription::{Locator, Requested};
 use xds_core::{Constraints, KnownType, Parameters};
 
 use super::content::Content;
@@ -64,7 +64,7 @@ impl Subscribed {
     }
 
     /// SotW: what is listed is all.
-    pub(super) fn replace(&mut self, asked: &Asked) {
+    pub(super) fn replace(&mut self, asked: &Requested) {
         let was_legacy = self.is_new || self.is_legacy;
         self.is_legacy = was_legacy && self.known.legacy_wildcard && is_empty(asked);
         self.is_new = false;
@@ -73,7 +73,7 @@ impl Subscribed {
     }
 
     /// Delta: what is unsubscribed goes, then what is subscribed comes (D3).
-    pub(super) fn edit(&mut self, subscribe: &Asked, unsubscribe: &Asked) {
+    pub(super) fn edit(&mut self, subscribe: &Requested, unsubscribe: &Requested) {
         let is_first = std::mem::take(&mut self.is_new);
         if is_first {
             self.is_legacy = self.known.legacy_wildcard && is_empty(subscribe) && is_empty(unsubscribe);
@@ -240,7 +240,7 @@ impl Subscribed {
         self.held = held;
     }
 
-    fn wanted(&mut self, asked: &Asked) -> BTreeSet<Wanted> {
+    fn wanted(&mut self, asked: &Requested) -> BTreeSet<Wanted> {
         let names =
             asked.names.iter().map(|name| Locator { name: name.clone(), parameters: Parameters::new() });
         let names = names.map(|locator| (locator, true));
@@ -260,7 +260,7 @@ impl Subscribed {
     }
 }
 
-fn is_empty(asked: &Asked) -> bool {
+fn is_empty(asked: &Requested) -> bool {
     asked.names.is_empty() && asked.locators.is_empty()
 }
 
@@ -274,7 +274,7 @@ fn has_invalid_key(parameters: &Parameters) -> bool {
     parameters.iter().any(|(key, _)| has_control(key))
 }
 
-fn has_invalid(asked: &Asked) -> bool {
+fn has_invalid(asked: &Requested) -> bool {
     let has_name = asked.names.iter().any(|name| is_invalid(name.as_str()));
     let is_bad = |locator: Locator| is_invalid(locator.name.as_str()) || has_invalid_key(&locator.parameters);
     has_name || asked.locators.iter().any(is_bad)

@@ -16,7 +16,7 @@ use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{
     DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
 };
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Locator, Requested};
 use crate::{Cache, Code, Delivery, Nonce};
 
 /// How an origin refuses a type.
@@ -451,17 +451,17 @@ fn type_of(frame: &Bytes, protocol: Protocol) -> String {
     }
 }
 
-fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Asked {
+fn asked(names: Vec<String>, locators: Vec<ResourceLocator>) -> Requested {
     let locators = locators.into_iter().map(|locator| Locator {
         name: locator.name.as_str().into(),
         parameters: locator.dynamic_parameters.into_iter().collect(),
     });
     let names: Vec<_> = names.iter().map(|name| name.as_str().into()).collect();
-    Asked { locators: locators.collect(), ..names.into() }
+    Requested { locators: locators.collect(), ..names.into() }
 }
 
 /// Names as they are, locators as `name{key=value,..}`.
-fn shown(sign: &str, asked: &Asked) -> String {
+fn shown(sign: &str, asked: &Requested) -> String {
     let names = asked.names.iter().map(|name| format!("{sign}{}", name.as_str()));
     let locators = asked.locators.iter().map(|Locator { name, parameters }| {
         let pairs = parameters.iter().map(|(key, value)| format!("{key}={value}"));

@@ -91,7 +91,7 @@ pub struct Health {
     /// The newest generation whose [`Init`] was given.
     told: Generation,
     phase: Phase,
-    types: BTreeMap<TypeUrl, Requested>,
+    types: BTreeMap<TypeUrl, RequestedType>,
     search: Search,
 }
 
@@ -107,7 +107,7 @@ enum Phase {
 
 /// What is known of one requested type.
 #[derive(Debug)]
-struct Requested {
+struct RequestedType {
     state: State,
     /// Whether the present stream was asked for it.
     is_asked: bool,
@@ -146,7 +146,7 @@ impl Health {
         }
         let deadline = self.is_open().then(|| now + self.resource_timeout);
         let requested =
-            Requested { state: State::Requested, is_asked: false, deadline, probe_at: None, failures: 0 };
+            RequestedType { state: State::Requested, is_asked: false, deadline, probe_at: None, failures: 0 };
         self.types.insert(type_url.clone(), requested);
     }
 
@@ -251,7 +251,7 @@ impl Health {
     /// The types that may have ended the stream: those that were asked and did not answer. Those
     /// that were silent for long only if there is no other.
     fn unanswered(&self) -> BTreeSet<TypeUrl> {
-        let is_open = |requested: &Requested| {
+        let is_open = |requested: &RequestedType| {
             requested.is_asked && matches!(requested.state, State::Requested | State::Stale(_))
         };
         let all = self.types.iter().filter(|(_, requested)| is_open(requested));
@@ -285,7 +285,7 @@ impl Health {
     /// and not one that has to wait until it is known which other type ends the stream.
     #[must_use]
     pub fn may_ask(&self, type_url: &TypeUrl) -> bool {
-        let may = |requested: &Requested| match requested.state {
+        let may = |requested: &RequestedType| match requested.state {
             State::Rejected(..) => requested.probe_at.is_none() && !self.is_open(),
             State::Requested | State::Synced(_) | State::Stale(_) => !self.search.holds_back(type_url),
         };
@@ -384,7 +384,7 @@ impl Health {
     /// Whether each type answered, is rejected or was silent for long. Without any there is nothing
     /// to tell.
     fn is_settled(&self) -> bool {
-        let is_settled = |requested: &Requested| match requested.state {
+        let is_settled = |requested: &RequestedType| match requested.state {
             // With nothing left to ask there may never be a stream again.
             State::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
             State::Synced(_) => self.is_open(),
@@ -422,7 +422,7 @@ impl Default for Health {
     }
 }
 
-impl Requested {
+impl RequestedType {
     fn back_off(&mut self, now: Duration) {
         let after = FIRST_PROBE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PROBE);
         self.probe_at = Some(now + after);

@@ -214,7 +214,7 @@ fn t47_what_a_name_says_of_parameters_chooses_no_variant() {
         let mut leaf = Delta::new(world.proxy.cache());
         let locator = crate::subscription::Locator { name: name.into(), parameters: parameters("env=b") };
         let locators = [locator].into_iter().collect();
-        let subscribe = crate::subscription::Asked { locators, ..Default::default() };
+        let subscribe = crate::subscription::Requested { locators, ..Default::default() };
         let type_url = type_url("X").as_str().into();
         leaf.send(crate::server::DeltaRequest { type_url, subscribe, ..Default::default() });
         world.run();

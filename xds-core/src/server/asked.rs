@@ -6,14 +6,14 @@ use super::progress::Progress;
 use crate::access::{Access, NamePatterns};
 use crate::code::Code;
 use crate::name::ResourceName;
-use crate::subscription::{Asked, Locators, NameSet, is_set};
+use crate::subscription::{Locators, NameSet, Requested, is_set};
 use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl Progress {
     /// Takes new-style names by their canonical text (X4), and out those that no resource can have
     /// (X6).
-    pub(super) fn read_names(&mut self, asked: &mut Asked) -> Vec<Failure> {
+    pub(super) fn read_names(&mut self, asked: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut read = |name: &ResourceName| match self.canonical(name) {
             Ok(None) => Some(name.clone()),
@@ -55,7 +55,7 @@ impl Progress {
 
     /// Takes out what the client may not read, and locators that claim other parameters than it
     /// has.
-    pub(super) fn take_denied(&self, access: &Access, asked: &mut Asked) -> Vec<Failure> {
+    pub(super) fn take_denied(&self, access: &Access, asked: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut deny = |name: &ResourceName, message: String| {
             failures.push(Failure::new(name.clone(), Code::PERMISSION_DENIED, message));

@@ -18,7 +18,7 @@ use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, Locators, Subscription, WILDCARD, can_be, is_set};
+use crate::subscription::{Locator, Locators, Requested, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{Form, Variant};
 use crate::wire::{Failure, Handle};
 use crate::xdstp;
@@ -43,9 +43,9 @@ pub struct DeltaRequest {
     /// Empty on the service of one type (S12).
     pub type_url: String,
     /// What to add (D2).
-    pub subscribe: Asked,
+    pub subscribe: Requested,
     /// What to drop (D2).
-    pub unsubscribe: Asked,
+    pub unsubscribe: Requested,
     /// What the client brings from another stream, with its versions (D1).
     pub initial_resource_versions: BTreeMap<ResourceName, String>,
     /// The response it answers; `None` when the field is empty.

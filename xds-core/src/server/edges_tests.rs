@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::fixture::{Delta, Sotw, commit, parameters, payload, type_url};
 use super::{DeltaRequest, Next, Service, Serving, SotwRequest, StreamConfig, TypeConfig};
 use crate::name::{Nonce, ResourceName};
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Locator, Requested};
 use crate::{Cache, Resource, Transaction, VariantId};
 
 fn cache(text: &str) -> Arc<Cache> {
@@ -30,7 +30,7 @@ fn edit(cache: &Cache, edits: &[(&str, &str, Option<&str>)]) {
     cache.commit(transaction).unwrap();
 }
 
-fn names(list: &[&str]) -> Asked {
+fn names(list: &[&str]) -> Requested {
     list.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into()
 }
 
@@ -266,7 +266,7 @@ fn t39_removed_variants_of_a_name_are_not_parted() {
         Locator { name: "r".into(), parameters }
     });
     let type_url = type_url("X");
-    let subscribe = Asked::from_iter(locators);
+    let subscribe = Requested::from_iter(locators);
     client.send(DeltaRequest { type_url: type_url.as_str().into(), subscribe, ..DeltaRequest::default() });
     assert_eq!(client.sent().matches(';').count(), 0, "one response at first");
     client.ack("X", "1");

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Locator, Requested};
 use crate::{Answer, Cache, Code, Commit, CommitError, Constraints, Parameters, Transaction, Watch};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
@@ -160,13 +160,13 @@ pub(crate) fn parameters(text: &str) -> Parameters {
 }
 
 /// Names, and locators as `name?key=value&key=value`.
-fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Asked {
+fn asked<'a>(words: impl Iterator<Item = &'a str>) -> Requested {
     let (located, plain): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('?'));
     let locator = |word: &str| {
         let (name, pairs) = word.split_once('?').unwrap();
         Locator { name: name.into(), parameters: parameters(&pairs.replace('&', " ")) }
     };
-    Asked {
+    Requested {
         names: plain.into_iter().map(Into::into).collect(),
         locators: located.into_iter().map(locator).collect(),
     }

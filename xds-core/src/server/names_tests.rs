@@ -7,7 +7,7 @@ use prost::Message;
 use super::fixture::{Delta, Sotw, commit, payload, try_commit, type_url};
 use super::{DeltaRequest, SotwRequest};
 use crate::name::{Nonce, ResourceName};
-use crate::subscription::{Asked, Locator};
+use crate::subscription::{Locator, Requested};
 use crate::{Cache, Resource, Transaction, VariantId};
 
 fn cache(text: &str) -> Arc<Cache> {
@@ -32,7 +32,7 @@ fn remove(cache: &Cache, type_name: &str, name: &str) {
     cache.commit(transaction).unwrap();
 }
 
-fn names(list: &[&str]) -> Asked {
+fn names(list: &[&str]) -> Requested {
     list.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into()
 }
 
@@ -290,7 +290,7 @@ fn x12_t28_a_glob_with_parameters_resolves_each_member() {
     cache.commit(transaction).unwrap();
     let mut client = Delta::new(&cache);
     let parameters = [("env", "prod")].into_iter().collect();
-    let subscribe = Asked::from_iter([Locator { name: "xdstp://a/X/foo/*".into(), parameters }]);
+    let subscribe = Requested::from_iter([Locator { name: "xdstp://a/X/foo/*".into(), parameters }]);
     let type_url = type_url("X").as_str().into();
     client.send(DeltaRequest { type_url, subscribe, ..DeltaRequest::default() });
     assert_eq!(client.sent(), "n1 X xdstp://a/X/foo/1[env=prod]=A");

@@ -20,7 +20,7 @@ use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, Locators, Subscription};
+use crate::subscription::{Locator, Locators, Requested, Subscription};
 use crate::variants::Variant;
 use crate::wire::{Body, Failure, Handle};
 use crate::xdstp::XdstpName;
@@ -46,7 +46,7 @@ pub struct SotwRequest {
     /// What was wrong with that response (S5).
     pub error_detail: Option<String>,
     /// The whole subscription; `None` when it is known to be that of the type's request before.
-    pub asked: Option<Asked>,
+    pub asked: Option<Requested>,
 }
 
 /// What was asked for and not answered yet.

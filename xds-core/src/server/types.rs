@@ -19,7 +19,7 @@ use crate::cache::{Snapshot, Watch};
 use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
-use crate::subscription::{Asked, Locator, NameSet, can_be};
+use crate::subscription::{Locator, NameSet, Requested, can_be};
 use crate::wire::{Body, Failure, Handle};
 
 /// All types of a stream, in the order of S33.
@@ -438,7 +438,11 @@ impl<O: Owed> Types<O> {
     /// # Errors
     /// The stream ends when there are very many of them, and where a locator has too many
     /// parameters (G9).
-    pub(super) fn take_invalid(&mut self, at: usize, asked: &mut Asked) -> Result<Vec<Failure>, StreamError> {
+    pub(super) fn take_invalid(
+        &mut self,
+        at: usize,
+        asked: &mut Requested,
+    ) -> Result<Vec<Failure>, StreamError> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }

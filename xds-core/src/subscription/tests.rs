@@ -5,9 +5,9 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use super::*;
 
 /// Plain names, and locators as `name?key=value`.
-fn asked(list: &[&str]) -> Asked {
+fn asked(list: &[&str]) -> Requested {
     let (located, plain): (Vec<&str>, Vec<&str>) = list.iter().partition(|word| word.contains('?'));
-    Asked {
+    Requested {
         names: plain.into_iter().map(ResourceName::new).collect(),
         locators: located.into_iter().map(locator).collect(),
     }
@@ -58,7 +58,7 @@ fn s19_the_first_list_that_is_not_empty_ends_the_legacy_wildcard_for_good() {
 #[test]
 fn s21_without_the_legacy_wildcard_an_empty_list_asks_for_nothing() {
     let mut subscription = Subscription::default();
-    assert_eq!(subscription.replace(Asked::default(), false), Added::default());
+    assert_eq!(subscription.replace(Requested::default(), false), Added::default());
     assert!(subscription.is_empty());
     assert_eq!(subscription.replace(asked(&["*"]), false), Added { wildcard: true, ..Added::default() });
 }
@@ -81,38 +81,38 @@ fn s14_what_a_list_adds_is_the_difference_to_the_one_before() {
 fn d17_the_wildcard_vector_of_delta() {
     let mut subscription = Subscription::default();
     assert_eq!(
-        subscription.edit(Asked::default(), Asked::default(), true),
+        subscription.edit(Requested::default(), Requested::default(), true),
         Added { wildcard: true, ..Added::default() }
     );
     assert_eq!(describe(&subscription), "*");
-    subscription.edit(asked(&["A"]), Asked::default(), true);
+    subscription.edit(asked(&["A"]), Requested::default(), true);
     assert_eq!(describe(&subscription), "*,A");
-    subscription.edit(Asked::default(), asked(&["*"]), true);
+    subscription.edit(Requested::default(), asked(&["*"]), true);
     assert_eq!(describe(&subscription), "A");
-    subscription.edit(Asked::default(), asked(&["A"]), true);
+    subscription.edit(Requested::default(), asked(&["A"]), true);
     assert_eq!(describe(&subscription), "");
-    subscription.edit(Asked::default(), Asked::default(), true);
+    subscription.edit(Requested::default(), Requested::default(), true);
     assert_eq!(describe(&subscription), "");
 }
 
 #[test]
 fn d16_a_first_request_that_only_unsubscribes_means_nothing() {
     let mut subscription = Subscription::default();
-    subscription.edit(Asked::default(), asked(&["A"]), true);
+    subscription.edit(Requested::default(), asked(&["A"]), true);
     assert!(subscription.is_empty());
 }
 
 #[test]
 fn d9_a_name_subscribed_again_is_answered_again() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["A"]), Asked::default(), true);
-    assert_eq!(subscription.edit(asked(&["A"]), Asked::default(), true).locators, locators(&["A"]));
+    subscription.edit(asked(&["A"]), Requested::default(), true);
+    assert_eq!(subscription.edit(asked(&["A"]), Requested::default(), true).locators, locators(&["A"]));
 }
 
 #[test]
 fn d3_a_name_in_both_lists_ends_subscribed_and_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["A"]), Asked::default(), true);
+    subscription.edit(asked(&["A"]), Requested::default(), true);
     assert_eq!(subscription.edit(asked(&["A"]), asked(&["A"]), true).locators, locators(&["A"]));
     assert_eq!(describe(&subscription), "A");
 }
@@ -120,8 +120,11 @@ fn d3_a_name_in_both_lists_ends_subscribed_and_is_answered() {
 #[test]
 fn d18_a_name_unsubscribed_under_the_wildcard_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["*", "A"]), Asked::default(), true);
-    assert_eq!(subscription.edit(Asked::default(), asked(&["A", "unknown"]), true).left, locators(&["A"]));
+    subscription.edit(asked(&["*", "A"]), Requested::default(), true);
+    assert_eq!(
+        subscription.edit(Requested::default(), asked(&["A", "unknown"]), true).left,
+        locators(&["A"])
+    );
 }
 
 #[derive(Debug, Clone)]
@@ -168,8 +171,8 @@ fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
 #[test]
 fn t2_a_plain_name_does_not_cancel_a_locator() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["a", "a?env=prod"]), Asked::default(), true);
-    subscription.edit(Asked::default(), asked(&["a"]), true);
+    subscription.edit(asked(&["a", "a?env=prod"]), Requested::default(), true);
+    subscription.edit(Requested::default(), asked(&["a"]), true);
     assert!(
         subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
     );
@@ -178,17 +181,17 @@ fn t2_a_plain_name_does_not_cancel_a_locator() {
 #[test]
 fn t2_without_parameters_a_locator_is_the_plain_name_where_nothing_is_derived() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["a"]), Asked::default(), true);
-    subscription.edit(Asked::default(), asked(&["a?"]), true);
+    subscription.edit(asked(&["a"]), Requested::default(), true);
+    subscription.edit(Requested::default(), asked(&["a?"]), true);
     assert!(subscription.is_empty());
 }
 
 #[test]
 fn t46_a_locator_without_parameters_is_not_the_name_under_derived_ones() {
     let mut subscription = Subscription::new([("env", "prod")].into_iter().collect());
-    let added = subscription.edit(asked(&["a", "a?"]), Asked::default(), true);
+    let added = subscription.edit(asked(&["a", "a?"]), Requested::default(), true);
     assert_eq!(added.locators, locators(&["a?", "a?env=prod"]));
-    subscription.edit(Asked::default(), asked(&["a"]), true);
+    subscription.edit(Requested::default(), asked(&["a"]), true);
     assert!(
         subscription.covers_locator(&locator("a")) && !subscription.covers_locator(&locator("a?env=prod"))
     );
@@ -197,25 +200,25 @@ fn t46_a_locator_without_parameters_is_not_the_name_under_derived_ones() {
 #[test]
 fn t28_locators_count_as_names_for_the_legacy_wildcard() {
     let mut sotw = Subscription::default();
-    sotw.replace(Asked::default(), true);
+    sotw.replace(Requested::default(), true);
     assert!(sotw.is_wildcard());
     sotw.replace(asked(&["a?env=prod"]), true);
     assert!(!sotw.is_wildcard());
     let mut delta = Subscription::default();
-    delta.edit(asked(&["a?env=prod"]), Asked::default(), true);
+    delta.edit(asked(&["a?env=prod"]), Requested::default(), true);
     assert!(!delta.is_wildcard());
 }
 
 #[test]
 fn t28_a_wildcard_covers_every_name_under_its_own_parameters() {
     let mut subscription = Subscription::default();
-    assert!(subscription.edit(asked(&["*?env=prod"]), Asked::default(), true).wildcard);
+    assert!(subscription.edit(asked(&["*?env=prod"]), Requested::default(), true).wildcard);
     assert!(
         subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
     );
-    assert!(!subscription.edit(Asked::default(), asked(&["*"]), true).wildcard);
+    assert!(!subscription.edit(Requested::default(), asked(&["*"]), true).wildcard);
     assert!(subscription.is_wildcard());
-    subscription.edit(Asked::default(), asked(&["*?env=prod"]), true);
+    subscription.edit(Requested::default(), asked(&["*?env=prod"]), true);
     assert!(subscription.is_empty());
 }
 

@@ -327,7 +327,7 @@ impl Client for DeltaClient {
 }
 
 /// The plain names and the locators of a request.
-fn request<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
+fn request<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Requested {
     let (mut names, mut locators) = (Vec::new(), Vec::new());
     for (name, parameters) in asked {
         let name = name.as_deref().unwrap_or("*").into();
@@ -336,7 +336,7 @@ fn request<'a>(asked: impl Iterator<Item = &'a Asked>) -> subscription::Asked {
             Some(parameters) => locators.push(Locator { name, parameters: parameters.clone() }),
         }
     }
-    subscription::Asked { locators: locators.into_iter().collect(), ..names.into() }
+    subscription::Requested { locators: locators.into_iter().collect(), ..names.into() }
 }
 
 /// The bytes of what is to be sent, if something is.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::RandomState;
-use xds_core::subscription::Asked;
+use xds_core::subscription::Requested;
 
 use super::SkimError;
 
@@ -29,7 +29,7 @@ struct Recent {
 #[derive(Debug, Default)]
 pub(super) struct List {
     raw: Box<[u8]>,
-    pub(super) asked: Asked,
+    pub(super) asked: Requested,
 }
 
 impl List {
@@ -54,7 +54,7 @@ impl Lists {
     pub(super) fn get(
         &self,
         raw: Cow<'_, [u8]>,
-        read: impl FnOnce(&[u8]) -> Result<Asked, SkimError>,
+        read: impl FnOnce(&[u8]) -> Result<Requested, SkimError>,
     ) -> Result<Arc<List>, SkimError> {
         let is_kept = (KEPT_FROM_BYTES..=LARGEST_KEPT_BYTES).contains(&raw.len());
         let recent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,8 +110,8 @@ const PARAMETERS_BYTES: usize = 400;
 mod tests {
     use super::*;
 
-    fn read(_: &[u8]) -> Result<Asked, SkimError> {
-        Ok(Asked::default())
+    fn read(_: &[u8]) -> Result<Requested, SkimError> {
+        Ok(Requested::default())
     }
 
     fn raw(number: usize, len: usize) -> Vec<u8> {

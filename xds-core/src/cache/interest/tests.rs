@@ -3,7 +3,7 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use super::*;
 use crate::matching::KeySetRule;
 use crate::server::fixture::{is_woken, parameters, try_commit, type_url};
-use crate::subscription::{Asked, Locator, Subscription};
+use crate::subscription::{Locator, Requested, Subscription};
 use crate::variants::{Form, Variant};
 
 /// What happens, as places in the tables below.
@@ -73,7 +73,7 @@ fn wanted(asked: usize, node: usize) -> (Wanted, Form) {
         let (name, pairs) = word.split_once('?').unwrap();
         Locator { name: name.into(), parameters: parameters(&pairs.replace('&', " ")) }
     };
-    let asked = Asked {
+    let asked = Requested {
         names: plain.into_iter().map(|name: &str| name.into()).collect(),
         locators: located.into_iter().map(locator).collect(),
     };
