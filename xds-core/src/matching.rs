@@ -9,12 +9,11 @@
 //! | --- | --- |
 //! | `value_set`, `cube` | what one key may be; a condition on several keys |
 //! | `normal`, `diagram` | the meaning of one formula, whatever way it was written, within a budget |
-//! | `asked` | a formula worked out as far as a check needs it |
+//! | `query` | a formula worked out as far as a check needs it |
 //! | `symbols`, `index` | the tree of all variants over numbered strings: finds one, and all that a cube meets |
 //! | `part`, `edit` | a large frozen tree, a small one aside, and when they are merged |
 //! | `coverage`, `count` | what no variant covers, exactly |
 
-mod asked;
 mod count;
 pub mod coverage;
 mod cube;
@@ -24,6 +23,7 @@ mod error;
 mod index;
 pub mod normal;
 mod part;
+mod query;
 mod symbols;
 pub mod value_set;
 
@@ -39,9 +39,9 @@ pub use error::SetError;
 
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
-use asked::Asked;
 use normal::TooComplex;
 use part::{KeySet, Member, Part};
+use query::Query;
 use symbols::OutcomeId;
 
 /// All variants of one name, at most one of which matches any parameters.
@@ -81,11 +81,11 @@ enum Inner<V> {
     Empty,
     /// One variant, without constraints.
     Everyone(V),
-    Table(Arc<Table<V>>),
+    Parts(Arc<Parts<V>>),
 }
 
 #[derive(Debug)]
-struct Table<V> {
+struct Parts<V> {
     base: Part<V>,
     /// What came since the base was built; empty in small sets.
     delta: Part<V>,
@@ -154,7 +154,7 @@ impl<V> VariantSet<V> {
         match &self.0 {
             Inner::Empty => 0,
             Inner::Everyone(_) => 1,
-            Inner::Table(table) => table.base.live + table.delta.live,
+            Inner::Parts(parts) => parts.base.live + parts.delta.live,
         }
     }
 
@@ -166,12 +166,12 @@ impl<V> VariantSet<V> {
 
     /// All variants with their constraints, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&Formula, &V)> {
-        let (everyone, table) = match &self.0 {
+        let (everyone, parts) = match &self.0 {
             Inner::Empty => (None, None),
             Inner::Everyone(value) => (Some((&EVERYONE, value)), None),
-            Inner::Table(table) => (None, Some(table)),
+            Inner::Parts(parts) => (None, Some(parts)),
         };
-        let members = table.into_iter().flat_map(|table| table.members());
+        let members = parts.into_iter().flat_map(|parts| parts.members());
         everyone.into_iter().chain(members.map(|member| (member.formula(), &member.value)))
     }
 
@@ -184,8 +184,8 @@ impl<V> VariantSet<V> {
         match &self.0 {
             Inner::Empty => None,
             Inner::Everyone(value) => Some(value),
-            Inner::Table(table) => {
-                let found = table.base.resolve(parameters).or_else(|| table.delta.resolve(parameters));
+            Inner::Parts(parts) => {
+                let found = parts.base.resolve(parameters).or_else(|| parts.delta.resolve(parameters));
                 found.map(|member| &member.value)
             }
         }
@@ -196,8 +196,8 @@ impl<V> VariantSet<V> {
     pub fn prepare(&self, parameters: &Parameters) -> Prepared<'_, V> {
         let outcomes = match &self.0 {
             Inner::Empty | Inner::Everyone(_) => Box::default(),
-            Inner::Table(table) => {
-                table.base.outcomes(parameters).chain(table.delta.outcomes(parameters)).collect()
+            Inner::Parts(parts) => {
+                parts.base.outcomes(parameters).chain(parts.delta.outcomes(parameters)).collect()
             }
         };
         Prepared { set: self, outcomes }
@@ -206,21 +206,21 @@ impl<V> VariantSet<V> {
     /// The variant that these parameters get, and the tests on the way.
     #[must_use]
     pub fn explain(&self, parameters: &Parameters) -> Explanation<'_, V> {
-        let table = match &self.0 {
+        let parts = match &self.0 {
             Inner::Empty => return Explanation { tests: Vec::new(), found: None },
             Inner::Everyone(value) => {
                 return Explanation { tests: Vec::new(), found: Some((&EVERYONE, value)) };
             }
-            Inner::Table(table) => table,
+            Inner::Parts(parts) => parts,
         };
         let mut tests: Vec<KeyTest> = Vec::new();
-        for part in [&table.base, &table.delta] {
+        for part in [&parts.base, &parts.delta] {
             let symbols = &part.index.symbols;
             let slot = part.index.find(&mut |key| {
                 let (name, value) = (symbols.name(key), parameters.get(symbols.name(key)));
                 let outcome = symbols.outcome(key, value);
                 if !tests.iter().any(|test| test.key == *name) {
-                    let is_named = value.is_some() && table.names(name, outcome, parameters);
+                    let is_named = value.is_some() && parts.names(name, outcome, parameters);
                     tests.push(KeyTest { key: Arc::clone(name), value: value.cloned(), is_named });
                 }
                 outcome
@@ -240,17 +240,17 @@ impl<V> VariantSet<V> {
     /// # Errors
     /// When the formula takes too long to judge.
     pub fn reachable(&self, formula: &Formula) -> Result<Vec<(&V, Parameters)>, TooComplex> {
-        let asked = Asked::of(formula)?;
-        let table = match &self.0 {
+        let query = Query::of(formula)?;
+        let parts = match &self.0 {
             Inner::Empty => return Ok(Vec::new()),
             Inner::Everyone(value) => {
-                return Ok(asked.normal().sample().map(|sample| (value, sample)).into_iter().collect());
+                return Ok(query.normal().sample().map(|sample| (value, sample)).into_iter().collect());
             }
-            Inner::Table(table) => table,
+            Inner::Parts(parts) => parts,
         };
         let mut slots = Vec::new();
-        for (side, part) in [&table.base, &table.delta].into_iter().enumerate() {
-            let flow = part.each_meeting(&asked, &mut |slot, _, witness| {
+        for (side, part) in [&parts.base, &parts.delta].into_iter().enumerate() {
+            let flow = part.each_meeting(&query, &mut |slot, _, witness| {
                 slots.push((side, slot, witness));
                 ControlFlow::Continue(())
             })?;
@@ -258,7 +258,7 @@ impl<V> VariantSet<V> {
         }
         slots.sort_unstable_by_key(|(side, slot, _)| (*side, *slot));
         slots.dedup_by_key(|(side, slot, _)| (*side, *slot));
-        let part = |side| if side == 0 { &table.base } else { &table.delta };
+        let part = |side| if side == 0 { &parts.base } else { &parts.delta };
         let found = slots.into_iter();
         Ok(found.filter_map(|(side, slot, witness)| Some((&part(side).get(slot)?.value, witness))).collect())
     }
@@ -266,20 +266,20 @@ impl<V> VariantSet<V> {
     /// The sets of keys that variants write down, with how many do; under [`KeySetRule::Equal`] at
     /// most one.
     pub fn key_sets(&self) -> impl Iterator<Item = (&[Arc<str>], usize)> {
-        let (everyone, table) = match &self.0 {
+        let (everyone, parts) = match &self.0 {
             Inner::Empty => (None, None),
             Inner::Everyone(_) => (Some((&[][..], 1)), None),
-            Inner::Table(table) => (None, Some(table)),
+            Inner::Parts(parts) => (None, Some(parts)),
         };
-        let counted = table.into_iter().flat_map(|table| &table.keys);
+        let counted = parts.into_iter().flat_map(|parts| &parts.keys);
         everyone.into_iter().chain(counted.map(|(keys, count)| (&**keys, *count)))
     }
 
     /// How large the structure is.
     #[must_use]
     pub fn size(&self) -> SetSize {
-        let Inner::Table(table) = &self.0 else { return SetSize::default() };
-        let (base, delta) = (&table.base, &table.delta);
+        let Inner::Parts(parts) = &self.0 else { return SetSize::default() };
+        let (base, delta) = (&parts.base, &parts.delta);
         SetSize {
             tree_bytes: base.index.tree_bytes() + delta.index.tree_bytes(),
             wild_nodes: base.index.wild_nodes() + delta.index.wild_nodes(),
@@ -297,7 +297,7 @@ where
         Self(match &self.0 {
             Inner::Empty => Inner::Empty,
             Inner::Everyone(value) => Inner::Everyone(value.clone()),
-            Inner::Table(table) => Inner::Table(Arc::clone(table)),
+            Inner::Parts(parts) => Inner::Parts(Arc::clone(parts)),
         })
     }
 }
@@ -315,10 +315,10 @@ impl<'a, V> Prepared<'a, V> {
         match &self.set.0 {
             Inner::Empty => None,
             Inner::Everyone(value) => Some(value),
-            Inner::Table(table) => {
-                let mut found = table.base.resolve_outcomes(&self.outcomes);
-                if found.is_none() && table.delta.live > 0 {
-                    found = table.delta.resolve_outcomes(&self.outcomes[table.base.index.symbols.len()..]);
+            Inner::Parts(parts) => {
+                let mut found = parts.base.resolve_outcomes(&self.outcomes);
+                if found.is_none() && parts.delta.live > 0 {
+                    found = parts.delta.resolve_outcomes(&self.outcomes[parts.base.index.symbols.len()..]);
                 }
                 found.map(|member| &member.value)
             }
@@ -326,7 +326,7 @@ impl<'a, V> Prepared<'a, V> {
     }
 }
 
-impl<V> Table<V> {
+impl<V> Parts<V> {
     fn members(&self) -> impl Iterator<Item = &Member<V>> {
         self.base.members().chain(self.delta.members())
     }
@@ -342,13 +342,13 @@ impl<V> Table<V> {
     }
 }
 
-impl<V> Clone for Table<V> {
+impl<V> Clone for Parts<V> {
     fn clone(&self) -> Self {
         Self { base: self.base.clone(), delta: self.delta.clone(), keys: self.keys.clone() }
     }
 }
 
-impl<V> Default for Table<V> {
+impl<V> Default for Parts<V> {
     fn default() -> Self {
         Self { base: Part::default(), delta: Part::default(), keys: BTreeMap::new() }
     }

@@ -11,7 +11,7 @@ use super::count::Count;
 use super::cube::{concrete, named};
 use super::diagram::{FALSE, NodeId, Store, TRUE};
 use super::normal::{NODE_BUDGET, TooComplex};
-use super::value_set::{Outcome, ValueSet};
+use super::value_set::{KeyOutcome, ValueSet};
 use super::{Inner, VariantSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
@@ -75,7 +75,7 @@ impl<V> VariantSet<V> {
         let dead = dead.collect();
 
         let mut search =
-            Search { counts: store.counts(), store: &store, path: Vec::new(), limit, gaps: Vec::new() };
+            GapSearch { counts: store.counts(), store: &store, path: Vec::new(), limit, gaps: Vec::new() };
         let live: Vec<_> = shares.into_iter().filter(|share| *share != FALSE).collect();
         let mut covered = Count::default();
         live.iter().for_each(|share| covered.add(&search.count(*share, 0)));
@@ -86,8 +86,8 @@ impl<V> VariantSet<V> {
     }
 
     fn written_keys(&self) -> Vec<Arc<str>> {
-        let Inner::Table(table) = &self.0 else { return Vec::new() };
-        let mut keys: Vec<_> = table.keys.keys().flat_map(|keys| keys.iter().cloned()).collect();
+        let Inner::Parts(parts) = &self.0 else { return Vec::new() };
+        let mut keys: Vec<_> = parts.keys.keys().flat_map(|keys| keys.iter().cloned()).collect();
         keys.sort_unstable();
         keys.dedup();
         keys
@@ -109,12 +109,12 @@ fn condition(key: &Arc<str>, set: &ValueSet<Arc<str>>) -> Formula {
     Formula::Any(either)
 }
 
-struct Search<'a> {
+struct GapSearch<'a> {
     store: &'a Store,
     /// How many combinations of a node's key and all later ones match, for every node.
     counts: Vec<Count>,
     /// The outcomes chosen so far, and whether the key matters.
-    path: Vec<(Outcome<u32>, Choice)>,
+    path: Vec<(KeyOutcome<u32>, Choice)>,
     limit: usize,
     gaps: Vec<Gap>,
 }
@@ -125,7 +125,7 @@ enum Choice {
     Free,
 }
 
-impl Search<'_> {
+impl GapSearch<'_> {
     /// How many combinations of the keys from `level` on match.
     fn count(&self, node: NodeId, level: usize) -> Count {
         self.store.scaled(self.counts[node as usize].clone(), level, node)
@@ -136,14 +136,14 @@ impl Search<'_> {
     fn search(&mut self, level: usize, target: NodeId, nodes: &[NodeId]) {
         let levels = self.store.keys().len();
         if level == levels || target == TRUE && nodes.is_empty() {
-            self.path.resize(levels, (Outcome::Absent, Choice::Free));
+            self.path.resize(levels, (KeyOutcome::Absent, Choice::Free));
             self.report();
             self.path.truncate(level);
             return;
         }
         let key = level as u32;
         if self.store.key(target) != key && nodes.iter().all(|node| self.store.key(*node) != key) {
-            self.path.push((Outcome::Absent, Choice::Free));
+            self.path.push((KeyOutcome::Absent, Choice::Free));
             self.search(level + 1, target, nodes);
             self.path.pop();
             return;
@@ -163,7 +163,7 @@ impl Search<'_> {
     }
 
     /// The outcomes of a key with which the nodes fall short of the target: named values first.
-    fn short_outcomes(&self, key: u32, target: NodeId, nodes: &[NodeId]) -> Vec<Outcome<u32>> {
+    fn short_outcomes(&self, key: u32, target: NodeId, nodes: &[NodeId]) -> Vec<KeyOutcome<u32>> {
         let store = self.store;
         let below = key as usize + 1;
         let values = store.values(key).len();
@@ -172,8 +172,8 @@ impl Search<'_> {
         let (mut named, mut instead) = (vec![Count::default(); values], vec![Count::default(); values]);
         let (mut other, mut absent) = (Count::default(), Count::default());
         for &node in nodes {
-            let beyond = self.count(store.step(node, key, Outcome::Other), below);
-            absent.add(&self.count(store.step(node, key, Outcome::Absent), below));
+            let beyond = self.count(store.step(node, key, KeyOutcome::Other), below);
+            absent.add(&self.count(store.step(node, key, KeyOutcome::Absent), below));
             if store.key(node) == key {
                 for (value, child) in store.edges(node) {
                     named[*value as usize].add(&self.count(*child, below));
@@ -187,16 +187,16 @@ impl Search<'_> {
         for (value, (mut covered, mut wrong)) in (0..).zip(named.into_iter().zip(instead)) {
             // covered + other - wrong < wanted, without negative numbers.
             covered.add(&other);
-            wrong.add(&wanted(Outcome::Value(value)));
+            wrong.add(&wanted(KeyOutcome::Value(value)));
             if covered != wrong {
-                short.push(Outcome::Value(value));
+                short.push(KeyOutcome::Value(value));
             }
         }
-        if absent != wanted(Outcome::Absent) {
-            short.push(Outcome::Absent);
+        if absent != wanted(KeyOutcome::Absent) {
+            short.push(KeyOutcome::Absent);
         }
-        if other != wanted(Outcome::Other) {
-            short.push(Outcome::Other);
+        if other != wanted(KeyOutcome::Other) {
+            short.push(KeyOutcome::Other);
         }
         short
     }
@@ -209,9 +209,9 @@ impl Search<'_> {
                 free.push(Arc::clone(name));
             }
             let outcome = match outcome {
-                Outcome::Absent => Outcome::Absent,
-                Outcome::Value(value) => Outcome::Value(Arc::clone(&named[*value as usize])),
-                Outcome::Other => Outcome::Other,
+                KeyOutcome::Absent => KeyOutcome::Absent,
+                KeyOutcome::Value(value) => KeyOutcome::Value(Arc::clone(&named[*value as usize])),
+                KeyOutcome::Other => KeyOutcome::Other,
             };
             witness.extend(concrete(outcome, &[named]).map(|value| (Arc::clone(name), value)));
         }
@@ -221,14 +221,14 @@ impl Search<'_> {
 
 impl Store {
     /// Where an outcome of a key leads.
-    fn step(&self, node: NodeId, key: u32, outcome: Outcome<u32>) -> NodeId {
+    fn step(&self, node: NodeId, key: u32, outcome: KeyOutcome<u32>) -> NodeId {
         if self.key(node) != key {
             return node;
         }
         match outcome {
-            Outcome::Absent => self.absent(node),
-            Outcome::Other => self.other(node),
-            Outcome::Value(value) => {
+            KeyOutcome::Absent => self.absent(node),
+            KeyOutcome::Other => self.other(node),
+            KeyOutcome::Value(value) => {
                 let edges = self.edges(node);
                 let found = edges.binary_search_by_key(&value, |edge| edge.0);
                 found.map_or_else(|_| self.other(node), |at| edges[at].1)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::value_set::{Outcome, ValueSet};
+use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
@@ -183,11 +183,11 @@ fn either(mut sets: Vec<ValueSet<Arc<str>>>) -> ValueSet<Arc<str>> {
 
 /// The string that stands for an outcome, in the sight of those who name `named`; `None` for
 /// absent.
-pub(super) fn concrete(outcome: Outcome<Arc<str>>, named: &[&[Arc<str>]]) -> Option<Arc<str>> {
+pub(super) fn concrete(outcome: KeyOutcome<Arc<str>>, named: &[&[Arc<str>]]) -> Option<Arc<str>> {
     match outcome {
-        Outcome::Absent => None,
-        Outcome::Value(value) => Some(value),
-        Outcome::Other => {
+        KeyOutcome::Absent => None,
+        KeyOutcome::Value(value) => Some(value),
+        KeyOutcome::Other => {
             Some(fresh(|text| named.iter().any(|values| values.iter().any(|value| **value == *text))))
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::cube::{Cube, Simple};
 use super::normal::TooComplex;
-use super::value_set::{Outcome, ValueSet};
+use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
 use crate::hash::FixedState;
 
@@ -24,7 +24,7 @@ pub(super) const TRUE: NodeId = 1;
 
 /// One question. Its edges are a range of the store's.
 #[derive(Debug, Clone, Copy)]
-struct Node {
+struct DiagramNode {
     key: u32,
     absent: NodeId,
     other: NodeId,
@@ -40,7 +40,7 @@ pub(super) struct Store {
     keys: Vec<Arc<str>>,
     /// The named values of each key.
     values: Vec<Vec<Arc<str>>>,
-    nodes: Vec<Node>,
+    nodes: Vec<DiagramNode>,
     /// Value and child, sorted by value within a node.
     edges: Vec<(u32, NodeId)>,
     /// The newest node of each hash.
@@ -66,7 +66,7 @@ impl Store {
     /// A store for formulas that name nothing but this.
     pub(super) fn new(named: BTreeMap<Arc<str>, Vec<Arc<str>>>, budget: usize) -> Self {
         let (keys, values) = named.into_iter().unzip();
-        let constant = Node { key: u32::MAX, absent: 0, other: 0, first: 0, edges: 0, next: 0 };
+        let constant = DiagramNode { key: u32::MAX, absent: 0, other: 0, first: 0, edges: 0, next: 0 };
         Self {
             keys,
             values,
@@ -103,7 +103,7 @@ impl Store {
     }
 
     pub(super) fn edges(&self, node: NodeId) -> &[(u32, NodeId)] {
-        let Node { first, edges, .. } = self.nodes[node as usize];
+        let DiagramNode { first, edges, .. } = self.nodes[node as usize];
         &self.edges[first as usize..(first + edges) as usize]
     }
 
@@ -197,7 +197,7 @@ impl Store {
         let (left, right) = (self.nodes[a as usize], self.nodes[b as usize]);
         let key = left.key.min(right.key);
         // A node that does not ask for this key goes on as it is, whatever the key's value.
-        let step = |id: NodeId, node: Node| {
+        let step = |id: NodeId, node: DiagramNode| {
             if node.key == key {
                 (node.absent, node.other, node.first, node.first + node.edges)
             } else {
@@ -264,7 +264,7 @@ impl Store {
         let id = self.nodes.len() as NodeId;
         let (first, edges) = (self.edges.len() as u32, (self.pending.len() - base) as u32);
         self.edges.extend(self.pending.drain(base..));
-        self.nodes.push(Node { key, absent, other, first, edges, next: newest });
+        self.nodes.push(DiagramNode { key, absent, other, first, edges, next: newest });
         self.unique.insert(hash, id);
         Ok(id)
     }
@@ -336,7 +336,7 @@ impl Store {
         &self,
         root: NodeId,
         allowed: impl Fn(u32) -> Option<ValueSet<u32>>,
-    ) -> Option<Vec<(u32, Outcome<u32>)>> {
+    ) -> Option<Vec<(u32, KeyOutcome<u32>)>> {
         let mut visited = vec![false; root as usize + 1];
         let mut path = Vec::new();
         self.search(root, &allowed, &mut visited, &mut path).then_some(path)
@@ -347,7 +347,7 @@ impl Store {
         node: NodeId,
         allowed: &impl Fn(u32) -> Option<ValueSet<u32>>,
         visited: &mut [bool],
-        path: &mut Vec<(u32, Outcome<u32>)>,
+        path: &mut Vec<(u32, KeyOutcome<u32>)>,
     ) -> bool {
         if node == TRUE || node == FALSE || std::mem::replace(&mut visited[node as usize], true) {
             return node == TRUE;

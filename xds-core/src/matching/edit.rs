@@ -8,7 +8,7 @@ use super::error::SetError;
 use super::index::Slot;
 use super::normal::Normal;
 use super::part::{KeySet, Member, Part};
-use super::{Inner, Table, VariantSet};
+use super::{Inner, Parts, VariantSet};
 use crate::constraint::{Constraints, Formula};
 use crate::hash::FixedState;
 
@@ -50,14 +50,14 @@ impl<V: Clone> VariantSet<V> {
         insertions: impl IntoIterator<Item = (Arc<Formula>, V)>,
         rule: KeySetRule,
     ) -> Result<Self, SetError<V>> {
-        let mut draft = Draft::of(self);
+        let mut edit = Edit::of(self);
         for formula in removals {
-            draft.remove(formula);
+            edit.remove(formula);
         }
         for (formula, value) in insertions {
-            draft.insert(formula, value)?;
+            edit.insert(formula, value)?;
         }
-        draft.finish(rule)
+        edit.finish(rule)
     }
 }
 
@@ -68,33 +68,33 @@ enum Side {
     Delta,
 }
 
-struct Draft<V> {
-    table: Table<V>,
+struct Edit<V> {
+    parts: Parts<V>,
     /// The places that removals made free, by what was there.
     vacant: HashMap<[u8; 16], (Side, Slot), FixedState>,
     fresh: Vec<Member<V>>,
 }
 
-impl<V: Clone> Draft<V> {
+impl<V: Clone> Edit<V> {
     fn of(set: &VariantSet<V>) -> Self {
-        let table = match &set.0 {
-            Inner::Empty => Table::default(),
+        let parts = match &set.0 {
+            Inner::Empty => Parts::default(),
             Inner::Everyone(value) => {
                 let formula = Arc::new(super::EVERYONE.clone());
                 let normal = Normal::of(&formula).expect("it is a constant");
                 let keys = KeySet::default();
                 let base = Part::new(vec![Member::new(value.clone(), formula, Arc::clone(&keys), &normal)]);
-                Table { base, delta: Part::default(), keys: BTreeMap::from([(keys, 1)]) }
+                Parts { base, delta: Part::default(), keys: BTreeMap::from([(keys, 1)]) }
             }
-            Inner::Table(table) => Table::clone(table),
+            Inner::Parts(parts) => Parts::clone(parts),
         };
-        Self { table, vacant: HashMap::default(), fresh: Vec::new() }
+        Self { parts, vacant: HashMap::default(), fresh: Vec::new() }
     }
 
     fn part(&mut self, side: Side) -> &mut Part<V> {
         match side {
-            Side::Base => &mut self.table.base,
-            Side::Delta => &mut self.table.delta,
+            Side::Base => &mut self.parts.base,
+            Side::Delta => &mut self.parts.delta,
         }
     }
 
@@ -132,27 +132,27 @@ impl<V: Clone> Draft<V> {
     }
 
     fn count_in(&mut self, keys: Vec<Arc<str>>) -> KeySet {
-        if let Some((known, _)) = self.table.keys.get_key_value(&*keys) {
+        if let Some((known, _)) = self.parts.keys.get_key_value(&*keys) {
             let known = Arc::clone(known);
-            *self.table.keys.entry(Arc::clone(&known)).or_default() += 1;
+            *self.parts.keys.entry(Arc::clone(&known)).or_default() += 1;
             return known;
         }
         let keys = KeySet::from(keys);
-        self.table.keys.insert(Arc::clone(&keys), 1);
+        self.parts.keys.insert(Arc::clone(&keys), 1);
         keys
     }
 
     fn count_out(&mut self, keys: &KeySet) {
-        let count = self.table.keys.get_mut(keys).expect("the keys of every member are counted");
+        let count = self.parts.keys.get_mut(keys).expect("the keys of every member are counted");
         *count -= 1;
         if *count == 0 {
-            self.table.keys.remove(keys);
+            self.parts.keys.remove(keys);
         }
     }
 
     fn finish(mut self, rule: KeySetRule) -> Result<VariantSet<V>, SetError<V>> {
         let fresh = std::mem::take(&mut self.fresh);
-        let (base, delta) = (&self.table.base, &self.table.delta);
+        let (base, delta) = (&self.parts.base, &self.parts.delta);
         let total = base.live + delta.live + fresh.len();
         let removed = base.built_from() - base.live;
         let is_due = if total <= ALWAYS_REBUILT {
@@ -168,13 +168,13 @@ impl<V: Clone> Draft<V> {
         let mut new = None;
         if is_due {
             let members = base.members().chain(delta.members()).chain(&fresh).cloned().collect();
-            self.table.base = Part::new(members);
-            self.table.delta = Part::default();
+            self.parts.base = Part::new(members);
+            self.parts.delta = Part::default();
             new = Some((Side::Base, total - fresh.len()));
         } else if !fresh.is_empty() {
             let members: Vec<_> = delta.members().chain(&fresh).cloned().collect();
             new = Some((Side::Delta, members.len() - fresh.len()));
-            self.table.delta = Part::new(members);
+            self.parts.delta = Part::new(members);
         }
         if let Some((side, first)) = new
             && fresh.len() > 1
@@ -183,28 +183,28 @@ impl<V: Clone> Draft<V> {
                 self.check(Some((side, slot)), member)?;
             }
         }
-        if rule == KeySetRule::Equal && self.table.keys.len() > 1 {
+        if rule == KeySetRule::Equal && self.parts.keys.len() > 1 {
             return Err(self.key_sets());
         }
         if total == 0 {
             return Ok(VariantSet::new());
         }
-        let mut without_keys = self.table.members().filter(|member| member.keys().is_empty());
+        let mut without_keys = self.parts.members().filter(|member| member.keys().is_empty());
         if total == 1
             && let Some(member) = without_keys.next()
         {
             return Ok(VariantSet::everyone(member.value.clone()));
         }
         drop(without_keys);
-        Ok(VariantSet(Inner::Table(Arc::new(self.table))))
+        Ok(VariantSet(Inner::Parts(Arc::new(self.parts))))
     }
 
     /// Proves that a new member, which may have its place already, overlaps no other one.
     fn check(&self, own: Option<(Side, Slot)>, member: &Member<V>) -> Result<(), SetError<V>> {
-        let asked = member.asked();
-        for (side, part) in [(Side::Base, &self.table.base), (Side::Delta, &self.table.delta)] {
+        let query = member.query();
+        for (side, part) in [(Side::Base, &self.parts.base), (Side::Delta, &self.parts.delta)] {
             let mut overlap = None;
-            let judged = part.each_meeting(&asked, &mut |slot, other, witness| {
+            let judged = part.each_meeting(&query, &mut |slot, other, witness| {
                 if own == Some((side, slot)) {
                     return ControlFlow::Continue(());
                 }
@@ -226,9 +226,9 @@ impl<V: Clone> Draft<V> {
 
     /// Two members of a table with more than one key set.
     fn key_sets(&self) -> SetError<V> {
-        let first = self.table.members().next().expect("a key set has a member");
+        let first = self.parts.members().next().expect("a key set has a member");
         let differs = |member: &&Member<V>| member.keys() != first.keys();
-        let second = self.table.members().find(differs).expect("another key set has another member");
+        let second = self.parts.members().find(differs).expect("another key set has another member");
         let missing =
             |from: &KeySet, than: &KeySet| from.iter().filter(|key| !than.contains(key)).cloned().collect();
         SetError::KeySets {

@@ -28,7 +28,7 @@ pub(super) type Slot = u32;
 pub(super) struct Index {
     pub(super) symbols: Symbols,
     root: Link,
-    nodes: Vec<Node>,
+    nodes: Vec<IndexNode>,
     tables: Vec<Table>,
     /// The columns of each table.
     columns: Vec<Column>,
@@ -37,9 +37,9 @@ pub(super) struct Index {
     /// Of each node with few edges a sorted range; of one with many a hash table, a power of two
     /// long.
     edges: Vec<Edge>,
-    /// Where the entries of each list begin; one more at the end.
+    /// Where the candidates of each list begin; one more at the end.
     lists: Vec<u32>,
-    entries: Vec<Entry>,
+    candidates: Vec<Candidate>,
     tests: Vec<Test>,
     sets: Vec<ValueSet<u32>>,
     residuals: Vec<Residual>,
@@ -50,7 +50,7 @@ pub(super) struct Index {
 struct Link(u32);
 
 /// A link, unpacked.
-enum Target {
+enum LinkTarget {
     Nothing,
     /// Everything on the path is decided: this variant.
     Slot(Slot),
@@ -62,7 +62,7 @@ enum Target {
 }
 
 #[derive(Debug)]
-struct Node {
+struct IndexNode {
     key: u32,
     absent: Link,
     other: Link,
@@ -78,9 +78,9 @@ struct Edge {
     child: Link,
 }
 
-/// A variant of a list; its tests end where those of the next entry begin.
+/// A variant of a list; its tests end where those of the next candidate begin.
 #[derive(Debug)]
-struct Entry {
+struct Candidate {
     slot: Slot,
     tests: u32,
 }
@@ -103,11 +103,11 @@ enum Rule<'a> {
 #[derive(Debug)]
 struct Residual {
     root: NodeId,
-    nodes: HashMap<NodeId, Question, FixedState>,
+    nodes: HashMap<NodeId, ResidualNode, FixedState>,
 }
 
 #[derive(Debug)]
-struct Question {
+struct ResidualNode {
     key: u32,
     absent: NodeId,
     other: NodeId,
@@ -122,7 +122,7 @@ impl Index {
         // Exact values of the same keys are one table, for which the registers of a tree are not
         // worth saving.
         match self.root.target() {
-            Target::Table(table) => self.look_up(table, outcome),
+            LinkTarget::Table(table) => self.look_up(table, outcome),
             _ => self.find_below(self.root, outcome),
         }
     }
@@ -131,16 +131,16 @@ impl Index {
     fn find_below(&self, mut at: Link, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
         loop {
             match at.target() {
-                Target::Nothing => return None,
-                Target::Slot(slot) => return Some(slot),
-                Target::List(list) => {
-                    let mut entries = self.entries(list);
-                    return entries
+                LinkTarget::Nothing => return None,
+                LinkTarget::Slot(slot) => return Some(slot),
+                LinkTarget::List(list) => {
+                    let mut candidates = self.candidates(list);
+                    return candidates
                         .find(|at| self.tests(*at).all(|rule| rule.holds(outcome)))
                         .map(|at| self.slot(at));
                 }
-                Target::Table(table) => return self.look_up(table, outcome),
-                Target::Node(node) => {
+                LinkTarget::Table(table) => return self.look_up(table, outcome),
+                LinkTarget::Node(node) => {
                     let node = &self.nodes[node as usize];
                     let child = self.child(node, outcome(node.key));
                     if node.wild == Link::NOTHING {
@@ -158,7 +158,7 @@ impl Index {
     }
 
     #[inline]
-    fn child(&self, node: &Node, outcome: OutcomeId) -> Link {
+    fn child(&self, node: &IndexNode, outcome: OutcomeId) -> Link {
         if outcome == super::symbols::ABSENT {
             return node.absent;
         }
@@ -182,24 +182,24 @@ impl Index {
 
     /// All places for edges of a node; the empty ones have [`NO_VALUE`].
     #[inline]
-    fn edges(&self, node: &Node) -> &[Edge] {
+    fn edges(&self, node: &IndexNode) -> &[Edge] {
         &self.edges[node.first as usize..(node.first + node.edges) as usize]
     }
 
     #[inline]
-    fn entries(&self, list: u32) -> std::ops::Range<usize> {
+    fn candidates(&self, list: u32) -> std::ops::Range<usize> {
         self.lists[list as usize] as usize..self.lists[list as usize + 1] as usize
     }
 
     #[inline]
-    fn slot(&self, entry: usize) -> Slot {
-        self.entries[entry].slot
+    fn slot(&self, candidate: usize) -> Slot {
+        self.candidates[candidate].slot
     }
 
     #[inline]
-    fn tests(&self, entry: usize) -> impl Iterator<Item = Rule<'_>> {
-        let end = self.entries.get(entry + 1).map_or(self.tests.len(), |next| next.tests as usize);
-        self.tests[self.entries[entry].tests as usize..end].iter().map(|test| self.rule(*test))
+    fn tests(&self, candidate: usize) -> impl Iterator<Item = Rule<'_>> {
+        let end = self.candidates.get(candidate + 1).map_or(self.tests.len(), |next| next.tests as usize);
+        self.tests[self.candidates[candidate].tests as usize..end].iter().map(|test| self.rule(*test))
     }
 
     #[inline]
@@ -215,15 +215,15 @@ impl Index {
     /// The bytes of the tree, without the strings of its keys and values.
     pub(super) fn tree_bytes(&self) -> usize {
         let sets = self.sets.iter().map(|set| size_of_val(set) + size_of_val(set.values())).sum::<usize>();
-        let questions = self.residuals.iter().flat_map(|residual| residual.nodes.values());
-        let residuals = questions.map(|question| 2 * size_of::<Question>() + size_of_val(&*question.edges));
+        let residual_nodes = self.residuals.iter().flat_map(|residual| residual.nodes.values());
+        let residuals = residual_nodes.map(|node| 2 * size_of::<ResidualNode>() + size_of_val(&*node.edges));
         size_of_val(&*self.nodes)
             + size_of_val(&*self.tables)
             + size_of_val(&*self.columns)
             + size_of_val(&*self.cells)
             + size_of_val(&*self.edges)
             + size_of_val(&*self.lists)
-            + size_of_val(&*self.entries)
+            + size_of_val(&*self.candidates)
             + size_of_val(&*self.tests)
             + sets
             + residuals.sum::<usize>()
@@ -248,14 +248,14 @@ impl Link {
     }
 
     #[inline]
-    fn target(self) -> Target {
+    fn target(self) -> LinkTarget {
         let at = self.0 & (u32::MAX >> 2);
         match self.0 >> 30 {
-            Self::NODE => Target::Node(at),
-            Self::SLOT => Target::Slot(at),
-            Self::LIST => Target::List(at),
-            _ if self == Self::NOTHING => Target::Nothing,
-            _ => Target::Table(at),
+            Self::NODE => LinkTarget::Node(at),
+            Self::SLOT => LinkTarget::Slot(at),
+            Self::LIST => LinkTarget::List(at),
+            _ if self == Self::NOTHING => LinkTarget::Nothing,
+            _ => LinkTarget::Table(at),
         }
     }
 }
@@ -291,12 +291,12 @@ impl Residual {
     fn holds(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> bool {
         let mut at = self.root;
         while at != TRUE && at != FALSE {
-            let question = &self.nodes[&at];
-            let is = outcome(question.key);
-            at = match question.edges.binary_search_by_key(&is, |edge| edge.0) {
-                Ok(edge) => question.edges[edge].1,
-                Err(_) if is == super::symbols::ABSENT => question.absent,
-                Err(_) => question.other,
+            let node = &self.nodes[&at];
+            let is = outcome(node.key);
+            at = match node.edges.binary_search_by_key(&is, |edge| edge.0) {
+                Ok(edge) => node.edges[edge].1,
+                Err(_) if is == super::symbols::ABSENT => node.absent,
+                Err(_) => node.other,
             };
         }
         at == TRUE

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cube::{Cube, Simple, concrete, named};
 use super::diagram::{FALSE, NodeId, Store, TRUE};
-use super::value_set::{Outcome, ValueSet};
+use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
@@ -33,10 +33,10 @@ pub type Test = (Arc<str>, ValueSet<Arc<str>>);
 
 /// What a formula means, whatever way it was written.
 #[derive(Debug, Clone)]
-pub struct Normal(Form);
+pub struct Normal(Meaning);
 
 #[derive(Debug, Clone)]
-enum Form {
+enum Meaning {
     Never,
     /// A conjunction of conditions on single keys; without any, it holds always.
     Cube(Cube),
@@ -75,18 +75,18 @@ impl Normal {
     /// When it takes more than the budget.
     pub fn within(formula: &Formula, budget: usize) -> Result<Self, TooComplex> {
         match Simple::of(formula, false) {
-            Some(Simple::Never) => return Ok(Self(Form::Never)),
-            Some(Simple::Cube(cube)) => return Ok(Self(Form::Cube(cube))),
+            Some(Simple::Never) => return Ok(Self(Meaning::Never)),
+            Some(Simple::Cube(cube)) => return Ok(Self(Meaning::Cube(cube))),
             None => {}
         }
         let mut store = Store::new(named([formula]), budget);
         let root = store.formula(formula)?;
         if root == FALSE {
-            return Ok(Self(Form::Never));
+            return Ok(Self(Meaning::Never));
         }
         let paths = store.paths(root, PATH_LIMIT);
         if let Some([path]) = paths.as_deref() {
-            return Ok(Self(Form::Cube(path.clone())));
+            return Ok(Self(Meaning::Cube(path.clone())));
         }
         let digest = store.digest(root);
         let mut terms = Vec::new();
@@ -97,28 +97,28 @@ impl Normal {
             Some(paths) => (paths, None),
             None => (vec![store.hull(root)], Some(store.only(root))),
         };
-        Ok(Self(Form::Tangled(Arc::new(Tangled { digest, cubes, residual }))))
+        Ok(Self(Meaning::Tangled(Arc::new(Tangled { digest, cubes, residual }))))
     }
 
     /// Whether nothing can match it (T17).
     #[must_use]
     pub fn is_unsatisfiable(&self) -> bool {
-        matches!(self.0, Form::Never)
+        matches!(self.0, Meaning::Never)
     }
 
     /// Whether everything matches it.
     #[must_use]
     pub fn is_tautology(&self) -> bool {
-        matches!(&self.0, Form::Cube(cube) if cube.tests().is_empty())
+        matches!(&self.0, Meaning::Cube(cube) if cube.tests().is_empty())
     }
 
     /// The digest of the meaning: the same for equivalent formulas, on every machine.
     #[must_use]
     pub fn digest(&self) -> MeaningDigest {
         match &self.0 {
-            Form::Never => leaf_digest(FALSE),
-            Form::Cube(cube) => cube_digest(cube),
-            Form::Tangled(tangled) => tangled.digest,
+            Meaning::Never => leaf_digest(FALSE),
+            Meaning::Cube(cube) => cube_digest(cube),
+            Meaning::Tangled(tangled) => tangled.digest,
         }
     }
 
@@ -160,9 +160,9 @@ impl Normal {
     /// Cubes that hold every match, and nothing else unless there is a [residual](Self::residual).
     pub(super) fn cubes(&self) -> &[Cube] {
         match &self.0 {
-            Form::Never => &[],
-            Form::Cube(cube) => std::slice::from_ref(cube),
-            Form::Tangled(tangled) => &tangled.cubes,
+            Meaning::Never => &[],
+            Meaning::Cube(cube) => std::slice::from_ref(cube),
+            Meaning::Tangled(tangled) => &tangled.cubes,
         }
     }
 
@@ -173,13 +173,13 @@ impl Normal {
     /// The part that is worth keeping; a cube is found again in no time.
     pub(super) fn tangled(&self) -> Option<&Arc<Tangled>> {
         match &self.0 {
-            Form::Tangled(tangled) => Some(tangled),
-            Form::Never | Form::Cube(_) => None,
+            Meaning::Tangled(tangled) => Some(tangled),
+            Meaning::Never | Meaning::Cube(_) => None,
         }
     }
 
     pub(super) fn of_tangled(tangled: &Arc<Tangled>) -> Self {
-        Self(Form::Tangled(Arc::clone(tangled)))
+        Self(Meaning::Tangled(Arc::clone(tangled)))
     }
 }
 
@@ -187,9 +187,9 @@ impl Normal {
 impl PartialEq for Normal {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Form::Never, Form::Never) => true,
-            (Form::Cube(mine), Form::Cube(theirs)) => mine == theirs,
-            (Form::Tangled(mine), Form::Tangled(theirs)) => mine.digest == theirs.digest,
+            (Meaning::Never, Meaning::Never) => true,
+            (Meaning::Cube(mine), Meaning::Cube(theirs)) => mine == theirs,
+            (Meaning::Tangled(mine), Meaning::Tangled(theirs)) => mine.digest == theirs.digest,
             _ => false,
         }
     }
@@ -218,7 +218,7 @@ impl Diagram {
         for (key, outcome) in way {
             let (name, named) = (&store.keys()[key as usize], store.values(key));
             let value = match (outcome, cube.set(name)) {
-                (Outcome::Other, Some(set)) if !set.has_other() => {
+                (KeyOutcome::Other, Some(set)) if !set.has_other() => {
                     set.values().iter().find(|value| named.binary_search(value).is_err()).cloned()
                 }
                 (outcome, set) => {
@@ -256,11 +256,11 @@ impl Diagram {
 }
 
 /// The outcome with the string of its value.
-fn spell(outcome: Outcome<u32>, named: &[Arc<str>]) -> Outcome<Arc<str>> {
+fn spell(outcome: KeyOutcome<u32>, named: &[Arc<str>]) -> KeyOutcome<Arc<str>> {
     match outcome {
-        Outcome::Absent => Outcome::Absent,
-        Outcome::Value(value) => Outcome::Value(Arc::clone(&named[value as usize])),
-        Outcome::Other => Outcome::Other,
+        KeyOutcome::Absent => KeyOutcome::Absent,
+        KeyOutcome::Value(value) => KeyOutcome::Value(Arc::clone(&named[value as usize])),
+        KeyOutcome::Other => KeyOutcome::Other,
     }
 }
 

@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::asked::Asked;
 use super::index::{Index, Slot};
 use super::normal::{Normal, Tangled, TooComplex};
+use super::query::Query;
 use super::symbols::OutcomeId;
 use crate::constraint::Formula;
 use crate::hash::FixedState;
@@ -19,11 +19,11 @@ pub(super) type KeySet = Arc<[Arc<str>]>;
 #[derive(Debug, Clone)]
 pub(super) struct Member<V> {
     pub(super) value: V,
-    condition: Arc<Condition>,
+    constraints: Arc<MemberConstraints>,
 }
 
 #[derive(Debug)]
-struct Condition {
+struct MemberConstraints {
     formula: Arc<Formula>,
     keys: KeySet,
     /// The normal form, unless it is so simple that it is made again when needed.
@@ -33,28 +33,28 @@ struct Condition {
 impl<V> Member<V> {
     pub(super) fn new(value: V, formula: Arc<Formula>, keys: KeySet, normal: &Normal) -> Self {
         let tangled = normal.tangled().cloned();
-        Self { value, condition: Arc::new(Condition { formula, keys, tangled }) }
+        Self { value, constraints: Arc::new(MemberConstraints { formula, keys, tangled }) }
     }
 
     pub(super) fn formula(&self) -> &Formula {
-        &self.condition.formula
+        &self.constraints.formula
     }
 
     pub(super) fn keys(&self) -> &KeySet {
-        &self.condition.keys
+        &self.constraints.keys
     }
 
     pub(super) fn normal(&self) -> Normal {
-        match &self.condition.tangled {
+        match &self.constraints.tangled {
             Some(tangled) => Normal::of_tangled(tangled),
             None => Normal::of(self.formula()).expect("a single cube needs no budget"),
         }
     }
 
-    pub(super) fn asked(&self) -> Asked<'_> {
-        match &self.condition.tangled {
-            Some(tangled) => Asked::normalised(self.formula(), Normal::of_tangled(tangled)),
-            None => Asked::of(self.formula()).expect("a single cube needs no budget"),
+    pub(super) fn query(&self) -> Query<'_> {
+        match &self.constraints.tangled {
+            Some(tangled) => Query::normalised(self.formula(), Normal::of_tangled(tangled)),
+            None => Query::of(self.formula()).expect("a single cube needs no budget"),
         }
     }
 }
@@ -143,7 +143,7 @@ impl<V> Part<V> {
     /// parameters; a member may come more than once.
     pub(super) fn each_meeting(
         &self,
-        asked: &Asked<'_>,
+        query: &Query<'_>,
         visit: &mut impl FnMut(Slot, &Member<V>, Parameters) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TooComplex> {
         if self.live == 0 {
@@ -151,16 +151,16 @@ impl<V> Part<V> {
         }
         // The cubes of a tangled formula can lead to one slot again and again; the exact answer is
         // worked out once.
-        let is_tangled = asked.is_tangled();
+        let is_tangled = query.is_tangled();
         let mut judged = std::collections::HashSet::<Slot, FixedState>::default();
-        for probe in asked.probes(&self.index) {
+        for probe in query.probes(&self.index) {
             let mut too_complex = None;
             let flow = self.index.walk(&probe, &mut |slot| {
                 let Some(member) = self.get(slot) else { return ControlFlow::Continue(()) };
                 if is_tangled && !judged.insert(slot) {
                     return ControlFlow::Continue(());
                 }
-                match asked.meet(member.formula(), || member.normal()) {
+                match query.meet(member.formula(), || member.normal()) {
                     Ok(Some(witness)) => visit(slot, member, witness),
                     Ok(None) => ControlFlow::Continue(()),
                     Err(reason) => {

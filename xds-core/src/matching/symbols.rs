@@ -19,11 +19,11 @@ pub(super) const OTHER: OutcomeId = u32::MAX - 1;
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     ids: HashMap<Arc<str>, u32, FixedState>,
-    keys: Vec<Key>,
+    keys: Vec<KeySymbols>,
 }
 
 #[derive(Debug)]
-struct Key {
+struct KeySymbols {
     name: Arc<str>,
     values: HashMap<Arc<str>, u32, FixedState>,
 }
@@ -57,7 +57,7 @@ impl Symbols {
         }
         let key = self.keys.len() as u32;
         self.ids.insert(Arc::clone(name), key);
-        self.keys.push(Key { name: Arc::clone(name), values: HashMap::default() });
+        self.keys.push(KeySymbols { name: Arc::clone(name), values: HashMap::default() });
         key
     }
 

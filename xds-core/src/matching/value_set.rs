@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 
 /// What a key turned out to be, or a choice from a [`ValueSet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Outcome<T> {
+pub enum KeyOutcome<T> {
     /// The parameters do not have the key.
     Absent,
     /// The key has this value.
@@ -97,12 +97,12 @@ impl<T: Ord + Clone> ValueSet<T> {
         self.values().binary_search(value).is_ok() != self.inverted
     }
 
-    /// Whether the outcome is in the set; [`Outcome::Other`] is one that the set does not name.
-    pub fn has(&self, outcome: &Outcome<T>) -> bool {
+    /// Whether the outcome is in the set; [`KeyOutcome::Other`] is one that the set does not name.
+    pub fn has(&self, outcome: &KeyOutcome<T>) -> bool {
         match outcome {
-            Outcome::Absent => self.absent,
-            Outcome::Value(value) => self.has_value(value),
-            Outcome::Other => self.inverted,
+            KeyOutcome::Absent => self.absent,
+            KeyOutcome::Value(value) => self.has_value(value),
+            KeyOutcome::Other => self.inverted,
         }
     }
 
@@ -150,26 +150,26 @@ impl<T: Ord + Clone> ValueSet<T> {
 
     /// An outcome that is in both, if there is one: absent, else the least value, else one that
     /// neither names.
-    pub fn meet(&self, other: &Self) -> Option<Outcome<T>> {
+    pub fn meet(&self, other: &Self) -> Option<KeyOutcome<T>> {
         if self.absent && other.absent {
-            return Some(Outcome::Absent);
+            return Some(KeyOutcome::Absent);
         }
         let value = match (self.inverted, other.inverted) {
             (false, _) => self.values().iter().find(|value| other.has_value(value)),
             (true, false) => other.values().iter().find(|value| self.has_value(value)),
-            (true, true) => return Some(Outcome::Other),
+            (true, true) => return Some(KeyOutcome::Other),
         };
-        value.cloned().map(Outcome::Value)
+        value.cloned().map(KeyOutcome::Value)
     }
 
     /// An outcome of the set, if it has any.
-    pub fn any(&self) -> Option<Outcome<T>> {
+    pub fn any(&self) -> Option<KeyOutcome<T>> {
         if self.absent {
-            Some(Outcome::Absent)
+            Some(KeyOutcome::Absent)
         } else if self.inverted {
-            Some(Outcome::Other)
+            Some(KeyOutcome::Other)
         } else {
-            self.values().first().cloned().map(Outcome::Value)
+            self.values().first().cloned().map(KeyOutcome::Value)
         }
     }
 }

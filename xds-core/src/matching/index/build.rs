@@ -2,18 +2,21 @@
 
 use std::collections::HashMap;
 
-use super::{Edge, Entry, Index, LINEAR_EDGES, Link, NO_VALUE, Node, Question, Residual, Slot, Test, place};
+use super::{
+    Candidate, Edge, Index, IndexNode, LINEAR_EDGES, Link, NO_VALUE, Residual, ResidualNode, Slot, Test,
+    place,
+};
 use crate::hash::FixedState;
 use crate::matching::normal::{Diagram, Normal};
 use crate::matching::symbols::ABSENT;
 use crate::matching::value_set::ValueSet;
 
 /// A cube on its way into the tree, by its place in the list of all.
-type Item = u32;
+type CubeId = u32;
 
 struct Builder {
     index: Index,
-    cubes: Vec<Sorted>,
+    cubes: Vec<NumberedCube>,
     /// The keys that the path to the current group has asked for.
     decided: Vec<bool>,
     known_sets: HashMap<ValueSet<u32>, u32, FixedState>,
@@ -24,7 +27,7 @@ struct Builder {
 }
 
 /// A cube in numbers.
-struct Sorted {
+struct NumberedCube {
     slot: Slot,
     tests: Vec<(u32, ValueSet<u32>)>,
     residual: Option<u32>,
@@ -42,10 +45,10 @@ struct Uses {
 /// How a group falls apart by one key.
 struct Split {
     /// Values whose members are the same share a child.
-    classes: Vec<(Vec<u32>, Vec<Item>)>,
-    other: Vec<Item>,
-    absent: Vec<Item>,
-    wild: Vec<Item>,
+    classes: Vec<(Vec<u32>, Vec<CubeId>)>,
+    other: Vec<CubeId>,
+    absent: Vec<CubeId>,
+    wild: Vec<CubeId>,
     copies: usize,
 }
 
@@ -102,7 +105,7 @@ impl Builder {
                 tests.push((key, self.index.symbols.add_set(key, set)));
             }
             let extra: usize = tests.iter().map(|(_, set)| set.values().len().saturating_sub(1)).sum();
-            self.cubes.push(Sorted { slot, tests, residual, weight: 1 + extra / 4 });
+            self.cubes.push(NumberedCube { slot, tests, residual, weight: 1 + extra / 4 });
         }
     }
 
@@ -117,25 +120,25 @@ impl Builder {
             });
             let mut edges: Vec<_> = edges.collect();
             edges.sort_unstable();
-            (node, Question { key, absent: store.absent(node), other: store.other(node), edges })
+            (node, ResidualNode { key, absent: store.absent(node), other: store.other(node), edges })
         });
         let residual = Residual { nodes: nodes.collect(), root: diagram.root };
         self.index.residuals.push(residual);
         (self.index.residuals.len() - 1) as u32
     }
 
-    fn weigh(&self, items: &[Item]) -> usize {
+    fn weigh(&self, items: &[CubeId]) -> usize {
         items.iter().map(|item| self.cubes[*item as usize].weight).sum()
     }
 
-    fn open_tests(&self, item: Item) -> impl Iterator<Item = &(u32, ValueSet<u32>)> {
+    fn open_tests(&self, item: CubeId) -> impl Iterator<Item = &(u32, ValueSet<u32>)> {
         self.cubes[item as usize].tests.iter().filter(|(key, _)| !self.decided[*key as usize])
     }
 
     /// Makes the tree of a group that may copy so much.
-    fn group(&mut self, mut group: Vec<Item>, budget: usize, depth: Depth) -> Link {
-        let is_decided = |item: &Item| self.open_tests(*item).next().is_none();
-        let matches_all = |item: &&Item| self.cubes[**item as usize].residual.is_none() && is_decided(item);
+    fn group(&mut self, mut group: Vec<CubeId>, budget: usize, depth: Depth) -> Link {
+        let is_decided = |item: &CubeId| self.open_tests(*item).next().is_none();
+        let matches_all = |item: &&CubeId| self.cubes[**item as usize].residual.is_none() && is_decided(item);
         if let Some(winner) = group.iter().find(matches_all).copied() {
             let slot = self.cubes[winner as usize].slot;
             group.retain(|item| *item == winner || self.cubes[*item as usize].slot != slot);
@@ -157,7 +160,7 @@ impl Builder {
     }
 
     /// The group as a table, if each of it wants one value of each of the same keys.
-    fn table(&mut self, group: &[Item]) -> Option<Link> {
+    fn table(&mut self, group: &[CubeId]) -> Option<Link> {
         let keys: Vec<_> = self.open_tests(group[0]).map(|(key, _)| *key).collect();
         let mut rows = Vec::new();
         for item in group {
@@ -178,7 +181,7 @@ impl Builder {
 
     /// The open keys of a group: the one that most cubes constrain first, then the one with most
     /// values.
-    fn preferred_keys(&mut self, group: &[Item]) -> Vec<u32> {
+    fn preferred_keys(&mut self, group: &[CubeId]) -> Vec<u32> {
         self.stamp += 1;
         let mut keys = Vec::new();
         for item in group {
@@ -207,15 +210,15 @@ impl Builder {
     }
 
     /// The split by a key that keeps within the budget and sorts as many cubes as it can.
-    fn split(&self, key: u32, group: &[Item], budget: usize) -> Option<Split> {
+    fn split(&self, key: u32, group: &[CubeId], budget: usize) -> Option<Split> {
         let admits = [Admit::All, Admit::Constrained, Admit::Single];
         admits.into_iter().find_map(|admit| self.split_by(key, group, budget, admit))
     }
 
-    fn split_by(&self, key: u32, group: &[Item], budget: usize, admit: Admit) -> Option<Split> {
+    fn split_by(&self, key: u32, group: &[CubeId], budget: usize, admit: Admit) -> Option<Split> {
         let (mut wild, mut free, mut inverted, mut absent) = (vec![], vec![], vec![], vec![]);
         // Value, item, and whether the item excludes the value.
-        let mut named: Vec<(u32, Item, bool)> = Vec::new();
+        let mut named: Vec<(u32, CubeId, bool)> = Vec::new();
         for &item in group {
             let test = self.cubes[item as usize].tests.iter().find(|(mine, _)| *mine == key);
             let Some((_, set)) = test else {
@@ -239,13 +242,13 @@ impl Builder {
             return None;
         }
         named.sort_unstable();
-        let mut by_members: HashMap<Vec<(Item, bool)>, Vec<u32>, FixedState> = HashMap::default();
+        let mut by_members: HashMap<Vec<(CubeId, bool)>, Vec<u32>, FixedState> = HashMap::default();
         for of_value in named.chunk_by(|left, right| left.0 == right.0) {
             let members = of_value.iter().map(|(_, item, excludes)| (*item, *excludes)).collect();
             by_members.entry(members).or_default().push(of_value[0].0);
         }
 
-        let weight = |item: &Item| self.cubes[*item as usize].weight;
+        let weight = |item: &CubeId| self.cubes[*item as usize].weight;
         let everywhere = self.weigh(&free) + self.weigh(&inverted);
         let mut total = everywhere + self.weigh(&absent) + self.weigh(&free);
         for members in by_members.keys() {
@@ -261,7 +264,7 @@ impl Builder {
         }
 
         let classes = by_members.into_iter().map(|(mentions, values)| {
-            let excludes = |item: &&Item| mentions.binary_search(&(**item, true)).is_err();
+            let excludes = |item: &&CubeId| mentions.binary_search(&(**item, true)).is_err();
             let mut members: Vec<_> = free.iter().chain(inverted.iter().filter(excludes)).copied().collect();
             members.extend(mentions.iter().filter(|(_, excludes)| !excludes).map(|(item, _)| *item));
             members.sort_unstable();
@@ -302,7 +305,7 @@ impl Builder {
         let first = self.index.edges.len() as u32;
         self.lay_out(edges);
         let edges = self.index.edges.len() as u32 - first;
-        self.index.nodes.push(Node { key, absent, other, wild, first, edges });
+        self.index.nodes.push(IndexNode { key, absent, other, wild, first, edges });
         Link::new(Link::NODE, self.index.nodes.len() - 1)
     }
 
@@ -325,7 +328,7 @@ impl Builder {
     }
 
     /// A leaf: the cubes with their open tests.
-    fn list(&mut self, group: &[Item]) -> Link {
+    fn list(&mut self, group: &[CubeId]) -> Link {
         match group {
             [] => return Link::NOTHING,
             [item]
@@ -336,10 +339,10 @@ impl Builder {
             }
             _ => {}
         }
-        self.index.lists.push(self.index.entries.len() as u32);
+        self.index.lists.push(self.index.candidates.len() as u32);
         for item in group {
             let cube = &self.cubes[*item as usize];
-            self.index.entries.push(Entry { slot: cube.slot, tests: self.index.tests.len() as u32 });
+            self.index.candidates.push(Candidate { slot: cube.slot, tests: self.index.tests.len() as u32 });
             for (key, set) in cube.tests.iter().filter(|(key, _)| !self.decided[*key as usize]) {
                 let test = match (set.values(), set.has_other(), set.has_absent()) {
                     ([value], false, false) => Test::new(Test::IS, *key, *value),
@@ -363,14 +366,14 @@ impl Builder {
 
     fn finish(self) -> Index {
         let mut index = self.index;
-        index.lists.push(index.entries.len() as u32);
+        index.lists.push(index.candidates.len() as u32);
         index.nodes.shrink_to_fit();
         index.tables.shrink_to_fit();
         index.columns.shrink_to_fit();
         index.cells.shrink_to_fit();
         index.edges.shrink_to_fit();
         index.lists.shrink_to_fit();
-        index.entries.shrink_to_fit();
+        index.candidates.shrink_to_fit();
         index.tests.shrink_to_fit();
         index
     }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Column, Index, Link, NO_VALUE, Rule, Slot, Target};
+use super::{Column, Index, Link, LinkTarget, NO_VALUE, Rule, Slot};
 use crate::matching::cube::Cube;
 use crate::matching::symbols::{ABSENT, OTHER, OutcomeId};
 use crate::matching::value_set::ValueSet;
@@ -79,18 +79,18 @@ impl Index {
         visit: &mut impl FnMut(Slot) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let node = match at.target() {
-            Target::Nothing => return ControlFlow::Continue(()),
-            Target::Slot(slot) => return visit(slot),
-            Target::List(list) => {
-                for entry in self.entries(list) {
-                    if self.tests(entry).all(|rule| rule.may_meet(probe)) {
-                        visit(self.slot(entry))?;
+            LinkTarget::Nothing => return ControlFlow::Continue(()),
+            LinkTarget::Slot(slot) => return visit(slot),
+            LinkTarget::List(list) => {
+                for candidate in self.candidates(list) {
+                    if self.tests(candidate).all(|rule| rule.may_meet(probe)) {
+                        visit(self.slot(candidate))?;
                     }
                 }
                 return ControlFlow::Continue(());
             }
-            Target::Table(table) => return self.walk_table(table, probe, visit),
-            Target::Node(node) => &self.nodes[node as usize],
+            LinkTarget::Table(table) => return self.walk_table(table, probe, visit),
+            LinkTarget::Node(node) => &self.nodes[node as usize],
         };
         self.walk_below(node.wild, probe, visit)?;
         if let Some(Range { set, other: false }) = probe.range(node.key)

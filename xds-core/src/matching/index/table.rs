@@ -10,7 +10,7 @@ pub(super) struct Table {
     columns: u32,
     first_cell: u32,
     cells: u32,
-    shape: Shape,
+    layout: Layout,
 }
 
 /// A key of a table. The values of a row are digits, and make one number.
@@ -23,7 +23,7 @@ pub(super) struct Column {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum Layout {
     /// A cell per number, with the slot.
     Grid,
     /// A hash table of buckets, with cells for both halves of the number and the slot of each row.
@@ -52,16 +52,16 @@ impl Index {
         let buckets = rows.len() / ROWS_PER_BUCKET * 2 + 1;
         let grid =
             (stride <= (buckets * BUCKET) as u64).then(|| grid(numbers.clone(), stride as usize)).flatten();
-        let (shape, cells) = match grid {
-            Some(cells) => (Shape::Grid, cells),
-            None => (Shape::Hashed, hashed(numbers, buckets)),
+        let (layout, cells) = match grid {
+            Some(cells) => (Layout::Grid, cells),
+            None => (Layout::Hashed, hashed(numbers, buckets)),
         };
         self.tables.push(Table {
             first_column: self.columns.len() as u32,
             columns: columns.len() as u32,
             first_cell: self.cells.len() as u32,
             cells: cells.len() as u32,
-            shape,
+            layout,
         });
         self.columns.extend(columns);
         self.cells.extend(cells);
@@ -93,7 +93,7 @@ impl Index {
         }
         let table = &self.tables[table as usize];
         let cells = self.cells(table);
-        if table.shape == Shape::Grid {
+        if table.layout == Layout::Grid {
             let slot = cells[number as usize];
             return (slot != NO_VALUE).then_some(slot);
         }
@@ -113,9 +113,9 @@ impl Index {
     pub(super) fn slots_at(&self, table: u32, number: u64) -> impl Iterator<Item = Slot> {
         let table = &self.tables[table as usize];
         let cells = self.cells(table);
-        let (cell, hashed) = match table.shape {
-            Shape::Grid => (cells[number as usize], None),
-            Shape::Hashed => (NO_VALUE, Some(chain(cells, number))),
+        let (cell, hashed) = match table.layout {
+            Layout::Grid => (cells[number as usize], None),
+            Layout::Hashed => (NO_VALUE, Some(chain(cells, number))),
         };
         let rows = hashed.into_iter().flatten().flat_map(|bucket| bucket.as_chunks::<CELLS_PER_ROW>().0);
         let hashed = rows.filter(move |row| is_of(row, number)).map(|row| row[2]);
@@ -125,9 +125,9 @@ impl Index {
     /// All rows with their numbers.
     pub(super) fn rows(&self, table: u32) -> impl Iterator<Item = (u64, Slot)> {
         let table = &self.tables[table as usize];
-        let (grid, hashed) = match table.shape {
-            Shape::Grid => (self.cells(table), &[][..]),
-            Shape::Hashed => (&[][..], self.cells(table)),
+        let (grid, hashed) = match table.layout {
+            Layout::Grid => (self.cells(table), &[][..]),
+            Layout::Hashed => (&[][..], self.cells(table)),
         };
         let hashed = hashed.as_chunks::<CELLS_PER_ROW>().0.iter();
         let hashed = hashed.map(|[low, high, slot]| (u64::from(*low) | u64::from(*high) << 32, *slot));
@@ -228,12 +228,12 @@ mod tests {
     fn grids_and_hash_tables_find_their_rows_and_no_others() {
         let many = (0..500).map(|at| (vec![at % 7, at % 7, at * 1_000], at)).collect::<Vec<_>>();
         let few = (0..7).map(|at| (vec![0, 0, at * 2], at)).collect::<Vec<_>>();
-        for (rows, shape) in [(many, Shape::Hashed), (few, Shape::Grid)] {
+        for (rows, layout) in [(many, Layout::Hashed), (few, Layout::Grid)] {
             let mut index = Index::default();
             // A table that lies after another one.
             index.add_table(&[0], &[(vec![0], 9)]).unwrap();
             let table = index.add_table(&[0, 1, 2], &rows).unwrap();
-            assert_eq!(index.tables[table].shape, shape);
+            assert_eq!(index.tables[table].layout, layout);
             for (values, slot) in &rows {
                 assert_eq!(look_up(&index, table, values), Some(*slot));
                 for key in 0..3 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::world::{ALWAYS, POINTS, Written, check, equals, exists, not, parameters, truth};
 use crate::constraint::Formula;
 use crate::matching::coverage::{Domains, Gap};
-use crate::matching::value_set::{Outcome, ValueSet};
+use crate::matching::value_set::{KeyOutcome, ValueSet};
 use crate::matching::{KeySetRule, VariantSet};
 
 type Set = VariantSet<usize>;
@@ -83,7 +83,7 @@ fn t18_domains_limit_what_must_be_covered() {
         let is_inside = |point: &crate::Parameters| {
             domains.iter().all(|(key, set)| {
                 let outcome =
-                    point.get(key).map_or(Outcome::Absent, |value| Outcome::Value(Arc::clone(value)));
+                    point.get(key).map_or(KeyOutcome::Absent, |value| KeyOutcome::Value(Arc::clone(value)));
                 !named.contains(&format!("key: {key:?}")) || set.has(&outcome)
             })
         };

@@ -1,7 +1,7 @@
 use super::world::{ALWAYS, POINTS, Written, check, equals, exists, not, truth};
 use crate::constraint::Formula;
 use crate::matching::normal::{MeaningDigest, NODE_BUDGET, Normal};
-use crate::matching::value_set::{Outcome, ValueSet};
+use crate::matching::value_set::{KeyOutcome, ValueSet};
 use crate::parameters::Parameters;
 
 fn normal(formula: &Formula) -> Normal {
@@ -169,7 +169,7 @@ fn value_sets_are_an_algebra() {
         let (left, right) = (value_set(left), value_set(right));
         let (both, either, neither) =
             (left.and(&right), left.clone().or(right.clone()), left.clone().complement());
-        let outcomes = || (0..7).map(Outcome::Value).chain([Outcome::Absent, Outcome::Other]);
+        let outcomes = || (0..7).map(KeyOutcome::Value).chain([KeyOutcome::Absent, KeyOutcome::Other]);
         let is_met = match left.meet(&right) {
             Some(outcome) => left.has(&outcome) && right.has(&outcome),
             None => both.is_empty(),

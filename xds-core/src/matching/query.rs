@@ -10,13 +10,13 @@ use crate::parameters::Parameters;
 
 /// Most formulas want one value of each of some keys. These values say all that a search needs;
 /// without them there is the normal form.
-pub(super) struct Asked<'f> {
+pub(super) struct Query<'f> {
     formula: &'f Formula,
     sample: OnceCell<Parameters>,
     normal: OnceCell<Normal>,
 }
 
-impl<'f> Asked<'f> {
+impl<'f> Query<'f> {
     pub(super) fn of(formula: &'f Formula) -> Result<Self, TooComplex> {
         match point(formula) {
             Some(point) => Ok(Self { formula, sample: point.into(), normal: OnceCell::new() }),
@@ -91,9 +91,9 @@ mod tests {
         let formulas = formulas.map(|text| text.parse::<Constraints>().unwrap().formula().clone());
         for formula in &formulas {
             for other in &formulas {
-                let asked = Asked::of(formula).unwrap();
+                let query = Query::of(formula).unwrap();
                 let normals = [formula, other].map(|formula| Normal::of(formula).unwrap());
-                let witness = asked.meet(other, || normals[1].clone()).unwrap();
+                let witness = query.meet(other, || normals[1].clone()).unwrap();
                 assert_eq!(witness.is_some(), normals[0].meet(&normals[1]).unwrap().is_some());
                 assert!(witness.is_none_or(|witness| formula.matches(&witness) && other.matches(&witness)));
             }
