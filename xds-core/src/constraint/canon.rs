@@ -116,8 +116,9 @@ impl Canon {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Sign {
+/// Whether a walk is inside an odd number of negations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
     Positive,
     Negative,
 }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::canon::Sign;
 use super::{ConstraintError, Constraints, Formula};
 
 #[cfg(test)]
@@ -191,12 +192,6 @@ impl DraftCondition {
     fn exists(key: &Arc<str>, invert: bool) -> Self {
         Self { key: key.clone(), test: DraftTest::Exists, invert }
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    Positive,
-    Negative,
 }
 
 /// An AND of ORs: true is no clause, false an empty one.

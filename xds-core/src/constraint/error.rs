@@ -76,7 +76,7 @@ impl ConstraintError {
 /// A place in a tree of constraints, printed as `and[1].not.key`. The whole tree prints as `top
 /// level`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConstraintPath(Vec<Step>);
+pub struct ConstraintPath(Vec<PathStep>);
 
 impl fmt::Display for ConstraintPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,11 +88,11 @@ impl fmt::Display for ConstraintPath {
                 f.write_str(".")?;
             }
             match step {
-                Step::And(index) => write!(f, "and[{index}]"),
-                Step::Or(index) => write!(f, "or[{index}]"),
-                Step::Not => f.write_str("not"),
-                Step::Key => f.write_str("key"),
-                Step::Value => f.write_str("value"),
+                PathStep::And(index) => write!(f, "and[{index}]"),
+                PathStep::Or(index) => write!(f, "or[{index}]"),
+                PathStep::Not => f.write_str("not"),
+                PathStep::Key => f.write_str("key"),
+                PathStep::Value => f.write_str("value"),
             }?;
         }
         Ok(())
@@ -101,7 +101,7 @@ impl fmt::Display for ConstraintPath {
 
 /// One step down the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     And(usize),
     Or(usize),
     Not,
@@ -113,7 +113,7 @@ pub(super) enum Step {
 /// error.
 #[derive(Clone, Copy)]
 pub(super) struct Trail<'a> {
-    above: Option<(&'a Self, Step)>,
+    above: Option<(&'a Self, PathStep)>,
     /// How many steps it is from the top.
     pub(super) depth: usize,
 }
@@ -121,7 +121,7 @@ pub(super) struct Trail<'a> {
 impl Trail<'_> {
     pub(super) const TOP: Trail<'static> = Trail { above: None, depth: 0 };
 
-    pub(super) fn down(&self, step: Step) -> Trail<'_> {
+    pub(super) fn down(&self, step: PathStep) -> Trail<'_> {
         Trail { above: Some((self, step)), depth: self.depth + 1 }
     }
 

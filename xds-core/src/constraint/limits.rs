@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::{ConstraintError, Step, Trail};
+use super::error::{ConstraintError, PathStep, Trail};
 use super::{Constraints, Formula};
 
 /// Checks a whole tree. Stops at the first operator too deep, so any depth may be given.
@@ -21,7 +21,7 @@ impl Limits {
     pub(super) fn condition(&mut self, key: &Arc<str>, trail: &Trail<'_>) -> Result<(), ConstraintError> {
         // W2: a draft-encoded message shows itself by control characters in what decodes as a key.
         if let Some(at) = key.find(|c| c < ' ') {
-            let (path, key) = (trail.down(Step::Key).path(), key.clone());
+            let (path, key) = (trail.down(PathStep::Key).path(), key.clone());
             return Err(ConstraintError::ControlCharacter { path, key, at });
         }
         self.leaf(trail)
@@ -50,16 +50,16 @@ impl Limits {
             Formula::All(parts) => {
                 self.list(parts.len(), trail)?;
                 let mut parts = parts.iter().enumerate();
-                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(Step::And(index))))
+                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(PathStep::And(index))))
             }
             Formula::Any(parts) => {
                 self.list(parts.len(), trail)?;
                 let mut parts = parts.iter().enumerate();
-                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(Step::Or(index))))
+                parts.try_for_each(|(index, part)| self.formula(part, &trail.down(PathStep::Or(index))))
             }
             Formula::Not(part) => {
                 operator(trail)?;
-                self.formula(part, &trail.down(Step::Not))
+                self.formula(part, &trail.down(PathStep::Not))
             }
         }
     }

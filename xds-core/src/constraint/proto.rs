@@ -11,7 +11,7 @@ use xds_proto::envoy::service::discovery::v3::dynamic_parameter_constraints::{
 };
 
 use super::Formula;
-use super::error::{ConstraintError, Step, Trail};
+use super::error::{ConstraintError, PathStep, Trail};
 use super::limits::{self, Limits};
 
 /// The tree a message says; the top must have a type like every other (T8).
@@ -26,11 +26,11 @@ fn read(
 ) -> Result<Formula, ConstraintError> {
     match &message.r#type {
         Some(Type::Constraint(single)) => condition(single, trail, limits),
-        Some(Type::AndConstraints(list)) => operands(list, Step::And, trail, limits).map(Formula::All),
-        Some(Type::OrConstraints(list)) => operands(list, Step::Or, trail, limits).map(Formula::Any),
+        Some(Type::AndConstraints(list)) => operands(list, PathStep::And, trail, limits).map(Formula::All),
+        Some(Type::OrConstraints(list)) => operands(list, PathStep::Or, trail, limits).map(Formula::Any),
         Some(Type::NotConstraints(negated)) => {
             limits::operator(trail)?;
-            let part = read(negated, &trail.down(Step::Not), limits)?;
+            let part = read(negated, &trail.down(PathStep::Not), limits)?;
             Ok(Formula::Not(Box::new(part)))
         }
         None => Err(ConstraintError::Untyped { path: trail.path() }),
@@ -53,7 +53,7 @@ fn condition(
 
 fn operands(
     list: &ConstraintList,
-    step: fn(usize) -> Step,
+    step: fn(usize) -> PathStep,
     trail: &Trail<'_>,
     limits: &mut Limits,
 ) -> Result<Vec<Formula>, ConstraintError> {

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use super::{Constraints, Formula};
 use token::{Position, Token, Tokens};
 
-pub use error::{Expected, Found, Hint, WhenError};
+pub use error::{Expected, FoundToken, Hint, WhenError};
 
 mod error;
 mod print;

@@ -13,7 +13,7 @@ use xds_proto::envoy::service::discovery::v3::dynamic_parameter_constraints::{
     ConstraintList, SingleConstraint, Type,
 };
 
-use super::error::{ConstraintError, Step, Trail};
+use super::error::{ConstraintError, PathStep, Trail};
 use super::{Constraints, limits};
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ impl Reader {
         while let Some(field) = next_field(&mut raw, 1..=4, level).ok_or_else(|| malformed(trail))? {
             let before = message.r#type.take();
             message.r#type = match (field, before) {
-                (Field::Known(1, content), before) => {
+                (RawField::Known(1, content), before) => {
                     let mut single = match before {
                         Some(Type::Constraint(single)) => single,
                         _ => SingleConstraint::default(),
@@ -53,32 +53,32 @@ impl Reader {
                     read_single(content, &mut single, trail, level + 1)?;
                     Some(Type::Constraint(single))
                 }
-                (Field::Known(2, content), before) => {
+                (RawField::Known(2, content), before) => {
                     let mut list = match before {
                         Some(Type::OrConstraints(list)) => list,
                         _ => ConstraintList::default(),
                     };
-                    self.list(content, &mut list, Step::Or, trail, level + 1)?;
+                    self.list(content, &mut list, PathStep::Or, trail, level + 1)?;
                     Some(Type::OrConstraints(list))
                 }
-                (Field::Known(3, content), before) => {
+                (RawField::Known(3, content), before) => {
                     let mut list = match before {
                         Some(Type::AndConstraints(list)) => list,
                         _ => ConstraintList::default(),
                     };
-                    self.list(content, &mut list, Step::And, trail, level + 1)?;
+                    self.list(content, &mut list, PathStep::And, trail, level + 1)?;
                     Some(Type::AndConstraints(list))
                 }
-                (Field::Known(_, content), before) => {
+                (RawField::Known(_, content), before) => {
                     let mut negated = match before {
                         Some(Type::NotConstraints(negated)) => negated,
                         _ => Box::default(),
                     };
                     limits::operator(trail)?;
-                    self.constraints(content, &mut negated, &trail.down(Step::Not), level + 1)?;
+                    self.constraints(content, &mut negated, &trail.down(PathStep::Not), level + 1)?;
                     Some(Type::NotConstraints(negated))
                 }
-                (Field::Unknown, before) => before,
+                (RawField::Unknown, before) => before,
             };
         }
         Ok(())
@@ -88,13 +88,13 @@ impl Reader {
         &mut self,
         mut raw: &[u8],
         list: &mut ConstraintList,
-        step: fn(usize) -> Step,
+        step: fn(usize) -> PathStep,
         trail: &Trail<'_>,
         level: Level,
     ) -> Result<(), ConstraintError> {
         limits::operator(trail)?;
         while let Some(field) = next_field(&mut raw, 1..=1, level).ok_or_else(|| malformed(trail))? {
-            let Field::Known(_, content) = field else { continue };
+            let RawField::Known(_, content) = field else { continue };
             let trail = trail.down(step(list.constraints.len()));
             self.operands += 1;
             if self.operands > OPERAND_LIMIT {
@@ -119,21 +119,21 @@ fn read_single(
 ) -> Result<(), ConstraintError> {
     while let Some(field) = next_field(&mut raw, 1..=3, level).ok_or_else(|| malformed(trail))? {
         match field {
-            Field::Known(1, content) => single.key = text(content, Step::Key, trail)?,
-            Field::Known(2, content) => {
-                single.constraint_type = Some(ConstraintType::Value(text(content, Step::Value, trail)?));
+            RawField::Known(1, content) => single.key = text(content, PathStep::Key, trail)?,
+            RawField::Known(2, content) => {
+                single.constraint_type = Some(ConstraintType::Value(text(content, PathStep::Value, trail)?));
             }
-            Field::Known(_, mut content) => {
+            RawField::Known(_, mut content) => {
                 while next_field(&mut content, 0..=0, level + 1).ok_or_else(|| malformed(trail))?.is_some() {}
                 single.constraint_type = Some(ConstraintType::Exists(Exists {}));
             }
-            Field::Unknown => {}
+            RawField::Unknown => {}
         }
     }
     Ok(())
 }
 
-fn text(content: &[u8], step: Step, trail: &Trail<'_>) -> Result<String, ConstraintError> {
+fn text(content: &[u8], step: PathStep, trail: &Trail<'_>) -> Result<String, ConstraintError> {
     let text = std::str::from_utf8(content).map_err(|_| malformed(&trail.down(step)))?;
     Ok(text.to_owned())
 }
@@ -143,7 +143,7 @@ fn malformed(trail: &Trail<'_>) -> ConstraintError {
 }
 
 /// One field of a message whose known fields all have a length and content.
-enum Field<'a> {
+enum RawField<'a> {
     Known(u32, &'a [u8]),
     Unknown,
 }
@@ -154,14 +154,14 @@ fn next_field<'a>(
     raw: &mut &'a [u8],
     known: std::ops::RangeInclusive<u32>,
     level: Level,
-) -> Option<Option<Field<'a>>> {
+) -> Option<Option<RawField<'a>>> {
     if raw.is_empty() {
         return Some(None);
     }
     let (number, wire_type) = decode_key(raw).ok()?;
     if !known.contains(&number) {
         skip(wire_type, number, raw, level)?;
-        return Some(Some(Field::Unknown));
+        return Some(Some(RawField::Unknown));
     }
     if wire_type != WireType::LengthDelimited {
         return None;
@@ -169,7 +169,7 @@ fn next_field<'a>(
     let length = usize::try_from(decode_varint(raw).ok()?).ok()?;
     let (content, rest) = raw.split_at_checked(length)?;
     *raw = rest;
-    Some(Some(Field::Known(number, content)))
+    Some(Some(RawField::Known(number, content)))
 }
 
 /// Passes over the content of a field.

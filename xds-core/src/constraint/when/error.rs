@@ -17,7 +17,7 @@ pub enum WhenError {
         /// What may stand there.
         expected: Expected,
         /// What stands there.
-        found: Found,
+        found: FoundToken,
         /// What may have been meant.
         hint: Option<Hint>,
     },
@@ -123,7 +123,7 @@ impl fmt::Display for Expected {
 
 /// What stands at a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundToken {
     /// Nothing more.
     End,
     /// A bare word.
@@ -136,7 +136,7 @@ pub enum Found {
     Character(char),
 }
 
-impl From<&Token<'_>> for Found {
+impl From<&Token<'_>> for FoundToken {
     fn from(token: &Token<'_>) -> Self {
         match token {
             Token::Word(word) => Self::Word((*word).into()),
@@ -154,7 +154,7 @@ impl From<&Token<'_>> for Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::End => f.write_str("the end"),

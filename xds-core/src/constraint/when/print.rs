@@ -27,11 +27,11 @@ enum Place {
 fn print(f: &mut fmt::Formatter<'_>, formula: &Formula, place: Place) -> fmt::Result {
     match formula {
         Formula::Equals { key, value } => {
-            Key(key).fmt(f)?;
+            PrintedKey(key).fmt(f)?;
             f.write_char('=')?;
-            Text(value).fmt(f)
+            PrintedText(value).fmt(f)
         }
-        Formula::Exists { key } => Key(key).fmt(f),
+        Formula::Exists { key } => PrintedKey(key).fmt(f),
         Formula::Not(part) => print_not(f, part),
         Formula::All(parts) | Formula::Any(parts) if parts.len() == 1 => print(f, &parts[0], place),
         Formula::All(parts) if parts.is_empty() => f.write_str("true"),
@@ -48,9 +48,9 @@ fn print_not(f: &mut fmt::Formatter<'_>, part: &Formula) -> fmt::Result {
     match part {
         Formula::All(parts) | Formula::Any(parts) if parts.len() == 1 => return print_not(f, &parts[0]),
         Formula::Equals { key, value } => {
-            Key(key).fmt(f)?;
+            PrintedKey(key).fmt(f)?;
             f.write_str("!=")?;
-            return Text(value).fmt(f);
+            return PrintedText(value).fmt(f);
         }
         Formula::Any(parts) => {
             if let Some(key) = values_of_one_key(parts) {
@@ -96,7 +96,7 @@ fn values_of_one_key(parts: &[Formula]) -> Option<&str> {
 }
 
 fn print_values(f: &mut fmt::Formatter<'_>, key: &str, operator: &str, parts: &[Formula]) -> fmt::Result {
-    Key(key).fmt(f)?;
+    PrintedKey(key).fmt(f)?;
     f.write_str(operator)?;
     let values = parts.iter().filter_map(|part| match part {
         Formula::Equals { value, .. } => Some(value),
@@ -106,27 +106,27 @@ fn print_values(f: &mut fmt::Formatter<'_>, key: &str, operator: &str, parts: &[
         if at > 0 {
             f.write_char(',')?;
         }
-        Text(value).fmt(f)?;
+        PrintedText(value).fmt(f)?;
     }
     f.write_char(')')
 }
 
 /// A key, in quotes also when it is named as a constant.
-struct Key<'a>(&'a str);
+struct PrintedKey<'a>(&'a str);
 
-impl Display for Key<'_> {
+impl Display for PrintedKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             "true" | "false" => write!(f, "\"{}\"", self.0),
-            key => Text(key).fmt(f),
+            key => PrintedText(key).fmt(f),
         }
     }
 }
 
 /// A key or value, in quotes when it needs them.
-struct Text<'a>(&'a str);
+struct PrintedText<'a>(&'a str);
 
-impl Display for Text<'_> {
+impl Display for PrintedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if is_bare_word(self.0) {
             return f.write_str(self.0);
