@@ -29,12 +29,12 @@ pub(crate) enum References {
     OwnEndpoints,
     /// Whatever there is.
     Unknown,
-    Some(Arc<Named>),
+    Some(Arc<NamedResources>),
 }
 
 /// The resources that one resource names, when there is more to say.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedResources {
     /// The assignment of a cluster (S34); among the names, too.
     endpoints: Option<ResourceName>,
     /// In order, each once.
@@ -65,7 +65,7 @@ pub(crate) struct Targets(u16);
 
 /// One thing that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Naming<'a> {
+pub(crate) enum Reference<'a> {
     Name(&'a ResourceName),
     /// Whatever there is of the type.
     Any,
@@ -106,7 +106,7 @@ impl References {
         let mut names: Vec<_> = names.collect();
         names.sort_unstable();
         names.dedup();
-        Self::Some(Arc::new(Named { endpoints, names: names.into(), unknown }))
+        Self::Some(Arc::new(NamedResources { endpoints, names: names.into(), unknown }))
     }
 
     /// The assignment that holds the endpoints of the cluster of this name, for clusters that get
@@ -146,10 +146,10 @@ impl References {
         &'a self,
         target: Target,
         own: &'a ResourceName,
-    ) -> impl Iterator<Item = Naming<'a>> {
-        let any = self.unknown().has(target).then_some(Naming::Any);
+    ) -> impl Iterator<Item = Reference<'a>> {
+        let any = self.unknown().has(target).then_some(Reference::Any);
         let names = self.iter(own).filter(move |(of, _)| *of == target);
-        any.into_iter().chain(names.map(|(_, name)| Naming::Name(name)))
+        any.into_iter().chain(names.map(|(_, name)| Reference::Name(name)))
     }
 
     /// How many names it names.

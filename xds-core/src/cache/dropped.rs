@@ -8,7 +8,7 @@ use rpds::HashTrieMapSync;
 
 use super::snapshot::empty_map;
 use crate::name::{ResourceName, Revision};
-use crate::references::{Naming, Target, Targets};
+use crate::references::{Reference, Target, Targets};
 use crate::variants::Variant;
 
 /// What the variants of one name stopped naming, and when: a client that did not accept the newer
@@ -58,11 +58,11 @@ impl Dropped {
     }
 
     /// What was dropped of a type after a revision.
-    pub(crate) fn since(&self, revision: Revision, target: Target) -> impl Iterator<Item = Naming<'_>> {
+    pub(crate) fn since(&self, revision: Revision, target: Target) -> impl Iterator<Item = Reference<'_>> {
         let (at, types) = self.unknown;
-        let any = (at > revision && types.has(target)).then_some(Naming::Any);
+        let any = (at > revision && types.has(target)).then_some(Reference::Any);
         let newer = self.names.iter().rev().take_while(move |(at, ..)| *at > revision);
-        let names = newer.filter(move |(_, of, _)| *of == target).map(|(.., name)| Naming::Name(name));
+        let names = newer.filter(move |(_, of, _)| *of == target).map(|(.., name)| Reference::Name(name));
         any.into_iter().chain(names)
     }
 

@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::responses::Open;
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::references::{Naming, References, Target};
+use crate::references::{Reference, References, Target};
 use crate::variants::Variant;
 
 /// Of which resources of a type a client may use another version than the newest, or one that is
@@ -206,12 +206,12 @@ enum Found {
 }
 
 impl Search<'_> {
-    fn add<'n>(&mut self, named: impl Iterator<Item = Naming<'n>>) -> Found {
+    fn add<'n>(&mut self, named: impl Iterator<Item = Reference<'n>>) -> Found {
         for naming in named {
             match naming {
-                Naming::Any => return Found::Anything,
-                Naming::Name(name) if self.held.remove(name) => _ = self.used.insert(name.clone()),
-                Naming::Name(_) => {}
+                Reference::Any => return Found::Anything,
+                Reference::Name(name) if self.held.remove(name) => _ = self.used.insert(name.clone()),
+                Reference::Name(_) => {}
             }
         }
         Found::These

@@ -25,9 +25,9 @@ fn s33_what_was_dropped_is_known_by_when_it_was() {
     let third = routes(&names(4..74), 3);
     let fourth = routes(&[], 4);
     let since = |dropped: &Dropped, revision| {
-        let shown = |naming: Naming<'_>| match naming {
-            Naming::Any => "*".to_owned(),
-            Naming::Name(name) => name.as_str().to_owned(),
+        let shown = |naming: Reference<'_>| match naming {
+            Reference::Any => "*".to_owned(),
+            Reference::Name(name) => name.as_str().to_owned(),
         };
         dropped.since(Revision(revision), Target::Cluster).map(shown).collect::<Vec<_>>()
     };
@@ -64,7 +64,7 @@ fn s33_what_was_dropped_by_what_is_forgotten_may_be_anything() {
     };
     let dropped = |resources: &TypeSnapshot, revision| {
         let dropped = resources.dropped_after(&"r".into(), Revision(revision), Target::Cluster);
-        dropped.map(|naming| if naming == Naming::Any { "any" } else { "name" }).collect::<Vec<_>>()
+        dropped.map(|naming| if naming == Reference::Any { "any" } else { "name" }).collect::<Vec<_>>()
     };
     edit(&mut resources, Some("c"), 1);
     edit(&mut resources, None, 2);
