@@ -11,7 +11,7 @@ use atomic_waker::AtomicWaker;
 use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
-use crate::subscription::{Apart, Locator};
+use crate::subscription::{ExcludedAuthorities, Locator};
 use crate::variants::{Variant, Variants};
 
 use commits::CommitLog;
@@ -98,7 +98,7 @@ impl Cache {
 
     /// The same, where no wildcard stands for some names (C16).
     #[must_use]
-    pub fn on_demand_but(apart: Option<Apart>) -> Arc<Self> {
+    pub fn on_demand_but(apart: Option<ExcludedAuthorities>) -> Arc<Self> {
         let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
         let snapshot = Snapshot::on_demand(apart);
         let mut interest = lock(&cache.interest);

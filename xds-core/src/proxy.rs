@@ -38,7 +38,7 @@ use std::time::Duration;
 use crate::cache::{Cache, ClientName, Demand, Demanded};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
-use crate::subscription::Apart;
+use crate::subscription::ExcludedAuthorities;
 
 use linger::Idle;
 use name::{Name, Want};
@@ -153,7 +153,7 @@ impl Proxy {
     /// A proxy that nobody asks anything yet.
     #[must_use]
     pub fn new(config: ProxyConfig) -> Self {
-        let cache = Cache::on_demand_but(Apart::new(config.authorities.clone()));
+        let cache = Cache::on_demand_but(ExcludedAuthorities::new(config.authorities.clone()));
         let demand = cache.demand().expect("it is on demand");
         Self {
             config,

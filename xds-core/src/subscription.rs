@@ -6,10 +6,10 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::xdstp::XdstpName;
 
-pub use apart::Apart;
+pub use excluded_authorities::ExcludedAuthorities;
 pub use name_set::NameSet;
 
-mod apart;
+mod excluded_authorities;
 mod name_set;
 
 /// A name as it is asked for: with the parameters that choose its variant (T2).
@@ -149,8 +149,8 @@ pub enum Selection {
     All,
     /// The resources of these names.
     Names(NameSet),
-    /// Every resource of the type but those apart, and of these the ones of these names.
-    AllBut(Apart, NameSet),
+    /// Every resource of the type but those excluded, and of these the ones of these names.
+    AllBut(ExcludedAuthorities, NameSet),
 }
 
 /// The subscription of one stream to one type.
@@ -161,10 +161,10 @@ pub struct Subscription {
     derived: Parameters,
     /// What was asked for by locators, by their parameters.
     located: BTreeMap<Parameters, Group>,
-    legacy: Legacy,
+    legacy: LegacyWildcard,
     knows_locators: bool,
     /// What none of its wildcards stands for.
-    apart: Option<Apart>,
+    excluded: Option<ExcludedAuthorities>,
 }
 
 /// What a request added to a subscription, and therefore has to be answered.
@@ -190,10 +190,10 @@ struct Group {
 /// The wildcard that is meant by asking for nothing in particular (S19, D16). In delta naming
 /// something does not end it (D17).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Legacy {
+enum LegacyWildcard {
     /// No request yet that would decide it.
     #[default]
-    Unasked,
+    Undecided,
     On,
     Off,
 }
@@ -259,7 +259,7 @@ impl Selection {
         match self {
             Self::All => true,
             Self::Names(names) => names.contains(name),
-            Self::AllBut(apart, names) => names.contains(name) || !apart.has(name),
+            Self::AllBut(excluded, names) => names.contains(name) || !excluded.has(name),
         }
     }
 
@@ -280,12 +280,12 @@ impl Selection {
             return Self::All;
         }
         let names = selections.iter().flat_map(Self::names).cloned().collect();
-        let apart = selections.iter().find_map(|selection| match selection {
-            Self::AllBut(apart, _) => Some(apart.clone()),
+        let excluded = selections.iter().find_map(|selection| match selection {
+            Self::AllBut(excluded, _) => Some(excluded.clone()),
             Self::All | Self::Names(_) => None,
         });
-        match apart {
-            Some(apart) => Self::AllBut(apart, names),
+        match excluded {
+            Some(excluded) => Self::AllBut(excluded, names),
             None => Self::Names(names),
         }
     }
@@ -309,8 +309,8 @@ impl Subscription {
 
     /// The same, whose wildcards do not stand for these names.
     #[must_use]
-    pub fn without(self, apart: Option<Apart>) -> Self {
-        Self { apart, ..self }
+    pub fn without(self, excluded: Option<ExcludedAuthorities>) -> Self {
+        Self { excluded, ..self }
     }
 
     /// SotW: what a request lists is the whole subscription (S14).
@@ -320,9 +320,11 @@ impl Subscription {
         let before = self.clone();
         self.legacy = match self.legacy {
             // S19, S20: an empty list is a wildcard until the first that is not empty.
-            Legacy::Unasked | Legacy::On if asked.is_empty() && legacy => Legacy::On,
-            Legacy::Unasked if asked.is_empty() => Legacy::Unasked,
-            _ => Legacy::Off,
+            LegacyWildcard::Undecided | LegacyWildcard::On if asked.is_empty() && legacy => {
+                LegacyWildcard::On
+            }
+            LegacyWildcard::Undecided if asked.is_empty() => LegacyWildcard::Undecided,
+            _ => LegacyWildcard::Off,
         };
         let (names, locators) = self.sorted_out(asked);
         self.plain = Group::of(names);
@@ -337,7 +339,7 @@ impl Subscription {
         }
         let wildcards_before: BTreeSet<_> = before.wildcards().collect();
         added.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
-        if (self.knows_locators || self.apart.is_some()) && self.is_wildcard() {
+        if (self.knows_locators || self.excluded.is_some()) && self.is_wildcard() {
             for (parameters, old) in before.groups() {
                 let now = self.group(parameters, before.is_plain(old));
                 added.left.insert(parameters, old.names.without(now.map_or(&nothing, |now| &now.names)));
@@ -353,15 +355,15 @@ impl Subscription {
     pub fn edit(&mut self, subscribe: Requested, unsubscribe: Requested, legacy: bool) -> Added {
         let had_wildcard = self.is_wildcard();
         // D16: only a first request that names nothing at all means everything.
-        if self.legacy == Legacy::Unasked {
+        if self.legacy == LegacyWildcard::Undecided {
             let is_legacy = legacy && subscribe.is_empty() && unsubscribe.is_empty();
-            self.legacy = if is_legacy { Legacy::On } else { Legacy::Off };
+            self.legacy = if is_legacy { LegacyWildcard::On } else { LegacyWildcard::Off };
         }
         let mut added = Added::default();
         // D3: what is in both lists is removed, then added.
         let (names, locators) = self.sorted_out(unsubscribe);
         if names.has_wildcard() {
-            self.legacy = Legacy::Off;
+            self.legacy = LegacyWildcard::Off;
         }
         added.left.insert(&self.derived, self.plain.remove(&names));
         for (parameters, names) in locators.sets() {
@@ -389,7 +391,7 @@ impl Subscription {
     /// Something was asked for that cannot be: so it was not nothing, which would mean everything
     /// (S19, D16).
     pub(crate) fn end_legacy_wildcard(&mut self) {
-        self.legacy = Legacy::Off;
+        self.legacy = LegacyWildcard::Off;
     }
 
     /// Takes the strings that other streams share, for the same names.
@@ -419,10 +421,11 @@ impl Subscription {
 
     /// The parameters with which a name is asked for.
     pub fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Parameters> {
-        let mut apart = None;
-        let mut is_apart = move || *apart.get_or_insert_with(|| self.is_apart(name));
-        let mut covers =
-            move |group: &Group| group.names.contains(name) || (self.is_wildcard_group(group) && !is_apart());
+        let mut excluded = None;
+        let mut is_excluded = move || *excluded.get_or_insert_with(|| self.is_excluded(name));
+        let mut covers = move |group: &Group| {
+            group.names.contains(name) || (self.is_wildcard_group(group) && !is_excluded())
+        };
         self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
     }
 
@@ -432,12 +435,13 @@ impl Subscription {
             let plain = Some(&self.plain).filter(|_| *parameters == self.derived);
             let groups: Vec<_> = self.located.get(parameters).into_iter().chain(plain).collect();
             let is_wildcard = groups.iter().any(|group| self.is_wildcard_group(group));
-            if (is_wildcard && self.apart.is_none()) || groups.iter().any(|group| group.names.is_same(names))
+            if (is_wildcard && self.excluded.is_none())
+                || groups.iter().any(|group| group.names.is_same(names))
             {
                 return names.clone();
             }
             let is_listed = |name: &ResourceName| groups.iter().any(|group| group.names.contains(name));
-            names.filter(|name| is_listed(name) || (is_wildcard && !self.is_apart(name)))
+            names.filter(|name| is_listed(name) || (is_wildcard && !self.is_excluded(name)))
         });
     }
 
@@ -446,7 +450,7 @@ impl Subscription {
     pub fn covers_locator(&self, locator: &Locator) -> bool {
         let covers = |group: &Group| {
             group.names.contains(&locator.name)
-                || (self.is_wildcard_group(group) && !self.is_apart(&locator.name))
+                || (self.is_wildcard_group(group) && !self.is_excluded(&locator.name))
         };
         let is_plain = locator.parameters == self.derived;
         (is_plain && covers(&self.plain)) || self.located.get(&locator.parameters).is_some_and(covers)
@@ -481,7 +485,7 @@ impl Subscription {
         self.groups().filter_map(|(parameters, group)| {
             if self.is_wildcard_group(group) {
                 let names = || group.names.clone();
-                let of = self.apart.clone().map(|apart| Selection::AllBut(apart, names()));
+                let of = self.excluded.clone().map(|excluded| Selection::AllBut(excluded, names()));
                 Some((parameters, of.unwrap_or(Selection::All)))
             } else if group.names.is_empty() {
                 None
@@ -522,11 +526,11 @@ impl Subscription {
     }
 
     fn is_wildcard_group(&self, group: &Group) -> bool {
-        group.wildcard || (self.legacy == Legacy::On && self.is_plain(group))
+        group.wildcard || (self.legacy == LegacyWildcard::On && self.is_plain(group))
     }
 
-    fn is_apart(&self, name: &ResourceName) -> bool {
-        self.apart.as_ref().is_some_and(|apart| apart.has(name))
+    fn is_excluded(&self, name: &ResourceName) -> bool {
+        self.excluded.as_ref().is_some_and(|excluded| excluded.has(name))
     }
 
     /// The parameters of all wildcards.

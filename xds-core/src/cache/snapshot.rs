@@ -16,8 +16,8 @@ use crate::constraint::Constraints;
 use crate::matching::{KeySetRule, SetError};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
-use crate::references::{Naming, Target};
-use crate::subscription::{Apart, Locator};
+use crate::references::{Reference, Target};
+use crate::subscription::{ExcludedAuthorities, Locator};
 use crate::variants::{Form, Variant, Variants};
 use crate::xdstp::{self, XdstpName};
 
@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// What it does not hold is unknown until a source says that it is absent.
     is_on_demand: bool,
     /// What no wildcard stands for.
-    pub(crate) apart: Option<Apart>,
+    pub(crate) apart: Option<ExcludedAuthorities>,
 }
 
 impl Snapshot {
@@ -48,7 +48,7 @@ impl Snapshot {
 
     /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered
     /// yet, so it begins later.
-    pub(super) fn on_demand(apart: Option<Apart>) -> Self {
+    pub(super) fn on_demand(apart: Option<ExcludedAuthorities>) -> Self {
         Self { revision: Revision::ZERO.next(), is_on_demand: true, apart, ..Self::default() }
     }
 
@@ -202,9 +202,9 @@ impl TypeSnapshot {
         name: &ResourceName,
         revision: Revision,
         target: Target,
-    ) -> impl Iterator<Item = Naming<'s>> + use<'s> {
+    ) -> impl Iterator<Item = Reference<'s>> + use<'s> {
         // Also of a name that is there: it may have gone and come back.
-        let forgotten = (self.drops_since > revision).then_some(Naming::Any);
+        let forgotten = (self.drops_since > revision).then_some(Reference::Any);
         let dropped = self.dropped.get(name).into_iter();
         forgotten.into_iter().chain(dropped.flat_map(move |dropped| dropped.since(revision, target)))
     }

@@ -9,9 +9,9 @@ use crate::xdstp::XdstpName;
 /// Authorities with servers of their own, in front of which a proxy is: a wildcard stands for what
 /// the other servers have, so their names are asked for one by one or by globs (C16).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Apart(Arc<BTreeSet<String>>);
+pub struct ExcludedAuthorities(Arc<BTreeSet<String>>);
 
-impl Apart {
+impl ExcludedAuthorities {
     /// `None` without authorities: a wildcard stands for everything then.
     #[must_use]
     pub fn new(authorities: BTreeSet<String>) -> Option<Self> {
