@@ -1,4 +1,4 @@
-//! What one stream asks for of one type (S14-S23, D2, D16-D20).
+//! The subscription of one stream to one type (S14-S23, D2, D16-D20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,44 +12,44 @@ pub use name_set::NameSet;
 mod excluded_authorities;
 mod name_set;
 
-/// A name as it is asked for: with the parameters that choose its variant (T2).
+/// A subscribed name with the parameters that choose its variant (T2).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Locator {
-    /// The name; `*` asks for every name (T28).
+    /// The name; `*` subscribes to every name (T28).
     pub name: ResourceName,
-    /// All that counts for the choice: nothing is added from the node (T46).
+    /// All parameters for the choice: the server adds none from the node (T46).
     pub parameters: Parameters,
 }
 
-/// Locators, each once: the names by the parameters that they are asked for with.
+/// A set of locators: the subscribed names, grouped by their parameters.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Locators(BTreeMap<Parameters, NameSet>);
 
 impl Locators {
-    /// All of them, by parameters, then by name.
+    /// All locators, ordered by parameters, then by name.
     pub fn iter(&self) -> impl Iterator<Item = Locator> {
         self.sets().flat_map(|(parameters, names)| {
             names.iter().map(|name| Locator { name: name.clone(), parameters: parameters.clone() })
         })
     }
 
-    /// The names under each set of parameters, none of them empty.
+    /// The names for each set of parameters. No set of names is empty.
     pub fn sets(&self) -> impl Iterator<Item = (&Parameters, &NameSet)> {
         self.0.iter()
     }
 
-    /// Their names; one that comes with several parameter sets more than once.
+    /// The names. A name with several parameter sets comes once for each of them.
     pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
         self.0.values().flatten()
     }
 
-    /// Whether there is none.
+    /// Whether there is no locator.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the name is among them, with whatever parameters.
+    /// Whether a locator has this name, with any parameters.
     pub(crate) fn has_name(&self, name: &ResourceName) -> bool {
         self.0.values().any(|names| names.contains(name))
     }
@@ -78,42 +78,42 @@ impl Locators {
         self.0.clear();
     }
 
-    /// Moves all out of another.
+    /// Moves all locators out of `other`.
     pub(crate) fn append(&mut self, other: &mut Self) {
         self.extend(std::mem::take(other));
     }
 
-    /// The same with bound parameters.
+    /// The same locators, their parameters [bound](Parameters::bound).
     pub(crate) fn bound(&self) -> Self {
         Self(self.0.iter().map(|(parameters, names)| (parameters.bound(), names.clone())).collect())
     }
 
-    /// Takes out those that pass.
+    /// Removes the locators that pass, and returns them.
     pub(crate) fn take(&mut self, is_taken: impl Fn(&Locator) -> bool) -> Vec<Locator> {
         let taken: Vec<_> = self.iter().filter(is_taken).collect();
         if !taken.is_empty() {
-            let left = self.iter().filter(|locator| {
+            let rest = self.iter().filter(|locator| {
                 taken
                     .binary_search_by(|other| {
                         (&other.parameters, &other.name).cmp(&(&locator.parameters, &locator.name))
                     })
                     .is_err()
             });
-            *self = left.collect();
+            *self = rest.collect();
         }
         taken
     }
 
-    /// Those that are not among others. O(both), but for sets that are the same in memory.
+    /// The locators that `other` does not have. O(both), except for sets that share memory.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let without = |(parameters, names): (&Parameters, &NameSet)| {
-            let left = other.0.get(parameters).map_or_else(|| names.clone(), |other| names.without(other));
-            (!left.is_empty()).then(|| (parameters.clone(), left))
+            let rest = other.0.get(parameters).map_or_else(|| names.clone(), |other| names.without(other));
+            (!rest.is_empty()).then(|| (parameters.clone(), rest))
         };
         Self(self.0.iter().filter_map(without).collect())
     }
 
-    /// Replaces each set of names by what is kept of it.
+    /// Replaces each set of names by the names to keep.
     pub(crate) fn retain(&mut self, mut kept: impl FnMut(&Parameters, &NameSet) -> NameSet) {
         self.0.retain(|parameters, names| {
             *names = kept(parameters, names);
@@ -133,65 +133,69 @@ impl FromIterator<Locator> for Locators {
     }
 }
 
-/// What one list of a request asks for: plain names and locators, which may be mixed (T2).
+/// The entries of one list of a request: plain names and locators, which may be mixed (T2).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Requested {
-    /// Names whose variant the parameters of the stream's node choose.
+    /// Names whose variants are chosen by the parameters of the stream's node.
     pub names: NameSet,
-    /// Names that bring parameters of their own.
+    /// Names with parameters of their own.
     pub locators: Locators,
 }
 
-/// What a subscription selects under one set of parameters.
+/// The resources that a subscription selects for one set of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Selection {
     /// Every resource of the type.
     All,
     /// The resources of these names.
     Names(NameSet),
-    /// Every resource of the type but those excluded, and of these the ones of these names.
+    /// Every resource of the type that no excluded authority owns, and the resources of these
+    /// names.
     AllBut(ExcludedAuthorities, NameSet),
 }
 
 /// The subscription of one stream to one type.
 #[derive(Debug, Default, Clone)]
 pub struct Subscription {
-    /// What was asked for by plain name, under the parameters of the node.
-    plain: Group,
+    /// Plain names, whose variants `derived` chooses.
+    by_name: Group,
+    /// The parameters that were derived from the node (T46).
     derived: Parameters,
-    /// What was asked for by locators, by their parameters.
-    located: BTreeMap<Parameters, Group>,
+    /// Names of locators, by the parameters of the locators.
+    by_locator: BTreeMap<Parameters, Group>,
     legacy: LegacyWildcard,
+    /// Whether a request had a locator: the client then understands constraints (T24).
     knows_locators: bool,
-    /// What none of its wildcards stands for.
+    /// When a proxy has other servers for some authorities, no wildcard covers their names (C16).
     excluded: Option<ExcludedAuthorities>,
 }
 
-/// What a request added to a subscription, and therefore has to be answered.
+/// The locators that a request change to a subscription or removed from it, and that the server
+/// must answer.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Added {
-    /// What was asked for; also what was there before and must be answered again.
+pub struct SubscriptionChange {
+    /// Locators to answer: new ones, and ones that the client already had and subscribed to again.
     pub locators: Locators,
-    /// What is no longer asked for by itself while a wildcard stays; the client cannot know whether
-    /// that covers it (D18).
-    pub left: Locators,
-    /// A wildcard was not there before.
+    /// Names that the client unsubscribed from while a wildcard stays. The client cannot know
+    /// whether the wildcard covers them, so the server answers for each of them (D18).
+    pub unsubscribed: Locators,
+    /// Whether the request change a wildcard.
     pub wildcard: bool,
 }
 
-/// What is asked for under one set of parameters.
+/// The subscribed names for one set of parameters.
 #[derive(Debug, Default, Clone)]
 struct Group {
     names: NameSet,
-    /// Asked for by `*` (S18, T28).
+    /// Whether `*` is subscribed (S18, T28).
     wildcard: bool,
 }
 
-/// The wildcard that is meant by asking for nothing in particular (S19, D16). In delta naming
-/// something does not end it (D17).
+/// The wildcard of a client that never named a resource (S19, D16). In delta it stays when the
+/// client later subscribes to names (D17).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum LegacyWildcard {
-    /// No request yet that would decide it.
+    /// No request has decided it yet.
     #[default]
     Undecided,
     On,
@@ -199,21 +203,21 @@ enum LegacyWildcard {
 }
 
 impl Requested {
-    /// Whether nothing is asked for.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.locators.is_empty()
     }
 
-    /// Replaces sets of names that have to be looked into by what becomes of them: most have plain
-    /// names only.
+    /// Replaces each set that has new-style or invalid names. Most sets have none and stay as they
+    /// are.
     pub(crate) fn edit_names(&mut self, mut edit: impl FnMut(&NameSet) -> NameSet) {
         let mut edited = |names: &NameSet| if names.is_plain() { names.clone() } else { edit(names) };
         self.names = edited(&self.names);
         self.locators.retain(|_, names| edited(names));
     }
 
-    /// All names in it, in no particular order.
+    /// All names of the list, in no particular order.
     pub fn all_names(&self) -> impl Iterator<Item = &ResourceName> {
         self.names.iter().chain(self.locators.names())
     }
@@ -238,7 +242,7 @@ impl FromIterator<Locator> for Requested {
 }
 
 impl Selection {
-    /// The names it lists, sorted; empty for everything.
+    /// The listed names, sorted; empty for [`Self::All`].
     #[must_use]
     pub fn names(&self) -> &[ResourceName] {
         match self {
@@ -247,7 +251,7 @@ impl Selection {
         }
     }
 
-    /// Whether it is one of everything, or nearly.
+    /// Whether it has a wildcard, with or without excluded authorities.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Self::All | Self::AllBut(..))
@@ -259,11 +263,11 @@ impl Selection {
         match self {
             Self::All => true,
             Self::Names(names) => names.contains(name),
-            Self::AllBut(excluded, names) => names.contains(name) || !excluded.has(name),
+            Self::AllBut(excluded, names) => names.contains(name) || !excluded.contains(name),
         }
     }
 
-    /// Whether it includes a name that is listed by itself.
+    /// Whether it lists the name; a wildcard that covers the name does not count.
     pub(crate) fn lists(&self, name: &ResourceName) -> bool {
         match self {
             Self::All => false,
@@ -271,7 +275,7 @@ impl Selection {
         }
     }
 
-    /// What any of several selects.
+    /// The resources that at least one of the selections selects.
     pub(crate) fn union(mut selections: Vec<Self>) -> Self {
         if selections.len() == 1 {
             return selections.remove(0);
@@ -290,7 +294,7 @@ impl Selection {
         }
     }
 
-    /// The same selection, made of the strings of an older one where it has them.
+    /// The same selection. Where an older one has the same names, it shares their strings.
     pub(crate) fn rebuilt(self, old: &Self, added: &[ResourceName], removed: &[ResourceName]) -> Self {
         match (self, old) {
             (Self::Names(_), Self::Names(old)) => Self::Names(old.edited(added, removed)),
@@ -301,107 +305,110 @@ impl Selection {
 }
 
 impl Subscription {
-    /// To nothing yet; plain names go by these parameters (T46).
+    /// An empty subscription. For plain names, these parameters choose the variant (T46).
     #[must_use]
     pub fn new(derived: Parameters) -> Self {
         Self { derived, ..Self::default() }
     }
 
-    /// The same, whose wildcards do not stand for these names.
+    /// The same subscription, whose wildcards do not cover names of these authorities.
     #[must_use]
     pub fn without(self, excluded: Option<ExcludedAuthorities>) -> Self {
         Self { excluded, ..self }
     }
 
-    /// SotW: what a request lists is the whole subscription (S14).
+    /// SotW: the list of a request is the whole subscription (S14).
     ///
     /// `legacy` says whether the type has the legacy wildcard (S21).
-    pub fn replace(&mut self, asked: Requested, legacy: bool) -> Added {
+    pub fn replace(&mut self, requested: Requested, legacy: bool) -> SubscriptionChange {
         let before = self.clone();
         self.legacy = match self.legacy {
-            // S19, S20: an empty list is a wildcard until the first that is not empty.
-            LegacyWildcard::Undecided | LegacyWildcard::On if asked.is_empty() && legacy => {
+            // S19, S20: an empty list is a wildcard, until the client sends a list with names.
+            LegacyWildcard::Undecided | LegacyWildcard::On if requested.is_empty() && legacy => {
                 LegacyWildcard::On
             }
-            LegacyWildcard::Undecided if asked.is_empty() => LegacyWildcard::Undecided,
+            LegacyWildcard::Undecided if requested.is_empty() => LegacyWildcard::Undecided,
             _ => LegacyWildcard::Off,
         };
-        let (names, locators) = self.sorted_out(asked);
-        self.plain = Group::of(names);
-        self.located =
+        let (names, locators) = self.split(requested);
+        self.by_name = Group::of(names);
+        self.by_locator =
             locators.0.into_iter().map(|(parameters, names)| (parameters, Group::of(names))).collect();
-        let mut added = Added::default();
+        let mut change = SubscriptionChange::default();
         let nothing = NameSet::default();
         for (parameters, group) in self.groups() {
-            let old = before.group(parameters, self.is_plain(group));
+            let old = before.group(parameters, self.is_by_name(group));
             let new = group.names.without(old.map_or(&nothing, |old| &old.names));
-            added.locators.insert(parameters, new);
+            change.locators.insert(parameters, new);
         }
         let wildcards_before: BTreeSet<_> = before.wildcards().collect();
-        added.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
+        change.wildcard = self.wildcards().any(|parameters| !wildcards_before.contains(parameters));
         if (self.knows_locators || self.excluded.is_some()) && self.is_wildcard() {
             for (parameters, old) in before.groups() {
-                let now = self.group(parameters, before.is_plain(old));
-                added.left.insert(parameters, old.names.without(now.map_or(&nothing, |now| &now.names)));
+                let now = self.group(parameters, before.is_by_name(old));
+                change
+                    .unsubscribed
+                    .insert(parameters, old.names.without(now.map_or(&nothing, |now| &now.names)));
             }
         }
-        added
+        change
     }
 
-    /// Delta: a request adds and removes (D2); lists that are empty change nothing.
+    /// Delta: a request adds and removes names (D2). An empty list changes nothing.
     ///
-    /// A name subscribed again, and a name unsubscribed while the wildcard stays, must be answered
-    /// too (D9, D18). Other parameters are another locator (T33).
-    pub fn edit(&mut self, subscribe: Requested, unsubscribe: Requested, legacy: bool) -> Added {
+    /// The server must also answer a name that is subscribed again (D9), and a name that is
+    /// unsubscribed while the wildcard stays (D18). The same name with other parameters is another
+    /// locator (T33).
+    pub fn edit(&mut self, subscribe: Requested, unsubscribe: Requested, legacy: bool) -> SubscriptionChange {
         let had_wildcard = self.is_wildcard();
-        // D16: only a first request that names nothing at all means everything.
+        // D16: only a first request without any name subscribes to everything.
         if self.legacy == LegacyWildcard::Undecided {
             let is_legacy = legacy && subscribe.is_empty() && unsubscribe.is_empty();
             self.legacy = if is_legacy { LegacyWildcard::On } else { LegacyWildcard::Off };
         }
-        let mut added = Added::default();
-        // D3: what is in both lists is removed, then added.
-        let (names, locators) = self.sorted_out(unsubscribe);
+        let mut change = SubscriptionChange::default();
+        // D3: a name in both lists is removed, then change.
+        let (names, locators) = self.split(unsubscribe);
         if names.has_wildcard() {
             self.legacy = LegacyWildcard::Off;
         }
-        added.left.insert(&self.derived, self.plain.remove(&names));
+        change.unsubscribed.insert(&self.derived, self.by_name.remove(&names));
         for (parameters, names) in locators.sets() {
-            if let Some(group) = self.located.get_mut(parameters) {
-                added.left.insert(parameters, group.remove(names));
+            if let Some(group) = self.by_locator.get_mut(parameters) {
+                change.unsubscribed.insert(parameters, group.remove(names));
             }
         }
-        // D19: nobody waits to hear of it.
+        // D19: without a wildcard the client expects no answer to an unsubscription.
         if !self.is_wildcard() {
-            added.left.clear();
+            change.unsubscribed.clear();
         }
-        let (names, locators) = self.sorted_out(subscribe);
-        added.wildcard = names.has_wildcard() || locators.0.values().any(NameSet::has_wildcard);
-        added.locators.insert(&self.derived, self.plain.add(names));
+        let (names, locators) = self.split(subscribe);
+        change.wildcard = names.has_wildcard() || locators.0.values().any(NameSet::has_wildcard);
+        change.locators.insert(&self.derived, self.by_name.add(names));
         for (parameters, names) in locators.0 {
-            let group = self.located.entry(parameters.clone()).or_default();
-            // D30, T33b: answered anew, whatever was sent for it before.
-            added.locators.insert(&parameters, group.add(names));
+            let group = self.by_locator.entry(parameters.clone()).or_default();
+            // D30, T33b: the server answers a subscribed locator again, even if it was sent before.
+            change.locators.insert(&parameters, group.add(names));
         }
-        self.located.retain(|_, group| !group.is_empty());
-        added.wildcard |= self.is_wildcard() && !had_wildcard;
-        added
+        self.by_locator.retain(|_, group| !group.is_empty());
+        change.wildcard |= self.is_wildcard() && !had_wildcard;
+        change
     }
 
-    /// Something was asked for that cannot be: so it was not nothing, which would mean everything
-    /// (S19, D16).
+    /// Ends the legacy wildcard. When all names of a request were invalid, they were taken out, but
+    /// the request was not empty, so it does not subscribe to everything (S19, D16).
     pub(crate) fn end_legacy_wildcard(&mut self) {
         self.legacy = LegacyWildcard::Off;
     }
 
-    /// Takes the strings that other streams share, for the same names.
+    /// Replaces equal names by `names`, whose strings other streams share.
     pub(crate) fn share(&mut self, names: &NameSet) {
-        if self.plain.names == *names {
-            self.plain.names = names.clone();
+        if self.by_name.names == *names {
+            self.by_name.names = names.clone();
         }
     }
 
-    /// Whether everything is asked for, under whatever parameters.
+    /// Whether a wildcard is subscribed, with any parameters.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.wildcards().next().is_some()
@@ -413,13 +420,13 @@ impl Subscription {
         self.knows_locators
     }
 
-    /// Whether a resource of this name is asked for, under whatever parameters.
+    /// Whether the name is subscribed, by itself or by a wildcard, with any parameters.
     #[must_use]
     pub fn covers(&self, name: &ResourceName) -> bool {
         self.covering(name).next().is_some()
     }
 
-    /// The parameters with which a name is asked for.
+    /// The parameters with which a name is subscribed, by itself or by a wildcard.
     pub fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Parameters> {
         let mut excluded = None;
         let mut is_excluded = move || *excluded.get_or_insert_with(|| self.is_excluded(name));
@@ -429,11 +436,11 @@ impl Subscription {
         self.groups().filter(move |(_, group)| covers(group)).map(|(parameters, _)| parameters)
     }
 
-    /// Keeps of some locators those that are asked for.
+    /// Keeps the locators that are subscribed, by themselves or by a wildcard.
     pub(crate) fn retain_covered(&self, locators: &mut Locators) {
         locators.retain(|parameters, names| {
-            let plain = Some(&self.plain).filter(|_| *parameters == self.derived);
-            let groups: Vec<_> = self.located.get(parameters).into_iter().chain(plain).collect();
+            let plain = Some(&self.by_name).filter(|_| *parameters == self.derived);
+            let groups: Vec<_> = self.by_locator.get(parameters).into_iter().chain(plain).collect();
             let is_wildcard = groups.iter().any(|group| self.is_wildcard_group(group));
             if (is_wildcard && self.excluded.is_none())
                 || groups.iter().any(|group| group.names.is_same(names))
@@ -445,7 +452,7 @@ impl Subscription {
         });
     }
 
-    /// Whether the name is asked for with these parameters.
+    /// Whether the locator is subscribed, by itself or by a wildcard with these parameters.
     #[must_use]
     pub fn covers_locator(&self, locator: &Locator) -> bool {
         let covers = |group: &Group| {
@@ -453,34 +460,34 @@ impl Subscription {
                 || (self.is_wildcard_group(group) && !self.is_excluded(&locator.name))
         };
         let is_plain = locator.parameters == self.derived;
-        (is_plain && covers(&self.plain)) || self.located.get(&locator.parameters).is_some_and(covers)
+        (is_plain && covers(&self.by_name)) || self.by_locator.get(&locator.parameters).is_some_and(covers)
     }
 
-    /// Whether the name is asked for with these parameters and by itself, not by a wildcard.
+    /// Whether the locator is subscribed by itself; a wildcard does not count.
     pub(crate) fn lists(&self, locator: &Locator) -> bool {
         let of_parameters = self.groups().filter(|(parameters, _)| **parameters == locator.parameters);
         of_parameters.map(|(_, group)| group).any(|group| group.names.contains(&locator.name))
     }
 
-    /// Whether the name is asked for by itself, with whatever parameters.
+    /// Whether the name is subscribed by itself, with any parameters.
     pub(crate) fn lists_name(&self, name: &ResourceName) -> bool {
         self.groups().any(|(_, group)| group.names.contains(name))
     }
 
-    /// How many names are asked for, wildcards included; one that is asked for with several
-    /// parameter sets counts for each.
+    /// How many names are subscribed, wildcards included. A name with several parameter sets counts
+    /// once for each of them.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups().map(|(_, group)| group.names.len() + usize::from(group.wildcard)).sum()
     }
 
-    /// Whether nothing is asked for.
+    /// Whether nothing is subscribed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.selections().next().is_none()
     }
 
-    /// What it selects, under each set of parameters; nothing when nothing is asked for (S24).
+    /// The selection for each set of parameters; none when nothing is subscribed (S24).
     pub fn selections(&self) -> impl Iterator<Item = (&Parameters, Selection)> {
         self.groups().filter_map(|(parameters, group)| {
             if self.is_wildcard_group(group) {
@@ -495,8 +502,7 @@ impl Subscription {
         })
     }
 
-    /// Everything that is asked for; wildcards, also those that are meant by naming nothing, by the
-    /// name `*`.
+    /// All subscribed locators. A wildcard, also the legacy one, has the name `*`.
     pub(crate) fn locators(&self) -> Locators {
         let mut locators = Locators::default();
         for (parameters, group) in self.groups() {
@@ -508,29 +514,29 @@ impl Subscription {
         locators
     }
 
-    /// Whether a wildcard is asked for with these parameters.
+    /// Whether a wildcard is subscribed with these parameters.
     pub(crate) fn is_wildcard_under(&self, parameters: &Parameters) -> bool {
         self.wildcards().any(|of_wildcard| of_wildcard == parameters)
     }
 
     fn groups(&self) -> impl Iterator<Item = (&Parameters, &Group)> {
-        std::iter::once((&self.derived, &self.plain)).chain(&self.located)
+        std::iter::once((&self.derived, &self.by_name)).chain(&self.by_locator)
     }
 
-    fn group(&self, parameters: &Parameters, plain: bool) -> Option<&Group> {
-        if plain { Some(&self.plain) } else { self.located.get(parameters) }
+    fn group(&self, parameters: &Parameters, by_name: bool) -> Option<&Group> {
+        if by_name { Some(&self.by_name) } else { self.by_locator.get(parameters) }
     }
 
-    fn is_plain(&self, group: &Group) -> bool {
-        std::ptr::eq(group, &self.plain)
+    fn is_by_name(&self, group: &Group) -> bool {
+        std::ptr::eq(group, &self.by_name)
     }
 
     fn is_wildcard_group(&self, group: &Group) -> bool {
-        group.wildcard || (self.legacy == LegacyWildcard::On && self.is_plain(group))
+        group.wildcard || (self.legacy == LegacyWildcard::On && self.is_by_name(group))
     }
 
     fn is_excluded(&self, name: &ResourceName) -> bool {
-        self.excluded.as_ref().is_some_and(|excluded| excluded.has(name))
+        self.excluded.as_ref().is_some_and(|excluded| excluded.contains(name))
     }
 
     /// The parameters of all wildcards.
@@ -538,10 +544,10 @@ impl Subscription {
         self.groups().filter(|(_, group)| self.is_wildcard_group(group)).map(|(parameters, _)| parameters)
     }
 
-    /// The plain names and the others by their parameters. T2: without parameters a locator is the
-    /// plain name, where that has none either.
-    fn sorted_out(&mut self, asked: Requested) -> (NameSet, Locators) {
-        let Requested { mut names, mut locators } = asked;
+    /// Splits a list into plain names and locators. T2: a locator without parameters is the plain
+    /// name, if the node has no parameters either.
+    fn split(&mut self, requested: Requested) -> (NameSet, Locators) {
+        let Requested { mut names, mut locators } = requested;
         self.knows_locators |= !locators.is_empty();
         if self.derived.is_empty()
             && let Some(plain) = locators.0.remove(&self.derived)
@@ -559,7 +565,7 @@ impl Group {
         Self { names, wildcard }
     }
 
-    /// Adds names, and gives them back without the wildcard.
+    /// Adds names, and returns them without the wildcard.
     fn add(&mut self, names: NameSet) -> NameSet {
         let Self { names, wildcard } = Self::of(names);
         self.wildcard |= wildcard;
@@ -567,7 +573,7 @@ impl Group {
         names
     }
 
-    /// Removes names, and gives back those that were there.
+    /// Removes names, and returns those that were subscribed.
     fn remove(&mut self, names: &NameSet) -> NameSet {
         self.wildcard &= !names.has_wildcard();
         let removed = names.filter(|name| self.names.contains(name));
@@ -602,7 +608,7 @@ pub(crate) fn difference(names: &[ResourceName], without: &[ResourceName]) -> Ve
     names.iter().filter(is_new).cloned().collect()
 }
 
-/// The name that asks for everything (S18, D16).
+/// The name that subscribes to every resource of the type (S18, D16).
 pub(crate) const WILDCARD: &str = "*";
 
 #[cfg(test)]

@@ -198,7 +198,7 @@ impl DeltaStream {
             }
             owed.locators.extend(added.locators);
             progress.subscription.retain_covered(&mut owed.locators);
-            owed.left.extend(added.left);
+            owed.left.extend(added.unsubscribed);
             if !progress.subscription.is_wildcard() {
                 owed.left.clear();
                 owed.left_later.clear();

@@ -188,7 +188,7 @@ impl SotwStream {
                 owed.left.clear();
             }
             if progress.known.full_state {
-                owed.left.extend(added.left);
+                owed.left.extend(added.unsubscribed);
             }
             // V25: what went by name comes again in the other form, or is gone.
             owed.everything |= progress.is_switching() && progress.responses.last().is_some();

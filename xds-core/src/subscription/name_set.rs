@@ -1,4 +1,4 @@
-//! Names as lists of them are held.
+//! Sets of names.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -7,19 +7,20 @@ use super::{WILDCARD, can_be, difference};
 use crate::name::ResourceName;
 use crate::xdstp::XdstpName;
 
-/// A set of names, sorted, shared between the streams that ask for the same.
+/// A sorted set of names. Streams that subscribe to the same names share it.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
 pub struct NameSet(Arc<Names>);
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Names {
     list: Vec<ResourceName>,
-    /// All of them are old-style names that a resource can have, so none has to be looked at.
+    /// Whether all of them are valid old-style names, so that requests need not check or parse
+    /// them.
     is_plain: bool,
 }
 
 impl NameSet {
-    /// Whether the set holds the name.
+    /// Whether the set has the name.
     #[must_use]
     pub fn contains(&self, name: &ResourceName) -> bool {
         self.as_slice().binary_search(name).is_ok()
@@ -52,12 +53,12 @@ impl NameSet {
         self.as_slice().binary_search_by(|name| name.as_str().cmp(WILDCARD)).is_ok()
     }
 
-    /// Whether all of them are old-style names that a resource can have.
+    /// Whether all of them are valid old-style names.
     pub(crate) fn is_plain(&self) -> bool {
         self.0.is_plain
     }
 
-    /// Whether it is the same list in memory.
+    /// Whether both share one list in memory.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -78,7 +79,7 @@ impl NameSet {
         }
     }
 
-    /// The names that are not in another set; O(both), unless they are the same.
+    /// The names that `other` does not have. O(both), unless both share one list in memory.
     pub(super) fn without(&self, other: &Self) -> Self {
         match () {
             () if self.is_same(other) => Self::default(),
@@ -103,7 +104,7 @@ impl Default for Names {
 }
 
 impl Ord for NameSet {
-    /// Equal ones are mostly the same in memory, and then not looked into.
+    /// Equal sets mostly share one list in memory; their names are then not compared.
     fn cmp(&self, other: &Self) -> Ordering {
         if self.is_same(other) { Ordering::Equal } else { self.as_slice().cmp(other.as_slice()) }
     }

@@ -5,11 +5,11 @@ use quickcheck::{Arbitrary, Gen, QuickCheck};
 use super::*;
 
 /// Plain names, and locators as `name?key=value`.
-fn asked(list: &[&str]) -> Requested {
-    let (located, plain): (Vec<&str>, Vec<&str>) = list.iter().partition(|word| word.contains('?'));
+fn requested(list: &[&str]) -> Requested {
+    let (by_locator, plain): (Vec<&str>, Vec<&str>) = list.iter().partition(|word| word.contains('?'));
     Requested {
         names: plain.into_iter().map(ResourceName::new).collect(),
-        locators: located.into_iter().map(locator).collect(),
+        locators: by_locator.into_iter().map(locator).collect(),
     }
 }
 
@@ -27,13 +27,13 @@ fn locators(list: &[&str]) -> Locators {
 fn after(lists: &[&[&str]]) -> Subscription {
     let mut subscription = Subscription::default();
     for list in lists {
-        subscription.replace(asked(list), true);
+        subscription.replace(requested(list), true);
     }
     subscription
 }
 
 fn describe(subscription: &Subscription) -> String {
-    let mut words: Vec<_> = subscription.plain.names.iter().map(|name| name.as_str().to_owned()).collect();
+    let mut words: Vec<_> = subscription.by_name.names.iter().map(|name| name.as_str().to_owned()).collect();
     if subscription.is_wildcard() {
         words.insert(0, "*".to_owned());
     }
@@ -58,9 +58,12 @@ fn s19_the_first_list_that_is_not_empty_ends_the_legacy_wildcard_for_good() {
 #[test]
 fn s21_without_the_legacy_wildcard_an_empty_list_asks_for_nothing() {
     let mut subscription = Subscription::default();
-    assert_eq!(subscription.replace(Requested::default(), false), Added::default());
+    assert_eq!(subscription.replace(Requested::default(), false), SubscriptionChange::default());
     assert!(subscription.is_empty());
-    assert_eq!(subscription.replace(asked(&["*"]), false), Added { wildcard: true, ..Added::default() });
+    assert_eq!(
+        subscription.replace(requested(&["*"]), false),
+        SubscriptionChange { wildcard: true, ..SubscriptionChange::default() }
+    );
 }
 
 #[test]
@@ -72,8 +75,8 @@ fn s23_a_name_counts_once() {
 fn s14_what_a_list_adds_is_the_difference_to_the_one_before() {
     let mut subscription = after(&[&["a", "b"]]);
     assert_eq!(
-        subscription.replace(asked(&["c", "b"]), true),
-        Added { locators: locators(&["c"]), ..Added::default() }
+        subscription.replace(requested(&["c", "b"]), true),
+        SubscriptionChange { locators: locators(&["c"]), ..SubscriptionChange::default() }
     );
 }
 
@@ -82,14 +85,14 @@ fn d17_the_wildcard_vector_of_delta() {
     let mut subscription = Subscription::default();
     assert_eq!(
         subscription.edit(Requested::default(), Requested::default(), true),
-        Added { wildcard: true, ..Added::default() }
+        SubscriptionChange { wildcard: true, ..SubscriptionChange::default() }
     );
     assert_eq!(describe(&subscription), "*");
-    subscription.edit(asked(&["A"]), Requested::default(), true);
+    subscription.edit(requested(&["A"]), Requested::default(), true);
     assert_eq!(describe(&subscription), "*,A");
-    subscription.edit(Requested::default(), asked(&["*"]), true);
+    subscription.edit(Requested::default(), requested(&["*"]), true);
     assert_eq!(describe(&subscription), "A");
-    subscription.edit(Requested::default(), asked(&["A"]), true);
+    subscription.edit(Requested::default(), requested(&["A"]), true);
     assert_eq!(describe(&subscription), "");
     subscription.edit(Requested::default(), Requested::default(), true);
     assert_eq!(describe(&subscription), "");
@@ -98,31 +101,31 @@ fn d17_the_wildcard_vector_of_delta() {
 #[test]
 fn d16_a_first_request_that_only_unsubscribes_means_nothing() {
     let mut subscription = Subscription::default();
-    subscription.edit(Requested::default(), asked(&["A"]), true);
+    subscription.edit(Requested::default(), requested(&["A"]), true);
     assert!(subscription.is_empty());
 }
 
 #[test]
 fn d9_a_name_subscribed_again_is_answered_again() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["A"]), Requested::default(), true);
-    assert_eq!(subscription.edit(asked(&["A"]), Requested::default(), true).locators, locators(&["A"]));
+    subscription.edit(requested(&["A"]), Requested::default(), true);
+    assert_eq!(subscription.edit(requested(&["A"]), Requested::default(), true).locators, locators(&["A"]));
 }
 
 #[test]
 fn d3_a_name_in_both_lists_ends_subscribed_and_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["A"]), Requested::default(), true);
-    assert_eq!(subscription.edit(asked(&["A"]), asked(&["A"]), true).locators, locators(&["A"]));
+    subscription.edit(requested(&["A"]), Requested::default(), true);
+    assert_eq!(subscription.edit(requested(&["A"]), requested(&["A"]), true).locators, locators(&["A"]));
     assert_eq!(describe(&subscription), "A");
 }
 
 #[test]
 fn d18_a_name_unsubscribed_under_the_wildcard_is_answered() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["*", "A"]), Requested::default(), true);
+    subscription.edit(requested(&["*", "A"]), Requested::default(), true);
     assert_eq!(
-        subscription.edit(Requested::default(), asked(&["A", "unknown"]), true).left,
+        subscription.edit(Requested::default(), requested(&["A", "unknown"]), true).unsubscribed,
         locators(&["A"])
     );
 }
@@ -157,12 +160,13 @@ fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
         let (mut delta, mut sotw) = (Subscription::default(), Subscription::default());
         steps.into_iter().all(|(subscribe, unsubscribe)| {
             model = &(&model - &unsubscribe.0) | &subscribe.0;
-            let before = sotw.plain.names.clone();
-            let added = delta.edit(subscribe.list().into(), unsubscribe.list().into(), false);
-            let sotw_added = sotw.replace(Few(model.clone()).list().into(), false);
-            delta.plain.names == sotw.plain.names
-                && added.locators == plain(subscribe.list())
-                && sotw_added.locators == plain(difference(delta.plain.names.as_slice(), before.as_slice()))
+            let before = sotw.by_name.names.clone();
+            let change = delta.edit(subscribe.list().into(), unsubscribe.list().into(), false);
+            let sotw_change = sotw.replace(Few(model.clone()).list().into(), false);
+            delta.by_name.names == sotw.by_name.names
+                && change.locators == plain(subscribe.list())
+                && sotw_change.locators
+                    == plain(difference(delta.by_name.names.as_slice(), before.as_slice()))
         })
     }
     QuickCheck::new().quickcheck(agrees as fn(Vec<(Few, Few)>) -> bool);
@@ -171,8 +175,8 @@ fn d2_delta_edits_agree_with_a_set_and_with_the_sotw_list() {
 #[test]
 fn t2_a_plain_name_does_not_cancel_a_locator() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["a", "a?env=prod"]), Requested::default(), true);
-    subscription.edit(Requested::default(), asked(&["a"]), true);
+    subscription.edit(requested(&["a", "a?env=prod"]), Requested::default(), true);
+    subscription.edit(Requested::default(), requested(&["a"]), true);
     assert!(
         subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
     );
@@ -181,17 +185,17 @@ fn t2_a_plain_name_does_not_cancel_a_locator() {
 #[test]
 fn t2_without_parameters_a_locator_is_the_plain_name_where_nothing_is_derived() {
     let mut subscription = Subscription::default();
-    subscription.edit(asked(&["a"]), Requested::default(), true);
-    subscription.edit(Requested::default(), asked(&["a?"]), true);
+    subscription.edit(requested(&["a"]), Requested::default(), true);
+    subscription.edit(Requested::default(), requested(&["a?"]), true);
     assert!(subscription.is_empty());
 }
 
 #[test]
 fn t46_a_locator_without_parameters_is_not_the_name_under_derived_ones() {
     let mut subscription = Subscription::new([("env", "prod")].into_iter().collect());
-    let added = subscription.edit(asked(&["a", "a?"]), Requested::default(), true);
-    assert_eq!(added.locators, locators(&["a?", "a?env=prod"]));
-    subscription.edit(Requested::default(), asked(&["a"]), true);
+    let change = subscription.edit(requested(&["a", "a?"]), Requested::default(), true);
+    assert_eq!(change.locators, locators(&["a?", "a?env=prod"]));
+    subscription.edit(Requested::default(), requested(&["a"]), true);
     assert!(
         subscription.covers_locator(&locator("a")) && !subscription.covers_locator(&locator("a?env=prod"))
     );
@@ -202,30 +206,33 @@ fn t28_locators_count_as_names_for_the_legacy_wildcard() {
     let mut sotw = Subscription::default();
     sotw.replace(Requested::default(), true);
     assert!(sotw.is_wildcard());
-    sotw.replace(asked(&["a?env=prod"]), true);
+    sotw.replace(requested(&["a?env=prod"]), true);
     assert!(!sotw.is_wildcard());
     let mut delta = Subscription::default();
-    delta.edit(asked(&["a?env=prod"]), Requested::default(), true);
+    delta.edit(requested(&["a?env=prod"]), Requested::default(), true);
     assert!(!delta.is_wildcard());
 }
 
 #[test]
 fn t28_a_wildcard_covers_every_name_under_its_own_parameters() {
     let mut subscription = Subscription::default();
-    assert!(subscription.edit(asked(&["*?env=prod"]), Requested::default(), true).wildcard);
+    assert!(subscription.edit(requested(&["*?env=prod"]), Requested::default(), true).wildcard);
     assert!(
         subscription.covers_locator(&locator("a?env=prod")) && !subscription.covers_locator(&locator("a"))
     );
-    assert!(!subscription.edit(Requested::default(), asked(&["*"]), true).wildcard);
+    assert!(!subscription.edit(Requested::default(), requested(&["*"]), true).wildcard);
     assert!(subscription.is_wildcard());
-    subscription.edit(Requested::default(), asked(&["*?env=prod"]), true);
+    subscription.edit(Requested::default(), requested(&["*?env=prod"]), true);
     assert!(subscription.is_empty());
 }
 
 #[test]
 fn s14_a_locator_with_other_parameters_is_another_one() {
     let mut subscription = Subscription::default();
-    subscription.replace(asked(&["a?env=prod", "b"]), true);
-    let added = subscription.replace(asked(&["a?env=test", "b"]), true);
-    assert_eq!(added, Added { locators: locators(&["a?env=test"]), ..Added::default() });
+    subscription.replace(requested(&["a?env=prod", "b"]), true);
+    let change = subscription.replace(requested(&["a?env=test", "b"]), true);
+    assert_eq!(
+        change,
+        SubscriptionChange { locators: locators(&["a?env=test"]), ..SubscriptionChange::default() }
+    );
 }
