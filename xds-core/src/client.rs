@@ -42,16 +42,16 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `watched` | everything that is known of one type: what is watched, what was received |
-//! | `state` | what follows from each event for one watched resource: the table of gRFC A88 |
+//! | `watched_type` | everything that is known of one type: what is watched, what was received |
+//! | `resource_state` | what follows from each event for one watched resource: the table of gRFC A88 |
 //! | `entries` | how what is watched comes and goes |
 //! | `upstream`, `authority` | one server and its stream; which servers an authority uses |
 //! | `fallback` | when the next server is asked, and what watchers hear when there is none |
 //! | `timers` | what happens because time passes |
 //! | `requests` | what is sent |
-//! | `response`, `rejection` | a response as it came; what can be wrong with it |
-//! | `judge`, `overlap` | what a response changes, and who is told; which of its variants cannot be kept beside others |
-//! | `outcome`, `report` | what an event did; what is known of everything that is watched |
+//! | `received`, `rejection` | a response as it came; what can be wrong with it |
+//! | `apply`, `cache_changes` | what a response changes, and who is told; which of its variants cannot be kept beside others |
+//! | `effects`, `report` | what an event did; what is known of everything that is watched |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -71,42 +71,42 @@ use crate::xdstp::XdstpName;
 
 use authority::Authority;
 use preview::{Late, Refusal};
-use state::State;
+use resource_state::State;
 use upstream::{Phase, Upstream};
-use watched::{Entry, WatchedType};
+use watched_type::{Entry, WatchedType};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, Relay, ServerConfig};
-pub use failure::Failure;
-pub use outcome::{Judged, Outcome, Touched};
+pub use effects::{Judged, Outcome, Touched};
+pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};
 pub use report::Report;
-pub use response::Unreadable;
+pub use resource_failure::Failure;
+pub use resource_state::{ErrorPolicy, ResourceStatus, View};
 pub use restore::Restored;
-pub use state::{ErrorPolicy, ResourceStatus, View};
 
 mod accepted;
+mod apply;
 mod authority;
+mod cache_changes;
 mod config;
+mod effects;
 mod entries;
-mod failure;
 mod fallback;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod judge;
-mod outcome;
-mod overlap;
 mod preview;
+mod received;
 mod rejection;
 mod report;
 mod requests;
-mod response;
+mod resource_failure;
+mod resource_state;
 mod restore;
-mod state;
 mod timers;
 mod upstream;
-mod watched;
+mod watched_type;
 
 #[cfg(test)]
 mod delta_tests;
@@ -274,7 +274,7 @@ impl Client {
         name: &str,
         parameters: Option<Parameters>,
     ) -> Result<WatchId, WatchError> {
-        let canonical = response::check_name(name, type_url).map_err(|reason| WatchError::Name {
+        let canonical = received::check_name(name, type_url).map_err(|reason| WatchError::Name {
             type_url: type_url.clone(),
             name: name.to_owned(),
             reason: Box::new(reason),

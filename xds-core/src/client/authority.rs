@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::config::AuthorityConfig;
-use super::failure::Failure;
-use super::state::State;
+use super::resource_failure::Failure;
+use super::resource_state::State;
 
 /// One authority: its servers in order, down to the one that is in use.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::state::ErrorPolicy;
+use super::resource_state::ErrorPolicy;
 use crate::cache::Cache;
 use crate::constraint::Constraints;
 use crate::parameters::Parameters;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::state::{ResourceStatus, State};
-use super::watched::{Entry, Table, WILDCARD};
+use super::resource_state::{ResourceStatus, State};
+use super::watched_type::{Entry, Table, WILDCARD};
 use super::{Client, WatchId};
 use crate::cache::Transaction;
 use crate::name::ResourceName;

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::failure::Failure;
-use super::outcome::{Outcome, Touched};
-use super::watched::Entry;
+use super::effects::{Outcome, Touched};
+use super::resource_failure::Failure;
+use super::watched_type::Entry;
 use super::{Client, WatchId, watch_id};
 
 impl Client {

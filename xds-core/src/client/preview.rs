@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::cache_changes::{Changes, Why};
 use super::config::Protocol;
-use super::overlap::{Changes, Why};
-use super::response::{Payload, Received, Response};
-use super::watched::WatchedType;
+use super::received::{Payload, Received, Response};
+use super::watched_type::WatchedType;
 use super::{Client, WatchId};
 use crate::cache::Cache;
 use crate::extras::Extras;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::accepted::Accepted;
-use super::failure::Failure;
-use super::state::{ResourceStatus, State};
-use super::watched::{Entry, WatchedType};
+use super::resource_failure::Failure;
+use super::resource_state::{ResourceStatus, State};
+use super::watched_type::{Entry, WatchedType};
 use super::{Client, WatchId};
 use crate::cache::Answer;
 use crate::code::Code;

@@ -10,9 +10,9 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
-use super::state::{ResourceStatus, State};
+use super::resource_state::{ResourceStatus, State};
 use super::upstream::{Answer, List};
-use super::watched::{Entry, WILDCARD, WatchedType};
+use super::watched_type::{Entry, WILDCARD, WatchedType};
 use super::{Client, WatchId, watch_id};
 use crate::code::Code;
 use crate::name::ResourceName;

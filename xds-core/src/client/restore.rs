@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::Client;
 use super::accepted::Accepted;
-use super::overlap::Changes;
-use super::watched::{Held, end_of};
+use super::cache_changes::Changes;
+use super::watched_type::{Held, end_of};
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};

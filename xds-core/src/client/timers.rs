@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::accepted::Accepted;
-use super::failure::Failure;
-use super::outcome::{Outcome, Touched};
-use super::state::{ResourceStatus, State};
+use super::effects::{Outcome, Touched};
+use super::resource_failure::Failure;
+use super::resource_state::{ResourceStatus, State};
 use super::upstream::{Phase, Upstream};
-use super::watched::Held;
+use super::watched_type::Held;
 use super::{Client, WatchId, bits, watch_id};
 use crate::cache::Transaction;
 use crate::code::Code;

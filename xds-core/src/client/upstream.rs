@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Protocol, ServerConfig};
-use super::failure::Failure;
+use super::resource_failure::Failure;
 
 /// One server, and the stream to it if there is one.
 #[derive(Debug)]

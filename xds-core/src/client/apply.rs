@@ -8,15 +8,15 @@ use bytes::Bytes;
 
 use super::WatchId;
 use super::accepted::{Accepted, Decoded};
+use super::cache_changes::{Changes, Key, Why};
 use super::config::{Protocol, Relay};
-use super::failure::Failure;
-use super::overlap::{Changes, Key, Why};
 use super::preview::Refusal;
+use super::received::{Gone, Payload, Received, Response, Unreadable};
 use super::rejection::{Reason, Rejection};
-use super::response::{Gone, Payload, Received, Response, Unreadable};
-use super::state::{ErrorPolicy, ResourceStatus, State};
+use super::resource_failure::Failure;
+use super::resource_state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
-use super::watched::{Entry, Held, WatchedType, end_of};
+use super::watched_type::{Entry, Held, WatchedType, end_of};
 use super::{Client, Judged, Outcome, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
@@ -26,8 +26,8 @@ use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId, other_name};
 use crate::subscription::is_set;
 
-mod gone;
-mod tell;
+mod removals;
+mod watchers;
 
 impl Client {
     /// Takes one response of a server, as it came.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::accepted::{Accepted, Decode};
-use super::state::State;
+use super::resource_state::State;
 use crate::cache::TypeSnapshot;
 use crate::constraint::Constraints;
 use crate::hash::FixedState;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Judge;
-use crate::client::overlap::{Key, Why};
-use crate::client::response::{Gone, ToldError};
-use crate::client::state::{ResourceStatus, State};
-use crate::client::watched::Held;
+use crate::client::cache_changes::{Key, Why};
+use crate::client::received::{Gone, ToldError};
+use crate::client::resource_state::{ResourceStatus, State};
+use crate::client::watched_type::Held;
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::accepted::Accepted;
-use super::failure::Failure;
+use super::resource_failure::Failure;
 use crate::code::Code;
 
 /// How a resource stands, with the numbers of `ClientResourceStatus` (C19).
