@@ -177,26 +177,26 @@ fn read(
             Err(error) => (Err(error), Outcome::default()),
         }
     });
-    let judged = read.map(|()| outcome.response);
-    if judged.is_ok() {
+    let applied = read.map(|()| outcome.response);
+    if applied.is_ok() {
         hub.recorder.connected(name, true);
     }
-    match judged {
+    match applied {
         // C3
         Err(error) => warn!(server = name, %error, "passed over"),
         Ok(None) => warn!(server = name, "passed over a response of a type that was not asked for"),
-        Ok(Some(judged)) => {
-            for rejection in &judged.rejections {
-                warn!(server = name, type_url = %judged.type_url, "rejected {rejection}");
+        Ok(Some(applied)) => {
+            for rejection in &applied.rejections {
+                warn!(server = name, type_url = %applied.type_url, "rejected {rejection}");
             }
-            if judged.unasked > 0 {
-                debug!(server = name, type_url = %judged.type_url, unasked = judged.unasked, "ignored");
+            if applied.unwatched > 0 {
+                debug!(server = name, type_url = %applied.type_url, unwatched = applied.unwatched, "ignored");
             }
-            let type_url = judged.type_url.as_str();
+            let type_url = applied.type_url.as_str();
             // An error that says nothing is no resource.
             let resources =
-                judged.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
-            hub.recorder.updates(name, type_url, judged.valid, resources.count());
+                applied.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
+            hub.recorder.updates(name, type_url, applied.valid, resources.count());
             hub.look_for_requests();
         }
     }

@@ -78,7 +78,7 @@ use watched_type::{Entry, WatchedType};
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, Relay, ServerConfig};
-pub use effects::{Judged, Outcome, Touched};
+pub use effects::{Applied, Outcome, Touched};
 pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};
 pub use report::Report;

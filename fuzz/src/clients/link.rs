@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use prost::Message;
-use xds_core::client::{Judged, Protocol};
+use xds_core::client::{Applied, Protocol};
 use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
 };
@@ -70,7 +70,7 @@ impl Link {
         }
     }
 
-    pub(super) fn receive(&mut self, protocol: Protocol, frame: &Bytes, judged: Option<&Judged>) {
+    pub(super) fn receive(&mut self, protocol: Protocol, frame: &Bytes, applied: Option<&Applied>) {
         let read = match protocol {
             Protocol::Sotw => {
                 DiscoveryResponse::decode(frame.clone()).map(|read| (read.type_url, read.nonce))
@@ -79,14 +79,14 @@ impl Link {
                 DeltaDiscoveryResponse::decode(frame.clone()).map(|read| (read.type_url, read.nonce))
             }
         };
-        let (type_url, nonce) = match (read, judged) {
+        let (type_url, nonce) = match (read, applied) {
             (Ok((type_url, nonce)), _) => (type_url, Some(nonce)),
             // Parts that nobody looks at are not checked.
-            (Err(_), Some(judged)) => (judged.type_url.as_str().to_owned(), None),
+            (Err(_), Some(applied)) => (applied.type_url.as_str().to_owned(), None),
             (Err(_), None) => return,
         };
         let owed = self.asked.get_mut(&type_url);
-        assert_eq!(judged.is_some(), owed.is_some(), "C1, C3: {type_url:?}");
+        assert_eq!(applied.is_some(), owed.is_some(), "C1, C3: {type_url:?}");
         if let Some(owed) = owed {
             owed.push_back(nonce.clone());
             self.last.insert(type_url, nonce);

@@ -17,7 +17,7 @@ use super::resource_failure::Failure;
 use super::resource_state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
 use super::watched_type::{Entry, Held, WatchedType, end_of};
-use super::{Client, Judged, Outcome, bits};
+use super::{Applied, Client, Outcome, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -54,7 +54,7 @@ impl Client {
         self.responses += 1;
         let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
         let type_url = self.types[of_type].type_url.clone();
-        let mut judge = Judge {
+        let mut applier = Applier {
             now,
             server,
             of_type,
@@ -78,10 +78,10 @@ impl Client {
             absent: Vec::new(),
             outdated: Vec::new(),
             orphans: Vec::new(),
-            judged: Judged::new(type_url),
+            applied: Applied::new(type_url),
         };
-        let timed = judge.all(response, &self.cache, &mut outcome);
-        let (judged, outdated, orphans) = (judge.judged, judge.outdated, judge.orphans);
+        let timed = applier.all(response, &self.cache, &mut outcome);
+        let (applied, outdated, orphans) = (applier.applied, applier.outdated, applier.orphans);
         self.drop_unwatched(of_type, &orphans);
         if !self.refused.is_empty() {
             outcome.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
@@ -93,9 +93,9 @@ impl Client {
             self.expiries.insert((at, of_type, name, constraints));
         }
         // C1, D15: everything is answered, in order.
-        let is_accepted = judged.rejections.is_empty();
-        let error = (!is_accepted).then(|| Rejection::detail(&judged.rejections));
-        let is_changed = judged.valid > 0 || !outcome.removed.is_empty();
+        let is_accepted = applied.rejections.is_empty();
+        let error = (!is_accepted).then(|| Rejection::detail(&applied.rejections));
+        let is_changed = applied.valid > 0 || !outcome.removed.is_empty();
         let is_full = self.types[of_type].known.full_state;
         let stream = self.upstreams[server].of_type(of_type);
         stream.nonce = Arc::clone(&nonce);
@@ -113,10 +113,10 @@ impl Client {
         if is_changed {
             self.distrust_others(server, of_type);
         }
-        if judged.valid > 0 {
+        if applied.valid > 0 {
             self.settle_on(now, server);
         }
-        outcome.response = Some(judged);
+        outcome.response = Some(applied);
         self.sort_touched(&mut outcome);
         Ok(outcome)
     }
@@ -166,7 +166,7 @@ impl Client {
 }
 
 /// One response on its way into the cache.
-struct Judge<'c> {
+struct Applier<'c> {
     now: Duration,
     server: usize,
     of_type: usize,
@@ -201,7 +201,7 @@ struct Judge<'c> {
     outdated: Vec<Timed>,
     /// D24: resources that lost an alias, by which alone they may have been watched.
     orphans: Vec<ResourceName>,
-    judged: Judged,
+    applied: Applied,
 }
 
 /// A variant that is to be put.
@@ -215,10 +215,10 @@ struct Coming {
 /// When the TTL of a variant ends.
 type Timed = (Duration, ResourceName, Constraints);
 
-impl Judge<'_> {
+impl Applier<'_> {
     /// D32, T31: one response is one step, and no other is waited for.
     fn all(&mut self, mut response: Response<'_>, cache: &Cache, outcome: &mut Outcome) -> Vec<Timed> {
-        self.judged.rejections = std::mem::take(&mut response.rejections);
+        self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
         let mut timed = Vec::new();
         for received in std::mem::take(&mut response.resources) {
@@ -239,7 +239,7 @@ impl Judge<'_> {
         };
         let refused = self.changes.commit(cache, &watched.type_url, is_repeated);
         for ((name, constraints), reason) in refused {
-            self.judged.rejections.push(Rejection::of(name, constraints, reason));
+            self.applied.rejections.push(Rejection::of(name, constraints, reason));
         }
         self.keep(&cache.snapshot(), outcome, &mut timed);
         self.tell(&cache.snapshot(), std::mem::take(&mut response.errors), cache, outcome);
@@ -278,7 +278,7 @@ impl Judge<'_> {
         for (name, of_name) in contradicted {
             let rejections = of_name.into_iter();
             let rejection = |constraints| Rejection::of(name.clone(), constraints, Reason::AlsoRemoved);
-            self.judged.rejections.extend(rejections.map(rejection));
+            self.applied.rejections.extend(rejections.map(rejection));
         }
         removed
     }
@@ -316,7 +316,7 @@ impl Judge<'_> {
                 true
             }
             None => {
-                self.judged.plain.push(ResourceName::new(&*received.name));
+                self.applied.plain.push(ResourceName::new(&*received.name));
                 false
             }
         }
@@ -333,7 +333,7 @@ impl Judge<'_> {
             received.aliases.iter().filter(|alias| self.is_alias(alias, &received.name)).cloned().collect();
         // S24, T33b, T41: what nobody watches is ignored, whatever is wrong with it.
         if !watching.iter().any(is_for) && aliases.is_empty() {
-            self.judged.unasked += 1;
+            self.applied.unwatched += 1;
             return;
         }
         if !self.bind(&mut received) {
@@ -341,7 +341,7 @@ impl Judge<'_> {
         }
         if is_set(&received.name) {
             let name = ResourceName::new(&*received.name);
-            self.judged.rejections.push(Rejection::new(name, Reason::NameOfSet));
+            self.applied.rejections.push(Rejection::new(name, Reason::NameOfSet));
             return;
         }
         match received.payload {
@@ -354,7 +354,7 @@ impl Judge<'_> {
             Payload::Absent => self.take_without_payload(&received, aliases, timed),
             Payload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
-                self.judged.rejections.push(Rejection::new(name, Reason::Redirect));
+                self.applied.rejections.push(Rejection::new(name, Reason::Redirect));
             }
         }
     }
@@ -378,7 +378,7 @@ impl Judge<'_> {
             if held.seen == self.number {
                 let name = held.accepted.name().clone();
                 let duplicate = Rejection::of(name, received.constraints.clone(), Reason::Duplicate);
-                self.judged.rejections.push(duplicate);
+                self.applied.rejections.push(duplicate);
                 return;
             }
             held.seen = self.number;
@@ -397,7 +397,7 @@ impl Judge<'_> {
                 held.expires = until;
                 accepted.variant.extend(until);
                 timed.extend(held.timed());
-                self.judged.valid += 1;
+                self.applied.valid += 1;
                 self.know_aliases(accepted.name(), aliases);
                 let is_current = |at: &u32| {
                     let entry = self.watched.entry(*at);
@@ -425,20 +425,20 @@ impl Judge<'_> {
         let name = known.unwrap_or_else(|| ResourceName::new(&*received.name));
         let key: Key = (name.clone(), received.constraints.clone());
         if self.changes.put.contains_key(&key) {
-            self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
+            self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
             return;
         }
         // D23: a proxy tells it to clients that go by this name, as a bare payload has no other.
         let is_passed_on = self.relay.is_some() && !matches!(received.payload, Payload::Redirect(_));
         if let Some(other) = other_name(&self.watched.type_url, &name, payload).filter(|_| is_passed_on) {
-            self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
+            self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
             return;
         }
         let payload = self.own(payload);
         let decoded = match self.watched.decode.as_ref().map(|decode| decode(&name, &payload)).transpose() {
             Ok(decoded) => decoded,
             Err(text) => {
-                self.judged.rejections.push(Rejection::of(key.0, key.1, Reason::Payload(text)));
+                self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::Payload(text)));
                 return;
             }
         };
@@ -447,13 +447,13 @@ impl Judge<'_> {
         let refusal = self.refused.get(&resource.id);
         if let Some(refusal) = refusal.filter(|refusal| refusal.version == resource.version) {
             let reason = Reason::Refused(Arc::clone(&refusal.detail));
-            self.judged.rejections.push(Rejection::of(key.0, key.1, reason));
+            self.applied.rejections.push(Rejection::of(key.0, key.1, reason));
             return;
         }
         let version = self.version_of(received);
         self.coming.push(Coming { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
-        self.judged.valid += 1;
+        self.applied.valid += 1;
         // D24: what has a resource of its own is no alias.
         self.orphans.extend(self.watched.forget_alias(&name));
         self.know_aliases(&name, aliases);
@@ -483,13 +483,13 @@ impl Judge<'_> {
             held.expires = end_of(received.ttl, self.now);
             held.accepted.variant.extend(held.expires);
             timed.extend(held.timed());
-            self.judged.valid += 1;
+            self.applied.valid += 1;
             return;
         }
         if received.aliases.is_empty() {
             let name = ResourceName::new(&*received.name);
             let rejection = Rejection::of(name, received.constraints.clone(), Reason::NoPayload);
-            self.judged.rejections.push(rejection);
+            self.applied.rejections.push(rejection);
             return;
         }
         for alias in aliases {
@@ -516,7 +516,7 @@ impl Judge<'_> {
     fn keep(&mut self, snapshot: &Snapshot, outcome: &mut Outcome, timed: &mut Vec<Timed>) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
-            self.judged.replaced += usize::from(why == Why::Replaced);
+            self.applied.replaced += usize::from(why == Why::Replaced);
             if self.changes.put.contains_key(&key) {
                 continue;
             }

@@ -57,7 +57,7 @@ pub struct Relay {
     /// Whom that is for which comes without constraints. T43c: a server that speaks TP2 says with
     /// `resource_name` that a resource without constraints is for everyone; what comes under a
     /// plain name is only for the locator that was asked for. Without a stamp such a resource is
-    /// left out, and [told](super::Judged::plain).
+    /// left out, and [told](super::Applied::plain).
     pub stamp: Option<Constraints>,
 }
 

@@ -18,7 +18,7 @@ pub struct Outcome {
     /// What is there no longer, as the server says; not what nobody watches any more.
     pub removed: Vec<VariantId>,
     /// The response, if it was one that is answered.
-    pub response: Option<Judged>,
+    pub response: Option<Applied>,
 }
 
 /// Whose view changed.
@@ -33,13 +33,13 @@ pub struct Touched {
 
 /// What was found in a response.
 #[derive(Debug)]
-pub struct Judged {
+pub struct Applied {
     /// Its type.
     pub type_url: TypeUrl,
     /// How many resources were watched and valid, unchanged ones too.
     pub valid: usize,
     /// How many resources nobody watches (S24, T41).
-    pub unasked: usize,
+    pub unwatched: usize,
     /// Variants that gave way to others (T34).
     pub replaced: usize,
     /// T43c: names that a proxy cannot tell whom they are for, as they came without constraints and
@@ -49,10 +49,10 @@ pub struct Judged {
     pub rejections: Vec<Rejection>,
 }
 
-impl Judged {
+impl Applied {
     pub(super) fn new(type_url: TypeUrl) -> Self {
-        let (valid, unasked, replaced) = (0, 0, 0);
-        Self { type_url, valid, unasked, replaced, plain: Vec::new(), rejections: Vec::new() }
+        let (valid, unwatched, replaced) = (0, 0, 0);
+        Self { type_url, valid, unwatched, replaced, plain: Vec::new(), rejections: Vec::new() }
     }
 }
 

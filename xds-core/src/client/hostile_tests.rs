@@ -45,9 +45,9 @@ fn c4_no_combination_or_damage_makes_a_client_panic() {
                 let at = at % frame.len();
                 frame[at] = byte;
             }
-            let judged = f.client.on_response(f.now, 0, &frame.into());
-            if let Ok(Outcome { response: Some(judged), .. }) = judged {
-                let rejected = !judged.rejections.is_empty();
+            let applied = f.client.on_response(f.now, 0, &frame.into());
+            if let Ok(Outcome { response: Some(applied), .. }) = applied {
+                let rejected = !applied.rejections.is_empty();
                 let answer = f.client.next_request(f.now, 0).expect("C1: each is answered");
                 assert!(rejected || answer.len() < 200, "what is accepted needs no words");
             }

@@ -132,8 +132,8 @@ fn s24_t41_what_nobody_asked_for_is_ignored_and_counted() {
     f.sent(0);
     let frame = fixture::response("EDS v1 n1: b=1 a[env=test]=2 a[env=prod]=1", Protocol::Sotw);
     let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-    let judged = outcome.response.expect("it is answered");
-    assert_eq!((judged.valid, judged.unasked, judged.rejections.len()), (1, 2, 0));
+    let applied = outcome.response.expect("it is answered");
+    assert_eq!((applied.valid, applied.unwatched, applied.rejections.len()), (1, 2, 0));
     assert_eq!(f.sent(0), "EDS [a{env=prod}] v1 n1");
 }
 

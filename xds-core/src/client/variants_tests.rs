@@ -186,7 +186,7 @@ fn t34_a_variant_takes_the_place_of_what_its_locators_had() {
         f.get("EDS v1 n1: r[env=prod]=A");
         let frame = fixture::response("EDS v2 n2: r[env=prod,version=v1]=B", protocol);
         let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-        assert_eq!(outcome.response.map(|judged| judged.replaced), Some(1));
+        assert_eq!(outcome.response.map(|applied| applied.replaced), Some(1));
         assert_eq!(f.view(other), "A", "of this nothing was said");
         assert_eq!(f.client.cache().snapshot().get(&url("EDS"), &"r".into()).map(|all| all.len()), Some(1));
     }

@@ -240,20 +240,20 @@ impl Proxy {
             outcome.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
         let removed = outcome.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
         touched.extend(accepted.chain(removed).filter(|key| self.names.contains_key(key)));
-        if let Some(judged) = &outcome.response {
-            self.counts.replaced += judged.replaced as u64;
-            for plain in &judged.plain {
+        if let Some(applied) = &outcome.response {
+            self.counts.replaced += applied.replaced as u64;
+            for plain in &applied.plain {
                 // A wildcard or glob without one of its members is not complete.
                 let wildcard = client.is_in_wildcards(plain).then(|| WILDCARD.into());
                 let sets = glob_of(plain).into_iter().chain(wildcard);
                 for name in std::iter::once(plain.clone()).chain(sets) {
-                    self.stop_sharing(&(judged.type_url.clone(), name), &mut touched);
+                    self.stop_sharing(&(applied.type_url.clone(), name), &mut touched);
                 }
             }
         }
-        if let Some(judged) = &outcome.response {
-            let refused = refused.filter(|_| judged.valid == 0);
-            touched.extend(self.on_answer(now, route, &judged.type_url, refused));
+        if let Some(applied) = &outcome.response {
+            let refused = refused.filter(|_| applied.valid == 0);
+            touched.extend(self.on_answer(now, route, &applied.type_url, refused));
         }
         if matches!(route, Route::Shared | Route::Node(_)) {
             self.look_at_asides(route, &touched);

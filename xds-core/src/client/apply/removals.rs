@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Judge;
+use super::Applier;
 use crate::client::cache_changes::{Key, Why};
 use crate::client::received::{Gone, ToldError};
 use crate::client::resource_state::{ResourceStatus, State};
@@ -14,7 +14,7 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::xdstp::glob_of;
 
-impl Judge<'_> {
+impl Applier<'_> {
     /// D10, D11, T30b
     pub(super) fn take_removals(&mut self, removed: Vec<Gone>) {
         let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
@@ -88,11 +88,11 @@ impl Judge<'_> {
     /// (P1.6); so nothing is missing for certain while something cannot be told by name. What an
     /// error is told of is neither: that decides (S37, P1.15).
     pub(super) fn take_missing(&mut self, errors: &[ToldError]) {
-        if self.judged.rejections.iter().any(|rejection| rejection.name.is_none()) {
+        if self.applied.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
         }
         let rejected: BTreeSet<_> =
-            self.judged.rejections.iter().filter_map(|rejection| rejection.name.clone()).collect();
+            self.applied.rejections.iter().filter_map(|rejection| rejection.name.clone()).collect();
         let in_error: BTreeSet<_> = errors.iter().map(|error| error.name.clone()).collect();
         let is_in_error = |name: &ResourceName| {
             in_error.contains(name)

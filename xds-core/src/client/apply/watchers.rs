@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Judge;
+use super::Applier;
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::client::Protocol;
 use crate::client::accepted::Accepted;
@@ -26,7 +26,7 @@ enum Whom<'s> {
     Unmatched(Option<&'s TypeSnapshot>),
 }
 
-impl Judge<'_> {
+impl Applier<'_> {
     /// Has watchers see what their parameters choose now, and hear why there is nothing.
     pub(super) fn tell(
         &mut self,
@@ -53,8 +53,8 @@ impl Judge<'_> {
         for error in errors {
             self.tell_error(error, cache, outcome);
         }
-        for at in 0..self.judged.rejections.len() {
-            let rejection = &self.judged.rejections[at];
+        for at in 0..self.applied.rejections.len() {
+            let rejection = &self.applied.rejections[at];
             let Some(name) = rejection.name.clone() else { continue };
             let constraints =
                 (!rejection.constraints.is_unconstrained()).then(|| rejection.constraints.clone());
