@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::{
-    AuthorityConfig, Client, ClientConfig, ErrorPolicy, Outcome, Protocol, ServerConfig, View, WatchId,
+    AuthorityConfig, Client, ClientConfig, Effects, ErrorPolicy, Protocol, ServerConfig, View, WatchId,
 };
 use xds_core::{Parameters, ResourceName};
 
@@ -70,8 +70,8 @@ fn play(raw: &[u8], protocol: Protocol) -> bool {
     let mut world = World::new(protocol, script.choice(4));
     while let Some(step) = script.byte() {
         let before = world.sights();
-        let outcome = world.step(step, &mut script);
-        world.check(&before, &outcome, (1..=4).contains(&(step % 16)));
+        let effects = world.step(step, &mut script);
+        world.check(&before, &effects, (1..=4).contains(&(step % 16)));
     }
     world.end();
     world.has_accepted
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: u8, script: &mut Script<'_>) -> Outcome {
+    fn step(&mut self, step: u8, script: &mut Script<'_>) -> Effects {
         let server = usize::from(step >> 4) % SERVERS;
         match step % 16 {
             0 => return self.connect(server, script),
@@ -141,16 +141,16 @@ impl World {
             _ if !self.client.is_wanted(server) => self.leave(server),
             _ => {}
         }
-        Outcome::default()
+        Effects::default()
     }
 
-    fn connect(&mut self, server: usize, script: &mut Script<'_>) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn connect(&mut self, server: usize, script: &mut Script<'_>) -> Effects {
+        let mut effects = Effects::default();
         if let Some(at) = self.client.connect_at(server) {
             assert!(self.links[server].is_none(), "it is connected");
-            outcome = self.pass(at.saturating_sub(self.now));
+            effects = self.pass(at.saturating_sub(self.now));
             if self.client.connect_at(server).is_none() {
-                return outcome;
+                return effects;
             }
             self.client.on_connecting(server);
             self.is_connecting[server] = true;
@@ -158,7 +158,7 @@ impl World {
         if self.is_connecting[server] {
             match script.choice(4) {
                 0 => {}
-                1 => outcome.touched.extend(self.lose(server).touched),
+                1 => effects.touched.extend(self.lose(server).touched),
                 _ => {
                     self.client.on_open(self.now, server);
                     self.is_connecting[server] = false;
@@ -166,12 +166,12 @@ impl World {
                 }
             }
         }
-        outcome
+        effects
     }
 
-    fn lose(&mut self, server: usize) -> Outcome {
+    fn lose(&mut self, server: usize) -> Effects {
         if self.links[server].take().is_none() && !self.is_connecting[server] {
-            return Outcome::default();
+            return Effects::default();
         }
         self.is_connecting[server] = false;
         self.has_failed[server] = true;
@@ -206,15 +206,15 @@ impl World {
         }
     }
 
-    fn pass(&mut self, time: Duration) -> Outcome {
+    fn pass(&mut self, time: Duration) -> Effects {
         self.now += time;
-        let outcome = self.client.on_timeout(self.now);
+        let effects = self.client.on_timeout(self.now);
         if let Some(deadline) = self.client.next_deadline() {
             assert!(deadline > self.now, "what is due at {:?} is not done: {deadline:?}", self.now);
             let is_connected = self.links.iter().any(Option::is_some);
             assert!(is_connected || self.extras.has_ttl, "something is due without a stream at {deadline:?}");
         }
-        outcome
+        effects
     }
 
     /// One request; whether there was any.
@@ -245,18 +245,18 @@ impl World {
         frame
     }
 
-    fn receive(&mut self, server: usize, frame: Vec<u8>) -> Outcome {
-        let Some(link) = &mut self.links[server] else { return Outcome::default() };
+    fn receive(&mut self, server: usize, frame: Vec<u8>) -> Effects {
+        let Some(link) = &mut self.links[server] else { return Effects::default() };
         let before = self.client.cache().snapshot().revision();
         let frame = Bytes::from(frame);
-        let Ok(outcome) = self.client.on_response(self.now, server, &frame) else {
+        let Ok(effects) = self.client.on_response(self.now, server, &frame) else {
             // C3
             assert_eq!(self.client.cache().snapshot().revision(), before);
-            return Outcome::default();
+            return Effects::default();
         };
-        link.receive(self.protocol, &frame, outcome.response.as_ref());
-        self.has_accepted |= outcome.response.as_ref().is_some_and(|judged| judged.valid > 0);
-        outcome
+        link.receive(self.protocol, &frame, effects.response.as_ref());
+        self.has_accepted |= effects.response.as_ref().is_some_and(|judged| judged.valid > 0);
+        effects
     }
 
     fn sights(&self) -> Vec<Sight> {
@@ -272,8 +272,8 @@ impl World {
 
     /// Holds what watchers see against what they saw before a step, unless somebody came or went in
     /// it.
-    fn check(&self, before: &[Sight], outcome: &Outcome, is_watching: bool) {
-        let distinct: BTreeSet<_> = outcome.touched.iter().collect();
+    fn check(&self, before: &[Sight], effects: &Effects, is_watching: bool) {
+        let distinct: BTreeSet<_> = effects.touched.iter().collect();
         let is_compared = before.len() == self.watchers.len() && !is_watching;
         let reports = self.client.report();
         for (at, watcher) in self.watchers.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::{
-    Accepted, AuthorityConfig, Client, ClientConfig, Code, Outcome, Report, ServerConfig, Touched, View,
+    Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ServerConfig, Touched, View,
     WatchId,
 };
 use xds_core::{Parameters, ResourceName};
@@ -150,7 +150,7 @@ impl Agent {
         watcher.sight = self.sight(&watcher);
         watcher.seen = watcher.sight.clone();
         self.watchers.push(watcher);
-        self.observe(now, Event::Watched, &Outcome::default())
+        self.observe(now, Event::Watched, &Effects::default())
     }
 
     pub(crate) fn unwatch(&mut self, now: Duration, which: usize) -> Result<(), Violation> {
@@ -159,7 +159,7 @@ impl Agent {
         }
         let watcher = self.watchers.remove(which % self.watchers.len());
         self.client.on_unwatch(watcher.id);
-        self.observe(now, Event::Watched, &Outcome::default())
+        self.observe(now, Event::Watched, &Effects::default())
     }
 
     /// Somebody who is slow looks now.
@@ -178,7 +178,7 @@ impl Agent {
         }
         let Some(request) = self.client.next_request(now, server) else { return Ok(false) };
         self.links[server].as_mut().expect("looked at").say(now, request)?;
-        self.observe(now, Event::Requested, &Outcome::default())?;
+        self.observe(now, Event::Requested, &Effects::default())?;
         Ok(true)
     }
 
@@ -187,9 +187,9 @@ impl Agent {
         let link = self.links[server].as_mut();
         let Some(frame) = link.and_then(|link| link.responses.pop_front()) else { return Ok(None) };
         let held = invariant::honest::Held::of(self, server);
-        let outcome = self.client.on_response(now, server, &frame).unwrap_or_default();
-        let is_accepted = outcome.response.as_ref().is_none_or(|judged| judged.rejections.is_empty());
-        self.observe(now, Event::Answered { server }, &outcome)?;
+        let effects = self.client.on_response(now, server, &frame).unwrap_or_default();
+        let is_accepted = effects.response.as_ref().is_none_or(|judged| judged.rejections.is_empty());
+        self.observe(now, Event::Answered { server }, &effects)?;
         held.check(self)?;
         Ok(Some(is_accepted))
     }
@@ -198,7 +198,7 @@ impl Agent {
         self.is_connecting[server] = false;
         self.links[server] = Some(link);
         self.client.on_open(now, server);
-        self.observe(now, Event::Opened, &Outcome::default())
+        self.observe(now, Event::Opened, &Effects::default())
     }
 
     /// The stream of a server breaks, or could not be opened; what is under way is lost.
@@ -208,8 +208,8 @@ impl Agent {
             return Ok(());
         }
         self.failures = self.failures.wrapping_add(1);
-        let outcome = self.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
-        self.observe(now, Event::Ended, &outcome)
+        let effects = self.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
+        self.observe(now, Event::Ended, &effects)
     }
 
     /// Does what is due; a server that it has to be connected to now.
@@ -220,8 +220,8 @@ impl Agent {
                 self.leave(now, server)?;
             }
         }
-        let outcome = self.client.on_timeout(now);
-        self.observe(now, Event::Passed, &outcome)?;
+        let effects = self.client.on_timeout(now);
+        self.observe(now, Event::Passed, &effects)?;
         invariant::timers::check(now, self)?;
         for server in 0..self.links.len() {
             if self.client.connect_at(server).is_some_and(|at| at <= now) {
@@ -241,7 +241,7 @@ impl Agent {
         self.links[server] = None;
         self.is_connecting[server] = false;
         self.client.on_left(now, server);
-        self.observe(now, Event::Ended, &Outcome::default())
+        self.observe(now, Event::Ended, &Effects::default())
     }
 
     /// When something is due without anything from outside.
@@ -255,17 +255,17 @@ impl Agent {
     }
 
     /// Holds what watchers see now against what they saw before the event.
-    fn observe(&mut self, now: Duration, event: Event, outcome: &Outcome) -> Result<(), Violation> {
+    fn observe(&mut self, now: Duration, event: Event, effects: &Effects) -> Result<(), Violation> {
         let after: Vec<_> = self.watchers.iter().map(|watcher| self.sight(watcher)).collect();
         for (watcher, after) in self.watchers.iter().zip(&after) {
-            let own = outcome.touched.iter().filter(|touched| touched.watch == watcher.id);
+            let own = effects.touched.iter().filter(|touched| touched.watch == watcher.id);
             let member = |touched: &Touched| touched.member.as_ref().map(ToString::to_string);
             let touched = own.map(member).collect();
             let turn = Turn { now, agent: self, event, watcher, before: &watcher.sight, after, touched };
             invariant::check_turn(&turn)?;
         }
         for (watcher, after) in self.watchers.iter_mut().zip(after) {
-            watcher.is_told |= outcome.touched.iter().any(|touched| touched.watch == watcher.id);
+            watcher.is_told |= effects.touched.iter().any(|touched| touched.watch == watcher.id);
             watcher.sight = after;
             if !watcher.is_slow {
                 watcher.seen = watcher.sight.clone();

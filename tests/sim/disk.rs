@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use xds_client::last_good::{LastGood, Record, Restored, Secrets};
 use xds_core::VariantId;
-use xds_core::client::Outcome;
+use xds_core::client::Effects;
 use xds_core::proxy::{SetChange, SetId};
 
 use crate::invariant::Violation;
@@ -44,12 +44,12 @@ impl Disk {
     }
 
     /// As the driver of a proxy does, which is told of sets under the lock of their client.
-    pub(crate) fn note(&mut self, outcome: &Outcome) {
-        for id in &outcome.removed {
+    pub(crate) fn note(&mut self, effects: &Effects) {
+        for id in &effects.removed {
             self.exists.remove(id);
             self.file.remove(id.clone());
         }
-        for accepted in &outcome.accepted {
+        for accepted in &effects.accepted {
             if accepted.variant().do_not_cache() {
                 self.exists.insert(accepted.id(), None);
                 self.file.leave_out(accepted.id());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use xds_core::client::{AuthorityConfig, Client, ClientConfig, Outcome, Reason, Rejection, ServerConfig};
+use xds_core::client::{AuthorityConfig, Client, ClientConfig, Effects, Reason, Rejection, ServerConfig};
 use xds_core::proxy::health::Status;
 use xds_core::proxy::{Proxy, ProxyConfig, Route, UpstreamKind};
 use xds_core::{Cache, Code, Snapshot, VariantId};
@@ -153,14 +153,14 @@ impl Relay {
         }
     }
 
-    fn tell(&mut self, now: Duration, route: &Route, outcome: &Outcome) {
+    fn tell(&mut self, now: Duration, route: &Route, effects: &Effects) {
         if let Some(upstream) = self.upstreams.get(route) {
             // What is for one locator alone, or passes through, is not kept.
             let is_kept = matches!(route, Route::Shared | Route::Node(_));
             if let Some(disk) = self.disk.as_mut().filter(|_| is_kept) {
-                disk.note(outcome);
+                disk.note(effects);
             }
-            self.proxy.on_outcome(now, route, &upstream.client, outcome);
+            self.proxy.on_effects(now, route, &upstream.client, effects);
             self.note_sets();
         }
         self.settle(now);
@@ -199,17 +199,17 @@ impl Relay {
                     if server != LIAR {
                         self.asked_since.clear();
                     }
-                    self.tell(now, &route, &Outcome::default());
+                    self.tell(now, &route, &Effects::default());
                 }
             }
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            let outcome = upstream.client.on_timeout(now);
+            let effects = upstream.client.on_timeout(now);
             let told = upstream.links.iter().flatten().flat_map(|link| &link.told);
             let silent =
                 told.filter(|(_, since)| **since + TIMEOUT <= now && **since + TIMEOUT > self.driven);
             let silent = silent.map(|(locator, _)| locator.clone());
-            self.silent.extend(silent.filter(|_| !outcome.touched.is_empty()));
-            self.tell(now, &route, &outcome);
+            self.silent.extend(silent.filter(|_| !effects.touched.is_empty()));
+            self.tell(now, &route, &effects);
         }
         self.driven = now;
         if let Some(trying) = self.trying.as_ref().filter(|trying| trying.until <= now) {
@@ -248,7 +248,7 @@ impl Relay {
         let upstream = self.upstream(route);
         (upstream.is_connecting[server], upstream.links[server]) = (false, Some(link));
         upstream.client.on_open(now, server);
-        self.tell(now, route, &Outcome::default());
+        self.tell(now, route, &Effects::default());
     }
 
     /// Its streams break, with all that is under way.
@@ -274,8 +274,8 @@ impl Relay {
             return;
         }
         self.failures = self.failures.wrapping_add(1);
-        let outcome = upstream.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
-        self.tell(now, route, &outcome);
+        let effects = upstream.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
+        self.tell(now, route, &effects);
     }
 
     /// The next request goes on its way, if there is one; `origin_at` is the newest state of the
@@ -305,7 +305,7 @@ impl Relay {
         let is_at_liar = |name: &str| has_liar && is_of_liar(name);
         let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_at_liar(name) == (server == LIAR);
         self.asked_since.retain(|locator, _| link.told.contains_key(locator) || !is_of_link(locator));
-        self.tell(now, route, &Outcome::default());
+        self.tell(now, route, &Effects::default());
         Ok(true)
     }
 
@@ -341,8 +341,8 @@ impl Relay {
         };
         let held = invariant::honest::Proxied::of(self.proxy.cache(), server);
         let upstream = self.upstreams.get_mut(route).expect("it was just there");
-        let outcome = match upstream.client.on_response(now, server, &frame) {
-            Ok(outcome) => outcome,
+        let effects = match upstream.client.on_response(now, server, &frame) {
+            Ok(effects) => effects,
             Err(_) if self.is_deceived || server == LIAR => {
                 // As a driver does.
                 self.cut_stream(now, route, server);
@@ -351,13 +351,13 @@ impl Relay {
             Err(error) => return Err(Violation::new("form", error.to_string())),
         };
         let is_own = |rejection: &Rejection| !matches!(rejection.reason, Reason::Refused(_));
-        let judged = outcome.response.as_ref().filter(|judged| judged.rejections.iter().any(is_own));
+        let judged = effects.response.as_ref().filter(|judged| judged.rejections.iter().any(is_own));
         let is_liar = server == LIAR || self.profile.liar == Some(Liar::Upstream);
         if let Some(judged) = judged.filter(|_| !is_liar) {
             let what = format!("T45: a proxy rejects {:?}", judged.rejections);
             return Err(Violation::new("relayed", what));
         }
-        self.tell(now, route, &outcome);
+        self.tell(now, route, &effects);
         held.check(self.proxy.cache())?;
         if tried.is_some_and(|trying| trying.is_lost) {
             self.cut_stream(now, route, server);

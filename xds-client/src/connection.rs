@@ -12,7 +12,7 @@ use http::uri::PathAndQuery;
 use tokio::time::{sleep_until, timeout};
 use tonic::{Request, Status};
 use tracing::{debug, info, warn};
-use xds_core::client::{Code, Outcome, Protocol, Reason};
+use xds_core::client::{Code, Effects, Protocol, Reason};
 use xds_core::proxy::health;
 
 use crate::codec::Frames;
@@ -61,12 +61,12 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
             }
             continue;
         }
-        hub.change(|machine, _| (machine.on_connecting(server), Outcome::default()));
+        hub.change(|machine, _| (machine.on_connecting(server), Effects::default()));
         debug!(server = %name, "connecting");
         match attempt(&hub, server, &transport, protocol).await {
             End::Left => {
                 debug!(server = %name, "nothing is watched there any more");
-                hub.change(|machine, now| (machine.on_left(now, server), Outcome::default()));
+                hub.change(|machine, now| (machine.on_left(now, server), Effects::default()));
             }
             End::Lost(Lost { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
@@ -168,16 +168,16 @@ fn read(
         }
         Err(status) => return Some(Lost::of(&status)),
     };
-    let (read, outcome) = hub.change_with(|machine, now| {
+    let (read, effects) = hub.change_with(|machine, now| {
         if let Some(trial) = trial {
             trial.conclude(machine);
         }
         match machine.on_response(now, server, &frame) {
-            Ok(outcome) => (Ok(()), outcome),
-            Err(error) => (Err(error), Outcome::default()),
+            Ok(effects) => (Ok(()), effects),
+            Err(error) => (Err(error), Effects::default()),
         }
     });
-    let applied = read.map(|()| outcome.response);
+    let applied = read.map(|()| effects.response);
     if applied.is_ok() {
         hub.recorder.connected(name, true);
     }
@@ -246,14 +246,14 @@ impl Stream for Requests {
             // Again, as another thread may have told the machine of the end meanwhile, and the next
             // stream may wait here.
             if self.is_over() {
-                return (None, Outcome::default());
+                return (None, Effects::default());
             }
             // Before looking, so that no change is missed.
             self.hub.line(server).requests.register(cx.waker());
             if opens {
                 machine.on_open(now, server);
             }
-            (machine.next_request(now, server), Outcome::default())
+            (machine.next_request(now, server), Effects::default())
         });
         if opens {
             self.hub.recorder.opened(&self.name);
@@ -309,7 +309,7 @@ mod tests {
         let machine = Machine::new(ClientConfig::new(Bytes::new(), server));
         let (hub, _handle) = Hub::new(machine, Arc::new(NoRecorder), None);
         hub.watch(&"example.com/acme.Thing".into(), "a", None).unwrap();
-        hub.change(|machine, _| (machine.on_connecting(0), Outcome::default()));
+        hub.change(|machine, _| (machine.on_connecting(0), Effects::default()));
         let attempt = Arc::new(());
         let of = Arc::downgrade(&attempt);
         let requests = || Requests {
@@ -322,7 +322,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(Some(_))));
         drop(attempt);
-        hub.change(|machine, now| (machine.on_left(now, 0), Outcome::default()));
+        hub.change(|machine, now| (machine.on_left(now, 0), Effects::default()));
         assert_eq!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(None));
         assert!(hub.read(|machine| machine.connect_at(0)).is_some());
     }

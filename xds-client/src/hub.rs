@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use atomic_waker::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use xds_core::client::{Client as Machine, Decode, Outcome, WatchError, WatchId};
+use xds_core::client::{Client as Machine, Decode, Effects, WatchError, WatchId};
 use xds_core::proxy::health::Status;
 use xds_core::{Parameters, ResourceName, TypeUrl};
 
@@ -150,22 +150,22 @@ impl Hub {
     }
 
     /// Has an event change the machine, and tells all whom that concerns.
-    pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome)) -> R {
+    pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Effects)) -> R {
         self.change_with(event).0
     }
 
     /// The same; also what became of it.
     pub(crate) fn change_with<R>(
         &self,
-        event: impl FnOnce(&mut Machine, Duration) -> (R, Outcome),
-    ) -> (R, Outcome) {
+        event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
+    ) -> (R, Effects) {
         let mut state = self.lock();
         // Under the lock, so that the machine is never told an earlier time than before.
         let now = self.now();
-        let (result, mut outcome) = event(&mut state.machine, now);
+        let (result, mut effects) = event(&mut state.machine, now);
         let mut wakers = Vec::new();
-        outcome.touched.sort_unstable();
-        for touched in outcome.touched.chunk_by(|one, other| one.watch == other.watch) {
+        effects.touched.sort_unstable();
+        for touched in effects.touched.chunk_by(|one, other| one.watch == other.watch) {
             if let Some(Shared { slot, .. }) = state.slots.get(&touched[0].watch) {
                 // D32: at once, or a watcher sees that all is there before what is there.
                 let mut slot = slot.lock();
@@ -176,16 +176,16 @@ impl Hub {
             }
         }
         if let Some(persist) = &self.persist {
-            persist.note(&outcome);
+            persist.note(&effects);
         }
         if let Some(owner) = &self.owner {
-            owner.on_outcome(now, &state.machine, &outcome);
+            owner.on_effects(now, &state.machine, &effects);
         }
         let news = state.news();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         self.tell(news);
-        (result, outcome)
+        (result, effects)
     }
 
     /// Watches something; where to look.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use xds_core::client::{Client as Machine, Outcome, Protocol};
+use xds_core::client::{Client as Machine, Effects, Protocol};
 use xds_core::proxy::health::Status;
 use xds_core::{Delivered, Delivery};
 
@@ -24,7 +24,7 @@ pub(crate) trait Owner: Send + Sync {
     fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>);
 
     /// An event of the client had this outcome.
-    fn on_outcome(&self, now: Duration, client: &Machine, outcome: &Outcome);
+    fn on_effects(&self, now: Duration, client: &Machine, effects: &Effects);
 
     /// The clients that try a response first; `None` when none do.
     fn try_first(&self, client: &mut Machine, server: usize, frame: &Bytes) -> Option<Delivery>;

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
-use xds_core::client::{Accepted, Outcome};
+use xds_core::client::{Accepted, Effects};
 use xds_core::proxy::{SetChange, SetId};
 use xds_core::{ResourceName, TypeUrl, VariantId};
 
@@ -40,15 +40,15 @@ struct Pending {
 
 impl Persist {
     /// Takes what an event did.
-    pub(crate) fn note(&self, outcome: &Outcome) {
-        if outcome.accepted.is_empty() && outcome.removed.is_empty() {
+    pub(crate) fn note(&self, effects: &Effects) {
+        if effects.accepted.is_empty() && effects.removed.is_empty() {
             return;
         }
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in &outcome.removed {
+        for id in &effects.removed {
             pending.changes.insert(id.clone(), None);
         }
-        for accepted in &outcome.accepted {
+        for accepted in &effects.accepted {
             pending.changes.insert(accepted.id(), Some(Arc::clone(accepted)));
         }
         drop(pending);

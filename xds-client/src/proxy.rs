@@ -31,7 +31,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
+use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restored};
 use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
@@ -547,10 +547,10 @@ impl Owner for Relay {
         self.shared.lock().machine.abandon(client);
     }
 
-    fn on_outcome(&self, now: Duration, client: &ClientMachine, outcome: &Outcome) {
+    fn on_effects(&self, now: Duration, client: &ClientMachine, effects: &Effects) {
         let mut state = self.shared.lock();
         let before = state.machine.next_deadline();
-        state.machine.on_outcome(now, &self.route, client, outcome);
+        state.machine.on_effects(now, &self.route, client, effects);
         self.shared.note_sets(&mut state);
         self.shared.follow(&state.machine);
         let is_due = !state.machine.to_settle().is_empty() || state.machine.next_deadline() != before;

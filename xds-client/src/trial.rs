@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use xds_core::client::{Client as Machine, Outcome};
+use xds_core::client::{Client as Machine, Effects};
 use xds_core::{Delivered, Delivery};
 
 use crate::hub::Hub;
@@ -20,7 +20,7 @@ impl<'h> Trial<'h> {
     pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
         let owner = hub.owner.as_ref()?;
         let delivery =
-            hub.change(|machine, _| (owner.try_first(machine, server, frame), Outcome::default()))?;
+            hub.change(|machine, _| (owner.try_first(machine, server, frame), Effects::default()))?;
         Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
     }
 
@@ -43,7 +43,7 @@ impl<'h> Trial<'h> {
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         if let Some(owner) = self.hub.owner.as_ref().filter(|_| !self.is_concluded) {
-            self.hub.change(|machine, _| (owner.abandon(machine), Outcome::default()));
+            self.hub.change(|machine, _| (owner.abandon(machine), Effects::default()));
         }
     }
 }

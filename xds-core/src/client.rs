@@ -78,7 +78,7 @@ use watched_type::{Entry, WatchedType};
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
 pub use config::{AuthorityConfig, ClientConfig, Protocol, Relay, ServerConfig};
-pub use effects::{Applied, Outcome, Touched};
+pub use effects::{Applied, Effects, Touched};
 pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};
 pub use report::Report;
@@ -327,7 +327,7 @@ impl Client {
             }
             // P4.7: what was not needed when the server failed may be now. Nobody else hears
             // anything new of that.
-            if is_missing && self.fall_back(authority, &mut Outcome::default()) {
+            if is_missing && self.fall_back(authority, &mut Effects::default()) {
                 // P4.5: the next server may have it.
                 self.types[of_type].entry_mut(entry).state.outage = None;
             }
@@ -356,7 +356,7 @@ impl Client {
         if authority.entries == 0 {
             // P4.1: what is needed next is asked of the first server.
             authority.active = 0;
-            self.set_outage(at_authority, None, &mut Outcome::default());
+            self.set_outage(at_authority, None, &mut Effects::default());
         }
     }
 
@@ -487,8 +487,8 @@ impl Client {
     }
 
     /// The stream ended, or the server could not be reached. `jitter` is a random number.
-    pub fn on_end(&mut self, now: Duration, server: usize, reason: &str, jitter: u32) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn on_end(&mut self, now: Duration, server: usize, reason: &str, jitter: u32) -> Effects {
+        let mut effects = Effects::default();
         let is_failure = self.upstreams[server].end(now, jitter);
         self.after_stream(server);
         if is_failure {
@@ -496,11 +496,11 @@ impl Client {
             let failure = Failure::new(Code::UNAVAILABLE, text, now);
             self.upstreams[server].failure = Some(Arc::new(failure));
             for authority in 0..self.authorities.len() {
-                self.fall_back(authority, &mut outcome);
+                self.fall_back(authority, &mut effects);
             }
         }
-        self.sort_touched(&mut outcome);
-        outcome
+        self.sort_touched(&mut effects);
+        effects
     }
 
     /// The stream was ended here, because nobody needs the server any more.

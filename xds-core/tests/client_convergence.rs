@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
-use xds_core::client::{Client, ClientConfig, ErrorPolicy, Outcome, Protocol, ServerConfig, View, WatchId};
+use xds_core::client::{Client, ClientConfig, Effects, ErrorPolicy, Protocol, ServerConfig, View, WatchId};
 use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
 use xds_core::subscription::{Locator, Requested};
 use xds_core::{
@@ -249,8 +249,8 @@ impl World {
                 let server = self.server(*server);
                 if self.client.connect_at(server).is_some_and(|at| at <= self.now) {
                     self.client.on_connecting(server);
-                    let outcome = self.client.on_end(self.now, server, "down", u32::MAX / 2);
-                    self.hear(&outcome);
+                    let effects = self.client.on_end(self.now, server, "down", u32::MAX / 2);
+                    self.hear(&effects);
                 }
             }
             Step::Connect(server) => self.connect(self.server(*server)),
@@ -282,8 +282,8 @@ impl World {
         watched.watchers += 1;
     }
 
-    fn hear(&mut self, outcome: &Outcome) {
-        for touched in &outcome.touched {
+    fn hear(&mut self, effects: &Effects) {
+        for touched in &effects.touched {
             let view = self.client.look(touched);
             let told = &mut self.watched.get_mut(&touched.watch).expect("only who watches is told").told;
             if touched.member.is_some() && view.copy.is_none() && view.error.is_none() {
@@ -319,23 +319,23 @@ impl World {
         let Some(response) = self.links[server].as_mut().and_then(|link| link.responses.pop_front()) else {
             return false;
         };
-        let outcome = self.client.on_response(self.now, server, &response).unwrap();
-        self.hear(&outcome);
+        let effects = self.client.on_response(self.now, server, &response).unwrap();
+        self.hear(&effects);
         true
     }
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
         if self.client.next_deadline().is_some_and(|at| at <= self.now) {
-            let outcome = self.client.on_timeout(self.now);
-            self.hear(&outcome);
+            let effects = self.client.on_timeout(self.now);
+            self.hear(&effects);
         }
     }
 
     fn cut(&mut self, server: usize) {
         if self.links[server].take().is_some() {
-            let outcome = self.client.on_end(self.now, server, "cut", u32::MAX / 2);
-            self.hear(&outcome);
+            let effects = self.client.on_end(self.now, server, "cut", u32::MAX / 2);
+            self.hear(&effects);
         }
     }
 

@@ -17,7 +17,7 @@ use super::resource_failure::Failure;
 use super::resource_state::{ErrorPolicy, ResourceStatus, State};
 use super::upstream::Answer;
 use super::watched_type::{Entry, Held, WatchedType, end_of};
-use super::{Applied, Client, Outcome, bits};
+use super::{Applied, Client, Effects, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -39,17 +39,17 @@ impl Client {
         now: Duration,
         server: usize,
         frame: &Bytes,
-    ) -> Result<Outcome, Unreadable> {
+    ) -> Result<Effects, Unreadable> {
         let protocol = self.upstreams[server].config.protocol;
         let late = self.take_late(server);
         let response = Response::read(frame, protocol)?;
-        let mut outcome = Outcome::default();
+        let mut effects = Effects::default();
         self.upstreams[server].on_response();
-        self.on_alive(server, &mut outcome);
+        self.on_alive(server, &mut effects);
         // C3: what was never asked for is not answered.
-        let Some(of_type) = self.type_numbers.get(response.type_url).copied() else { return Ok(outcome) };
+        let Some(of_type) = self.type_numbers.get(response.type_url).copied() else { return Ok(effects) };
         if !self.upstreams[server].of_type(of_type).is_open {
-            return Ok(outcome);
+            return Ok(effects);
         }
         self.responses += 1;
         let (nonce, version): (Arc<str>, Arc<str>) = (response.nonce.into(), response.version.into());
@@ -80,11 +80,11 @@ impl Client {
             orphans: Vec::new(),
             applied: Applied::new(type_url),
         };
-        let timed = applier.all(response, &self.cache, &mut outcome);
+        let timed = applier.all(response, &self.cache, &mut effects);
         let (applied, outdated, orphans) = (applier.applied, applier.outdated, applier.orphans);
         self.drop_unwatched(of_type, &orphans);
         if !self.refused.is_empty() {
-            outcome.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
+            effects.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
         }
         for (at, name, constraints) in outdated {
             self.expiries.remove(&(at, of_type, name, constraints));
@@ -95,7 +95,7 @@ impl Client {
         // C1, D15: everything is answered, in order.
         let is_accepted = applied.rejections.is_empty();
         let error = (!is_accepted).then(|| Rejection::detail(&applied.rejections));
-        let is_changed = applied.valid > 0 || !outcome.removed.is_empty();
+        let is_changed = applied.valid > 0 || !effects.removed.is_empty();
         let is_full = self.types[of_type].known.full_state;
         let stream = self.upstreams[server].of_type(of_type);
         stream.nonce = Arc::clone(&nonce);
@@ -116,9 +116,9 @@ impl Client {
         if applied.valid > 0 {
             self.settle_on(now, server);
         }
-        outcome.response = Some(applied);
-        self.sort_touched(&mut outcome);
-        Ok(outcome)
+        effects.response = Some(applied);
+        self.sort_touched(&mut effects);
+        Ok(effects)
     }
 
     /// C15: what another server of the same names was said to be up to date with is not what is
@@ -217,7 +217,7 @@ type Timed = (Duration, ResourceName, Constraints);
 
 impl Applier<'_> {
     /// D32, T31: one response is one step, and no other is waited for.
-    fn all(&mut self, mut response: Response<'_>, cache: &Cache, outcome: &mut Outcome) -> Vec<Timed> {
+    fn all(&mut self, mut response: Response<'_>, cache: &Cache, effects: &mut Effects) -> Vec<Timed> {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
         let mut timed = Vec::new();
@@ -241,8 +241,8 @@ impl Applier<'_> {
         for ((name, constraints), reason) in refused {
             self.applied.rejections.push(Rejection::of(name, constraints, reason));
         }
-        self.keep(&cache.snapshot(), outcome, &mut timed);
-        self.tell(&cache.snapshot(), std::mem::take(&mut response.errors), cache, outcome);
+        self.keep(&cache.snapshot(), effects, &mut timed);
+        self.tell(&cache.snapshot(), std::mem::take(&mut response.errors), cache, effects);
         timed
     }
 
@@ -513,7 +513,7 @@ impl Applier<'_> {
     }
 
     /// Has what is held here follow the cache.
-    fn keep(&mut self, snapshot: &Snapshot, outcome: &mut Outcome, timed: &mut Vec<Timed>) {
+    fn keep(&mut self, snapshot: &Snapshot, effects: &mut Effects, timed: &mut Vec<Timed>) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
             self.applied.replaced += usize::from(why == Why::Replaced);
@@ -529,7 +529,7 @@ impl Applier<'_> {
             self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
             self.stale.push(name.clone());
-            outcome.removed.push(VariantId { type_url, name, constraints });
+            effects.removed.push(VariantId { type_url, name, constraints });
         }
         let is_all_put = self.changes.put.len() == self.coming.len();
         for coming in std::mem::take(&mut self.coming) {
@@ -551,7 +551,7 @@ impl Applier<'_> {
             });
             let expires = end_of(ttl, self.now);
             variant.extend(expires);
-            outcome.accepted.push(Arc::clone(&accepted));
+            effects.accepted.push(Arc::clone(&accepted));
             let held = Held { accepted, version, server: Some(self.server), seen: self.number, expires };
             timed.extend(held.timed());
             let before = self.watched.hold(&key.0, held);

@@ -10,7 +10,7 @@ use crate::resource::VariantId;
 
 /// What an event did.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct Effects {
     /// Whose view changed, each once, in no particular order.
     pub touched: Vec<Touched>,
     /// What is new in the cache.
@@ -58,10 +58,10 @@ impl Applied {
 
 impl Client {
     /// Each once; who does not watch any more is not told.
-    pub(super) fn sort_touched(&self, outcome: &mut Outcome) {
-        outcome.touched.sort_unstable();
-        outcome.touched.dedup();
-        outcome.touched.retain(|touched| {
+    pub(super) fn sort_touched(&self, effects: &mut Effects) {
+        effects.touched.sort_unstable();
+        effects.touched.dedup();
+        effects.touched.retain(|touched| {
             let (of_type, at) = touched.watch.place();
             self.types[of_type].entry(at).watchers > 0
         });

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::effects::{Outcome, Touched};
+use super::effects::{Effects, Touched};
 use super::resource_failure::Failure;
 use super::watched_type::Entry;
 use super::{Client, WatchId, watch_id};
@@ -11,7 +11,7 @@ use super::{Client, WatchId, watch_id};
 impl Client {
     /// C15: asks the next server if all in use failed and something is missing. When there is none,
     /// watchers hear of it (P1.1 to P1.4). Whether one that did not fail is asked.
-    pub(super) fn fall_back(&mut self, at: usize, outcome: &mut Outcome) -> bool {
+    pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) -> bool {
         loop {
             let authority = &self.authorities[at];
             let failures = authority.in_use().iter().map(|server| self.upstreams[*server].failure.as_ref());
@@ -28,7 +28,7 @@ impl Client {
                     || self.entries_of(at).any(|(_, entry)| entry.state.is_missing())
             };
             if authority.next().is_none() || !is_missing() {
-                self.set_outage(at, Some(failure), outcome);
+                self.set_outage(at, Some(failure), effects);
                 return false;
             }
             self.authorities[at].active += 1;
@@ -41,16 +41,16 @@ impl Client {
     }
 
     /// P5.2: a server gave a sign of life.
-    pub(super) fn on_alive(&mut self, server: usize, outcome: &mut Outcome) {
+    pub(super) fn on_alive(&mut self, server: usize, effects: &mut Effects) {
         self.upstreams[server].failure = None;
         for at in 0..self.authorities.len() {
             if self.authorities[at].uses(server) {
-                self.set_outage(at, None, outcome);
+                self.set_outage(at, None, effects);
             }
         }
     }
 
-    pub(super) fn set_outage(&mut self, at: usize, outage: Option<Arc<Failure>>, outcome: &mut Outcome) {
+    pub(super) fn set_outage(&mut self, at: usize, outage: Option<Arc<Failure>>, effects: &mut Effects) {
         let standing = &self.authorities[at].outage;
         let is_same = match (standing, &outage) {
             (Some(one), Some(other)) => one.tells_the_same(other),
@@ -65,7 +65,7 @@ impl Client {
             for (number, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.authority == at) {
                 entry.state.outage.clone_from(&outage);
                 let number = u32::try_from(number).expect("entries have such numbers");
-                outcome.touched.push(Touched { watch: watch_id(of_type, number), member: None });
+                effects.touched.push(Touched { watch: watch_id(of_type, number), member: None });
             }
         }
     }

@@ -82,15 +82,15 @@ impl Fixture {
 
     /// Ends the stream of a server; whose view changed.
     pub(crate) fn end(&mut self, server: usize) -> String {
-        let outcome = self.client.on_end(self.now, server, "gone", u32::MAX / 2);
-        self.shown(&outcome)
+        let effects = self.client.on_end(self.now, server, "gone", u32::MAX / 2);
+        self.shown(&effects)
     }
 
     /// Lets time pass; whose view changed.
     pub(crate) fn pass(&mut self, seconds: u64) -> String {
         self.now += Duration::from_secs(seconds);
-        let outcome = self.client.on_timeout(self.now);
-        self.shown(&outcome)
+        let effects = self.client.on_timeout(self.now);
+        self.shown(&effects)
     }
 
     /// Watches `a`, or `a{env=prod}`.
@@ -119,8 +119,8 @@ impl Fixture {
 
     pub(crate) fn get_from(&mut self, server: usize, text: &str) -> String {
         let frame = response(text, self.protocols[server]);
-        let outcome = self.client.on_response(self.now, server, &frame).expect("a response");
-        self.shown(&outcome)
+        let effects = self.client.on_response(self.now, server, &frame).expect("a response");
+        self.shown(&effects)
     }
 
     /// What a watcher sees: `-` for nothing yet, the content, an error, or both.
@@ -128,7 +128,7 @@ impl Fixture {
         show_view(&self.client.view(watch))
     }
 
-    fn shown(&self, outcome: &Outcome) -> String {
+    fn shown(&self, effects: &Effects) -> String {
         let show = |touched: &Touched| {
             let (of_type, at) = touched.watch.place();
             let entry = self.client.types[of_type].entry(at);
@@ -136,7 +136,7 @@ impl Fixture {
             let locator = show_locator(entry.name.as_str(), &entry.parameters);
             format!("{locator}{member}: {}", show_view(&self.client.look(touched)))
         };
-        let mut lines: Vec<_> = outcome.touched.iter().map(show).collect();
+        let mut lines: Vec<_> = effects.touched.iter().map(show).collect();
         lines.sort();
         lines.join("\n")
     }

@@ -46,7 +46,7 @@ fn c4_no_combination_or_damage_makes_a_client_panic() {
                 frame[at] = byte;
             }
             let applied = f.client.on_response(f.now, 0, &frame.into());
-            if let Ok(Outcome { response: Some(applied), .. }) = applied {
+            if let Ok(Effects { response: Some(applied), .. }) = applied {
                 let rejected = !applied.rejections.is_empty();
                 let answer = f.client.next_request(f.now, 0).expect("C1: each is answered");
                 assert!(rejected || answer.len() < 200, "what is accepted needs no words");
@@ -86,8 +86,8 @@ fn t31_t34_many_switches_in_one_response_are_taken_in_one_go() {
         let removed = |at: usize| if removes { format!(" -r{at}[env=prod]") } else { String::new() };
         let switch = names(&|at| format!("r{at}[env=prod,version=v1]=B{}", removed(at)));
         let frame = response(&format!("EDS v2 n2: {switch}"), Protocol::Delta);
-        let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-        assert_eq!((outcome.accepted.len(), outcome.removed.len()), (3000, 3000));
+        let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+        assert_eq!((effects.accepted.len(), effects.removed.len()), (3000, 3000));
         assert_eq!(f.client.members(all).expect("it is a set").count(), 3000);
     }
 }

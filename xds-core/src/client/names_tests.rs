@@ -138,7 +138,7 @@ fn x14_a_redirect_is_rejected_as_not_followed() {
     let (resources, nonce) = (vec![resource], "n1".to_owned());
     let response = DeltaDiscoveryResponse { resources, type_url, nonce, ..Default::default() };
     let frame = prost::Message::encode_to_vec(&response).into();
-    let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-    assert_eq!(outcome.response.expect("it is answered").rejections[0].reason, Reason::Redirect);
+    let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+    assert_eq!(effects.response.expect("it is answered").rejections[0].reason, Reason::Redirect);
     assert_eq!(f.view(watch), "INVALID_ARGUMENT");
 }

@@ -11,7 +11,7 @@ fn sotw() -> Fixture {
 }
 
 /// A response with these resources as they are.
-fn raw(f: &mut Fixture, type_name: &str, nonce: &str, resources: Vec<Any>) -> Outcome {
+fn raw(f: &mut Fixture, type_name: &str, nonce: &str, resources: Vec<Any>) -> Effects {
     let type_url = url(type_name).as_str().to_owned();
     let (version_info, nonce) = ("v".to_owned(), nonce.to_owned());
     let response = DiscoveryResponse { version_info, resources, type_url, nonce, ..Default::default() };
@@ -131,8 +131,8 @@ fn s24_t41_what_nobody_asked_for_is_ignored_and_counted() {
     f.watch("EDS", "a{env=prod}");
     f.sent(0);
     let frame = fixture::response("EDS v1 n1: b=1 a[env=test]=2 a[env=prod]=1", Protocol::Sotw);
-    let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-    let applied = outcome.response.expect("it is answered");
+    let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+    let applied = effects.response.expect("it is answered");
     assert_eq!((applied.valid, applied.unwatched, applied.rejections.len()), (1, 2, 0));
     assert_eq!(f.sent(0), "EDS [a{env=prod}] v1 n1");
 }
@@ -229,8 +229,8 @@ fn s29_s30_c4_a_resource_is_of_the_type_or_wrapped() {
     f.watch("EDS", "b");
     f.sent(0);
     let other = Any { type_url: url("CDS").as_str().to_owned(), value: payload("a", "1") };
-    let outcome = raw(&mut f, "EDS", "n1", vec![other]);
-    let rejections = outcome.response.expect("it is answered").rejections;
+    let effects = raw(&mut f, "EDS", "n1", vec![other]);
+    let rejections = effects.response.expect("it is answered").rejections;
     assert!(matches!(rejections[0].reason, Reason::WrongType { .. }));
     assert_eq!(f.get("EDS v2 n2: a=1 b=1@60"), "a: 1\nb: 1", "bare and wrapped");
 }
@@ -246,8 +246,8 @@ fn c4_a_wrapper_that_is_not_protobuf_is_rejected_alone() {
     // Field 8 is a message that ends too early.
     for broken in [&b"\x42\x02\x0a\x05"[..], b"\x0a\xff", b"\x1a\x01\xff"] {
         let bad = Any { type_url: wrapper.clone(), value: Bytes::copy_from_slice(broken) };
-        let outcome = raw(&mut f, "EDS", "n1", vec![bad, good.clone()]);
-        let rejections = outcome.response.expect("it is answered").rejections;
+        let effects = raw(&mut f, "EDS", "n1", vec![bad, good.clone()]);
+        let rejections = effects.response.expect("it is answered").rejections;
         assert_eq!(rejections.iter().map(|one| &one.reason).collect::<Vec<_>>(), [&Reason::Malformed]);
         assert_eq!(f.view(a), "1");
     }

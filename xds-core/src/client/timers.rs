@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::accepted::Accepted;
-use super::effects::{Outcome, Touched};
+use super::effects::{Effects, Touched};
 use super::resource_failure::Failure;
 use super::resource_state::{ResourceStatus, State};
 use super::upstream::{Phase, Upstream};
@@ -26,11 +26,11 @@ impl Client {
     }
 
     /// Does what is due.
-    pub fn on_timeout(&mut self, now: Duration) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn on_timeout(&mut self, now: Duration) -> Effects {
+        let mut effects = Effects::default();
         for server in 0..self.upstreams.len() {
             if self.quiet_since(&self.upstreams[server]).is_some_and(|at| at <= now) {
-                self.on_alive(server, &mut outcome);
+                self.on_alive(server, &mut effects);
             }
         }
         for timers in 0..self.timers.len() {
@@ -40,13 +40,13 @@ impl Client {
                 }
                 self.timers[timers].pop_front();
                 if self.is_running(watch, deadline) {
-                    self.on_silence(now, watch, &mut outcome);
+                    self.on_silence(now, watch, &mut effects);
                 }
             }
         }
-        self.expire(now, &mut outcome);
-        self.sort_touched(&mut outcome);
-        outcome
+        self.expire(now, &mut effects);
+        self.sort_touched(&mut effects);
+        effects
     }
 
     /// When a stream that follows a failure is taken for working though nothing came: in delta
@@ -67,7 +67,7 @@ impl Client {
     }
 
     /// C5, C6: nothing came in time.
-    fn on_silence(&mut self, now: Duration, watch: WatchId, outcome: &mut Outcome) {
+    fn on_silence(&mut self, now: Duration, watch: WatchId, effects: &mut Effects) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
         entry.deadline = None;
@@ -75,7 +75,7 @@ impl Client {
         let policy = self.upstreams[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {
-                self.drop_left(watch, outcome);
+                self.drop_left(watch, effects);
             }
             return;
         }
@@ -89,26 +89,26 @@ impl Client {
         let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
         entry.state.on_timer(Arc::new(Failure::new(code, text, now)), policy);
         if !before.is_same(&entry.state.view()) {
-            outcome.touched.push(Touched { watch, member: None });
+            effects.touched.push(Touched { watch, member: None });
         }
-        self.let_go(of_type, unconfirmed.as_slice(), outcome);
+        self.let_go(of_type, unconfirmed.as_slice(), effects);
     }
 
     /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no
     /// part of it.
-    fn drop_left(&mut self, watch: WatchId, outcome: &mut Outcome) {
+    fn drop_left(&mut self, watch: WatchId, effects: &mut Effects) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
         let (authority, members) = (&self.authorities[entry.authority], entry.members.iter_mut());
         let left = members.flat_map(|members| members.extract_if(|_, state| authority.has_left(state)));
         let (names, states): (Vec<_>, Vec<_>) = left.unzip();
-        outcome.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
+        effects.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
         let copies: Vec<_> = states.into_iter().filter_map(|state| state.copy).collect();
-        self.let_go(of_type, &copies, outcome);
+        self.let_go(of_type, &copies, effects);
     }
 
     /// Has the cache hold what nobody confirmed no longer.
-    fn let_go(&mut self, of_type: usize, copies: &[Arc<Accepted>], outcome: &mut Outcome) {
+    fn let_go(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
         let watched = &mut self.types[of_type];
         let mut transaction = Transaction::new();
         for copy in copies {
@@ -120,7 +120,7 @@ impl Client {
             let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
             let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
             transaction.remove(id.clone());
-            outcome.removed.push(id);
+            effects.removed.push(id);
         }
         if !transaction.is_empty() {
             self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// S38: removes what its server let expire.
-    fn expire(&mut self, now: Duration, outcome: &mut Outcome) {
+    fn expire(&mut self, now: Duration, effects: &mut Effects) {
         while let Some((at, ..)) = self.expiries.first()
             && *at <= now
         {
@@ -147,7 +147,7 @@ impl Client {
             let mut transaction = Transaction::new();
             transaction.remove(id.clone());
             self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
-            outcome.removed.push(id);
+            effects.removed.push(id);
             let text = format!("the time to live of {:?} ended", name.as_str());
             let failure = Arc::new(Failure::new(Code::NOT_FOUND, text, now));
             let mut watching = Vec::new();
@@ -161,11 +161,11 @@ impl Client {
                 if let Some(members) = &mut entry.members {
                     if members.get(&name).is_some_and(uses) {
                         members.remove(&name);
-                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                        effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
                 } else if uses(&entry.state) {
                     entry.state.on_expiry(Arc::clone(&failure));
-                    outcome.touched.push(Touched { watch, member: None });
+                    effects.touched.push(Touched { watch, member: None });
                 }
             }
         }

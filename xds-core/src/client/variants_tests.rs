@@ -27,8 +27,8 @@ fn raw(f: &mut Fixture, name: &str, constraints: &[u8]) -> Vec<Rejection> {
     response.extend([0x12, u8::try_from(resource.len() & 0x7f).expect("seven bits") | 0x80]);
     response.push(u8::try_from(resource.len() >> 7).expect("it is short"));
     response.extend(resource);
-    let outcome = f.client.on_response(f.now, 0, &response.into()).expect("a response");
-    outcome.response.expect("it is answered").rejections
+    let effects = f.client.on_response(f.now, 0, &response.into()).expect("a response");
+    effects.response.expect("it is answered").rejections
 }
 
 #[test]
@@ -185,8 +185,8 @@ fn t34_a_variant_takes_the_place_of_what_its_locators_had() {
         f.sent(0);
         f.get("EDS v1 n1: r[env=prod]=A");
         let frame = fixture::response("EDS v2 n2: r[env=prod,version=v1]=B", protocol);
-        let outcome = f.client.on_response(f.now, 0, &frame).expect("a response");
-        assert_eq!(outcome.response.map(|applied| applied.replaced), Some(1));
+        let effects = f.client.on_response(f.now, 0, &frame).expect("a response");
+        assert_eq!(effects.response.map(|applied| applied.replaced), Some(1));
         assert_eq!(f.view(other), "A", "of this nothing was said");
         assert_eq!(f.client.cache().snapshot().get(&url("EDS"), &"r".into()).map(|all| all.len()), Some(1));
     }

@@ -11,7 +11,7 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 
 use super::health::Status;
 use super::{Proxy, ProxyConfig, Route, UpstreamKind, scripted};
-use crate::client::{Client, ClientConfig, Outcome, Protocol, Restored, ServerConfig};
+use crate::client::{Client, ClientConfig, Effects, Protocol, Restored, ServerConfig};
 use crate::server::fixture::{Delta, Sotw, commit, type_url};
 use crate::server::{
     DeltaRequest, DeltaStream, Next, Service, Serving, SotwRequest, SotwStream, StreamConfig, TypeConfig,
@@ -120,25 +120,25 @@ impl World {
     }
 
     /// Has the upstream send [a response](super::scripted).
-    pub(super) fn get(&mut self, text: &str) -> Outcome {
+    pub(super) fn get(&mut self, text: &str) -> Effects {
         self.get_from(&Route::Shared, text)
     }
 
-    pub(super) fn get_from(&mut self, route: &Route, text: &str) -> Outcome {
+    pub(super) fn get_from(&mut self, route: &Route, text: &str) -> Effects {
         let upstream = self.upstreams.get_mut(route).expect("it is asked");
         let response = scripted::response(text, self.protocol);
-        let outcome = upstream.client.on_response(self.now, 0, &response).expect("a response");
-        self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+        let effects = upstream.client.on_response(self.now, 0, &response).expect("a response");
+        self.proxy.on_effects(self.now, route, &upstream.client, &effects);
         self.run();
-        outcome
+        effects
     }
 
     /// Has the upstream say something that is not so, if it is asked by now.
     pub(super) fn lie(&mut self, text: &str) {
         let asked = self.upstreams.get_mut(&Route::Shared).filter(|upstream| upstream.stream.is_some());
         let Some(upstream) = asked.filter(|_| self.trying.is_none()) else { return };
-        let outcome = upstream.client.on_response(self.now, 0, &scripted::response(text, self.protocol));
-        self.proxy.on_outcome(self.now, &Route::Shared, &upstream.client, &outcome.expect("a response"));
+        let effects = upstream.client.on_response(self.now, 0, &scripted::response(text, self.protocol));
+        self.proxy.on_effects(self.now, &Route::Shared, &upstream.client, &effects.expect("a response"));
     }
 
     /// The same of a response that may be tried first, though nobody does.
@@ -197,8 +197,8 @@ impl World {
         self.now += time;
         self.proxy.on_timeout(self.now);
         for (route, upstream) in &mut self.upstreams {
-            let outcome = upstream.client.on_timeout(self.now);
-            self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+            let effects = upstream.client.on_timeout(self.now);
+            self.proxy.on_effects(self.now, route, &upstream.client, &effects);
         }
         self.run();
     }
@@ -208,8 +208,8 @@ impl World {
         let (response, delivery) = self.trying.take().expect("one is tried");
         let upstream = self.upstreams.get_mut(&Route::Shared).unwrap();
         self.proxy.conclude(&mut upstream.client, &delivery.results());
-        let outcome = upstream.client.on_response(self.now, 0, &response).unwrap();
-        self.proxy.on_outcome(self.now, &Route::Shared, &upstream.client, &outcome);
+        let effects = upstream.client.on_response(self.now, 0, &response).unwrap();
+        self.proxy.on_effects(self.now, &Route::Shared, &upstream.client, &effects);
         self.run();
     }
 
@@ -222,8 +222,8 @@ impl World {
         }
         for (route, upstream) in &mut self.upstreams {
             if upstream.stream.take().is_some() {
-                let outcome = upstream.client.on_end(self.now, 0, "lost", u32::MAX / 2);
-                self.proxy.on_outcome(self.now, route, &upstream.client, &outcome);
+                let effects = upstream.client.on_end(self.now, 0, "lost", u32::MAX / 2);
+                self.proxy.on_effects(self.now, route, &upstream.client, &effects);
             }
         }
     }
@@ -276,12 +276,12 @@ impl World {
         if stream.is_some() && !client.is_wanted(0) {
             *stream = None;
             client.on_left(self.now, 0);
-            self.proxy.on_outcome(self.now, route, client, &Outcome::default());
+            self.proxy.on_effects(self.now, route, client, &Effects::default());
         }
         if stream.is_none() && self.is_up && client.connect_at(0).is_some_and(|at| at <= self.now) {
             client.on_connecting(0);
             client.on_open(self.now, 0);
-            self.proxy.on_outcome(self.now, route, client, &Outcome::default());
+            self.proxy.on_effects(self.now, route, client, &Effects::default());
             types.clear();
             *stream = Some(match self.is_scripted {
                 true => Stream::Scripted { protocol: self.protocol, listed: String::new() },
@@ -304,8 +304,8 @@ impl World {
                 let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
                 *stream = None;
                 self.proxy.on_stream_end(self.now, route, 0, Some(status));
-                let outcome = client.on_end(self.now, 0, "no such type", u32::MAX / 2);
-                self.proxy.on_outcome(self.now, route, client, &outcome);
+                let effects = client.on_end(self.now, 0, "no such type", u32::MAX / 2);
+                self.proxy.on_effects(self.now, route, client, &effects);
                 return true;
             }
             self.told.extend(open.on_request(self.now, &request, &mut self.rejected));
@@ -323,8 +323,8 @@ impl World {
                 self.trying = Some((response, delivery));
                 return true;
             }
-            let outcome = upstream.client.on_response(self.now, 0, &response).unwrap();
-            self.proxy.on_outcome(self.now, &route, &upstream.client, &outcome);
+            let effects = upstream.client.on_response(self.now, 0, &response).unwrap();
+            self.proxy.on_effects(self.now, &route, &upstream.client, &effects);
             is_busy = true;
         }
         is_busy

@@ -11,7 +11,7 @@ use super::set::{RestoredSets, SetChange, SetId};
 use super::upstreams::Standing;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
-use crate::client::{Client, Outcome, WatchId};
+use crate::client::{Client, Effects, WatchId};
 use crate::code::Code;
 use crate::parameters::Parameters;
 use crate::resource::VariantId;
@@ -194,7 +194,7 @@ impl Proxy {
 
     /// What became of the watches of a client. To be told after each event of it, also after those
     /// that have no outcome.
-    pub fn on_outcome(&mut self, now: Duration, route: &Route, client: &Client, outcome: &Outcome) {
+    pub fn on_effects(&mut self, now: Duration, route: &Route, client: &Client, effects: &Effects) {
         let mut touched = self.follow_streams(now, route, client);
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let mut refused = None;
@@ -212,7 +212,7 @@ impl Proxy {
                 }
             }
         }
-        for of_watch in &outcome.touched {
+        for of_watch in &effects.touched {
             let Some((key, parameters)) = upstream.watches.get(&of_watch.watch) else { continue };
             let id = Arc::new((route.clone(), parameters.clone()));
             let Some(name) = self.names.get_mut(key) else { continue };
@@ -237,10 +237,10 @@ impl Proxy {
             }
         }
         let accepted =
-            outcome.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
-        let removed = outcome.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
+            effects.accepted.iter().map(|accepted| (accepted.type_url.clone(), accepted.name().clone()));
+        let removed = effects.removed.iter().map(|id| (id.type_url.clone(), id.name.clone()));
         touched.extend(accepted.chain(removed).filter(|key| self.names.contains_key(key)));
-        if let Some(applied) = &outcome.response {
+        if let Some(applied) = &effects.response {
             self.counts.replaced += applied.replaced as u64;
             for plain in &applied.plain {
                 // A wildcard or glob without one of its members is not complete.
@@ -251,7 +251,7 @@ impl Proxy {
                 }
             }
         }
-        if let Some(applied) = &outcome.response {
+        if let Some(applied) = &effects.response {
             let refused = refused.filter(|_| applied.valid == 0);
             touched.extend(self.on_answer(now, route, &applied.type_url, refused));
         }

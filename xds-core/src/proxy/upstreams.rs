@@ -96,7 +96,7 @@ impl Proxy {
     }
 
     /// The stream of a server ended, with the status that it gave, if it gave one. To be told
-    /// before [`on_outcome`](Self::on_outcome) of that.
+    /// before [`on_effects`](Self::on_effects) of that.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
         let standing = &mut upstream.standing;

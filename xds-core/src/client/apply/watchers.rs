@@ -11,7 +11,7 @@ use crate::client::received::ToldError;
 use crate::client::resource_failure::Failure;
 use crate::client::resource_state::{ResourceStatus, State};
 use crate::client::watched_type::Held;
-use crate::client::{Outcome, Touched, watch_id};
+use crate::client::{Effects, Touched, watch_id};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
@@ -33,25 +33,25 @@ impl Applier<'_> {
         snapshot: &Snapshot,
         errors: Vec<ToldError>,
         cache: &Cache,
-        outcome: &mut Outcome,
+        effects: &mut Effects,
     ) {
         let mut stale = std::mem::take(&mut self.stale);
         stale.dedup();
         for name in &stale {
-            self.refresh(name, snapshot, outcome);
+            self.refresh(name, snapshot, effects);
         }
         for gone in std::mem::take(&mut self.absent) {
-            self.refresh(&gone.name, snapshot, outcome);
+            self.refresh(&gone.name, snapshot, effects);
             let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
             let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
             let resources = snapshot.of_type(&self.watched.type_url);
-            self.each(&gone.name, gone.constraints.as_ref(), Whom::Unmatched(resources), outcome, |state| {
+            self.each(&gone.name, gone.constraints.as_ref(), Whom::Unmatched(resources), effects, |state| {
                 state.on_absence(Arc::clone(&failure), policy);
             });
         }
         // C9c: an error of what was also removed decides.
         for error in errors {
-            self.tell_error(error, cache, outcome);
+            self.tell_error(error, cache, effects);
         }
         for at in 0..self.applied.rejections.len() {
             let rejection = &self.applied.rejections[at];
@@ -64,17 +64,17 @@ impl Applier<'_> {
             // C16: what a server says of names that it is not asked for takes nothing away, however
             // wrong it is.
             if policy.fail_on_data_errors && self.is_listened_to(&name) {
-                self.drop_held(&name, constraints.as_ref(), cache, outcome);
+                self.drop_held(&name, constraints.as_ref(), cache, effects);
             }
-            self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
+            self.each(&name, constraints.as_ref(), Whom::All, effects, |state| {
                 state.on_nack(Arc::clone(&failure), policy);
             });
         }
-        self.mark_collections(outcome);
+        self.mark_collections(effects);
     }
 
     /// C11, S37
-    fn tell_error(&mut self, error: ToldError, cache: &Cache, outcome: &mut Outcome) {
+    fn tell_error(&mut self, error: ToldError, cache: &Cache, effects: &mut Effects) {
         let ToldError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
         // G4: a proxy hands it on as it came.
@@ -85,10 +85,10 @@ impl Applier<'_> {
         }
         // D28, C9b: who asks for it from now on gets nothing.
         if code.is_data_error() {
-            self.drop_held(&name, constraints.as_ref(), cache, outcome);
+            self.drop_held(&name, constraints.as_ref(), cache, effects);
         }
         let policy = self.policy;
-        self.each(&name, constraints.as_ref(), Whom::All, outcome, |state| {
+        self.each(&name, constraints.as_ref(), Whom::All, effects, |state| {
             state.on_error(Arc::clone(&failure), policy);
         });
     }
@@ -98,7 +98,7 @@ impl Applier<'_> {
         name: &ResourceName,
         constraints: Option<&Constraints>,
         cache: &Cache,
-        outcome: &mut Outcome,
+        effects: &mut Effects,
     ) {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: an error for some parameters names no variant; one that others use stays for them.
@@ -121,14 +121,14 @@ impl Applier<'_> {
                 self.outdated.extend(named.held.remove(at).timed());
             }
             let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
-            outcome.accepted.retain(|accepted| accepted.id() != id);
-            outcome.removed.push(id);
+            effects.accepted.retain(|accepted| accepted.id() != id);
+            effects.removed.push(id);
         }
         debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
     }
 
     /// Who watches a name sees what its parameters choose; members that are gone are gone.
-    fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, outcome: &mut Outcome) {
+    fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, effects: &mut Effects) {
         let resources = snapshot.of_type(&self.watched.type_url);
         let mut watching = Vec::new();
         self.watched.watching(name.as_str(), &mut watching);
@@ -152,7 +152,7 @@ impl Applier<'_> {
                     entry.state.on_resource(accepted);
                     entry.state.server = server;
                     if !before.is_same(&entry.state.view()) {
-                        outcome.touched.push(Touched { watch, member: None });
+                        effects.touched.push(Touched { watch, member: None });
                     }
                 }
                 // It stays as it is until something is said of it.
@@ -166,20 +166,20 @@ impl Applier<'_> {
                     member.on_resource(accepted);
                     member.server = server;
                     if !before.is_same(&member.view()) {
-                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                        effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
                     // P1.23: an error of all of it stands until something of it comes.
                     if is_new && entry.state.status == ResourceStatus::ReceivedError {
                         entry.state.status = ResourceStatus::Acked;
                         entry.state.error = None;
-                        outcome.touched.push(Touched { watch, member: None });
+                        effects.touched.push(Touched { watch, member: None });
                     }
                 }
                 (Some(members), None) => {
                     // What belongs to a set is what the server says, so nothing is kept (A88 speaks
                     // of single names).
                     if members.remove(name).is_some() {
-                        outcome.touched.push(Touched { watch, member: Some(name.clone()) });
+                        effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
                 }
             }
@@ -192,7 +192,7 @@ impl Applier<'_> {
         name: &ResourceName,
         constraints: Option<&Constraints>,
         whom: Whom<'_>,
-        outcome: &mut Outcome,
+        effects: &mut Effects,
         mut change: impl FnMut(&mut State),
     ) {
         let mut watching = Vec::new();
@@ -229,13 +229,13 @@ impl Applier<'_> {
                 entry.deadline = None;
             }
             if is_touched {
-                outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member });
+                effects.touched.push(Touched { watch: watch_id(self.of_type, at), member });
             }
         }
     }
 
     /// A glob or wildcard is known once a response came that was made when the server knew of it.
-    fn mark_collections(&mut self, outcome: &mut Outcome) {
+    fn mark_collections(&mut self, effects: &mut Effects) {
         // D32: what is to come is known to be missing.
         if self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED) {
             return;
@@ -251,7 +251,7 @@ impl Applier<'_> {
             entry.deadline = None;
             entry.state.status = ResourceStatus::Acked;
             entry.state.error = None;
-            outcome.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
+            effects.touched.push(Touched { watch: watch_id(self.of_type, at), member: None });
         }
     }
 }
