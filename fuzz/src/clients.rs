@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::{
-    AuthorityConfig, Client, ClientConfig, Effects, ErrorPolicy, Protocol, ServerConfig, View, WatchId,
+    AuthorityConfig, Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig,
+    WatchId,
 };
 use xds_core::{Parameters, ResourceName};
 
@@ -63,7 +64,7 @@ struct Watcher {
 }
 
 /// All that a watcher sees.
-type Sight = (View, Vec<(ResourceName, View)>);
+type Sight = (ResourceView, Vec<(ResourceName, ResourceView)>);
 
 fn play(raw: &[u8], protocol: Protocol) -> bool {
     let mut script = Script::new(raw);
@@ -289,7 +290,7 @@ impl World {
                     copy.constraints()
                 );
             }
-            let is_it = |name: &str, view: &View| {
+            let is_it = |name: &str, view: &ResourceView| {
                 reports.iter().any(|report| {
                     report.type_url.as_str() == watcher.type_url
                         && report.name.as_str() == name
@@ -314,8 +315,9 @@ impl World {
             let (own_before, members_before) = &before[at];
             assert!(is_told(None) || is_same(own_before, &own), "{} is not told", watcher.name);
             for (name, view) in members_before.iter().chain(&members) {
-                let find =
-                    |all: &[(ResourceName, View)]| all.iter().find(|(other, _)| other == name).cloned();
+                let find = |all: &[(ResourceName, ResourceView)]| {
+                    all.iter().find(|(other, _)| other == name).cloned()
+                };
                 let is_same = match (find(members_before), find(&members)) {
                     (Some(before), Some(after)) => is_same(&before.1, &after.1),
                     (None, None) => true,
@@ -362,8 +364,9 @@ impl World {
     }
 }
 
-fn is_same(one: &View, other: &View) -> bool {
-    let error = |view: &View| view.error.as_ref().map(|error| (error.code, Arc::clone(&error.message)));
+fn is_same(one: &ResourceView, other: &ResourceView) -> bool {
+    let error =
+        |view: &ResourceView| view.error.as_ref().map(|error| (error.code, Arc::clone(&error.message)));
     is_same_copy(one.copy.as_ref(), other.copy.as_ref()) && error(one) == error(other)
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing_subscriber::EnvFilter;
 use xds::client::bootstrap::{Authority, Bootstrap, BootstrapError};
 use xds::client::{
-    Client, Code, Event, Failure as WatchFailure, Protocol, Raw, Resource, SetEvent, StartError, WatchError,
+    Client, Code, Event, Protocol, Raw, Resource, ResourceFailure, SetEvent, StartError, WatchError,
 };
 use xds::{Parameters, TypeUrl};
 use xds_core::XdstpName;
@@ -245,7 +245,7 @@ struct Place {
     is_troubled: bool,
     found: BTreeMap<String, Resource<Raw>>,
     /// Why there is nothing.
-    error: Option<Arc<WatchFailure>>,
+    error: Option<Arc<ResourceFailure>>,
 }
 
 /// One or more names of it.
@@ -373,7 +373,7 @@ impl Place {
     }
 
     /// Nobody knows at the moment, which may pass; all else is an answer.
-    fn on_failure(&mut self, why: Arc<WatchFailure>) {
+    fn on_failure(&mut self, why: Arc<ResourceFailure>) {
         self.is_known |= why.code != Code::UNAVAILABLE;
         self.error = Some(why);
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use xds_core::client::{
-    Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ServerConfig, Touched, View,
-    WatchId,
+    Accepted, AuthorityConfig, Client, ClientConfig, Code, Effects, Report, ResourceView, ServerConfig,
+    Touched, WatchId,
 };
 use xds_core::{Parameters, ResourceName};
 
@@ -59,8 +59,8 @@ pub(crate) struct Watcher {
 /// All that a watcher can see.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sight {
-    pub(crate) own: View,
-    pub(crate) members: BTreeMap<String, View>,
+    pub(crate) own: ResourceView,
+    pub(crate) members: BTreeMap<String, ResourceView>,
     /// The error of the resource itself, which an outage may hide.
     pub(crate) error: Option<Code>,
 }
@@ -330,9 +330,10 @@ impl Sight {
 }
 
 /// Whether it tells the same, at whatever time.
-pub(crate) fn is_same(one: &View, other: &View) -> bool {
-    let copy = |view: &View| view.copy.as_ref().map(Arc::as_ptr);
-    let error = |view: &View| view.error.as_ref().map(|error| (error.code, Arc::clone(&error.message)));
+pub(crate) fn is_same(one: &ResourceView, other: &ResourceView) -> bool {
+    let copy = |view: &ResourceView| view.copy.as_ref().map(Arc::as_ptr);
+    let error =
+        |view: &ResourceView| view.error.as_ref().map(|error| (error.code, Arc::clone(&error.message)));
     copy(one) == copy(other) && error(one) == error(other)
 }
 
@@ -344,7 +345,7 @@ impl fmt::Display for Watcher {
 
 impl fmt::Display for Sight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let show = |view: &View, f: &mut fmt::Formatter<'_>| {
+        let show = |view: &ResourceView, f: &mut fmt::Formatter<'_>| {
             if let Some(copy) = &view.copy {
                 write!(f, "[{}]=", copy.constraints())?;
                 match Content::of(Kind::Route, copy.payload())

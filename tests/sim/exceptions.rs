@@ -1,7 +1,7 @@
 //! Known: what a client is told once too often, which is harmless, and what our own client does not
 //! do yet. Delete a function with its cause: what then fails to compile is where it was excused.
 
-use xds_core::client::View;
+use xds_core::client::ResourceView;
 
 use crate::agent::{Event, Turn, is_same};
 use crate::connection::Envelope;
@@ -29,8 +29,9 @@ pub(crate) fn is_told_again(turn: &Turn<'_>) -> bool {
 /// P4.5: a new watch has the client fall back to a server that cannot be reached either; the
 /// others, who now see another outage, are not told.
 pub(crate) fn is_other_outage(turn: &Turn<'_>) -> bool {
-    let is_outage =
-        |view: &View| view.error.as_ref().is_some_and(|error| error.message.contains("cannot be reached"));
+    let is_outage = |view: &ResourceView| {
+        view.error.as_ref().is_some_and(|error| error.message.contains("cannot be reached"))
+    };
     turn.event == Event::Watched && is_outage(&turn.before.own) && is_outage(&turn.after.own)
 }
 

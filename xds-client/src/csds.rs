@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use futures_core::Stream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
-use xds_core::client::{Accepted, Client as Machine, Failure, Report, ResourceStatus};
+use xds_core::client::{Accepted, Client as Machine, Report, ResourceFailure, ResourceStatus};
 use xds_proto::Any;
 use xds_proto::envoy::admin::v3::{ClientResourceStatus, UpdateFailureState};
 use xds_proto::envoy::config::core::v3::Node;
@@ -209,7 +209,7 @@ fn entry(
     }
 }
 
-fn error_state(error: &Failure, started_at: SystemTime) -> UpdateFailureState {
+fn error_state(error: &ResourceFailure, started_at: SystemTime) -> UpdateFailureState {
     UpdateFailureState {
         details: error.to_string(),
         version_info: error.rejected_version.as_deref().unwrap_or_default().to_owned(),

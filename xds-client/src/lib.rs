@@ -73,4 +73,4 @@ pub use csds::ClientStatus;
 pub use metrics::Recorder;
 pub use transport::{Connector, Credentials, Io, Pending};
 pub use watcher::{Event, Payload, Raw, Resource, ResourceType, SetEvent, SetWatcher, Watcher};
-pub use xds_core::client::{Code, Failure, Protocol, Report, ResourceStatus};
+pub use xds_core::client::{Code, Protocol, Report, ResourceFailure, ResourceStatus};

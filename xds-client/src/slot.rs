@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use xds_core::ResourceName;
-use xds_core::client::View;
+use xds_core::client::ResourceView;
 
 /// The newest view of one subscription.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Slot(Mutex<Inner>);
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
     /// Of its own name; of a glob or wildcard as a whole.
-    pub(crate) view: View,
+    pub(crate) view: ResourceView,
     /// Of a glob or wildcard.
     pub(crate) members: Option<Box<Members>>,
     /// Who is to be woken when the view changes: each watcher where it was asked last.
@@ -30,7 +30,7 @@ pub(crate) struct Inner {
 /// What a glob or wildcard stands for.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    pub(crate) views: BTreeMap<ResourceName, View>,
+    pub(crate) views: BTreeMap<ResourceName, ResourceView>,
     /// Per watcher, the members that changed since it looked.
     unseen: BTreeMap<u64, BTreeMap<ResourceName, Given>>,
 }
@@ -44,7 +44,7 @@ enum Given {
 
 impl Slot {
     /// With what is known at the start.
-    pub(crate) fn new(view: View, members: Option<BTreeMap<ResourceName, View>>) -> Self {
+    pub(crate) fn new(view: ResourceView, members: Option<BTreeMap<ResourceName, ResourceView>>) -> Self {
         let members = members.map(|views| Box::new(Members { views, ..Members::default() }));
         Self(Mutex::new(Inner { view, members, ..Inner::default() }))
     }
@@ -57,7 +57,7 @@ impl Slot {
 
 impl Inner {
     /// Takes a newer view.
-    pub(crate) fn put(&mut self, member: Option<&ResourceName>, view: View) {
+    pub(crate) fn put(&mut self, member: Option<&ResourceName>, view: ResourceView) {
         match (member, &mut self.members) {
             (Some(name), Some(members)) => members.put(name, view),
             (Some(_), None) | (None, _) => self.view = view,
@@ -107,7 +107,7 @@ impl Inner {
 
     /// A member that changed since the watcher looked; `None` for the view of one that is no member
     /// any more.
-    pub(crate) fn next_member(&mut self, watcher: u64) -> Option<(ResourceName, Option<View>)> {
+    pub(crate) fn next_member(&mut self, watcher: u64) -> Option<(ResourceName, Option<ResourceView>)> {
         let members = self.members.as_mut()?;
         let (name, _) = members.unseen.get_mut(&watcher)?.pop_first()?;
         let view = members.views.get(&name).cloned();
@@ -124,7 +124,7 @@ impl Inner {
 }
 
 impl Members {
-    fn put(&mut self, name: &ResourceName, view: View) {
+    fn put(&mut self, name: &ResourceName, view: ResourceView) {
         let is_gone = view.copy.is_none() && view.error.is_none();
         let before = match is_gone {
             true => self.views.remove(name),
@@ -147,7 +147,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::Wake;
 
-    use xds_core::client::{Code, Failure};
+    use xds_core::client::{Code, ResourceFailure};
 
     use super::*;
 
@@ -157,17 +157,18 @@ mod tests {
         fn wake(self: Arc<Self>) {}
     }
 
-    fn present() -> View {
+    fn present() -> ResourceView {
         let at = std::time::Duration::ZERO;
-        let failure = Failure { code: Code::NOT_FOUND, message: "".into(), rejected_version: None, at };
-        View { error: Some(Arc::new(failure)), ..View::default() }
+        let failure =
+            ResourceFailure { code: Code::NOT_FOUND, message: "".into(), rejected_version: None, at };
+        ResourceView { error: Some(Arc::new(failure)), ..ResourceView::default() }
     }
 
     /// Each place that a watcher was asked from was kept until the next change, and with it the
     /// task.
     #[test]
     fn a_watcher_that_is_asked_from_many_tasks_is_woken_in_the_last() {
-        let slot = Slot::new(View::default(), None);
+        let slot = Slot::new(ResourceView::default(), None);
         let watcher = slot.lock().join();
         let (first, last) = (Waker::from(Arc::new(Noop)), Waker::from(Arc::new(Noop)));
         assert!(slot.lock().wait(watcher, &first).is_none());
@@ -182,14 +183,14 @@ mod tests {
     /// The names of all members that ever were piled up for a watcher that does not look.
     #[test]
     fn a_member_that_came_and_went_unseen_leaves_nothing_behind() {
-        let slot = Slot::new(View::default(), Some(BTreeMap::new()));
+        let slot = Slot::new(ResourceView::default(), Some(BTreeMap::new()));
         let watcher = slot.lock().join();
         let (given, other) = (ResourceName::new("given"), ResourceName::new("other"));
         slot.lock().put(Some(&given), present());
         assert!(matches!(slot.lock().next_member(watcher), Some((name, Some(_))) if name == given));
         for name in [&given, &other] {
             slot.lock().put(Some(name), present());
-            slot.lock().put(Some(name), View::default());
+            slot.lock().put(Some(name), ResourceView::default());
         }
         // Of what it was told, it hears that it went.
         assert!(matches!(slot.lock().next_member(watcher), Some((name, None)) if name == given));

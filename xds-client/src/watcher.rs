@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_core::Stream;
 use prost::{Message, Name};
-use xds_core::client::{Accepted, Code, Failure, View, WatchId};
+use xds_core::client::{Accepted, Code, ResourceFailure, ResourceView, WatchId};
 use xds_core::{Constraints, ResourceName};
 
 use crate::hub::Handle;
@@ -136,9 +136,9 @@ pub enum Event<T> {
     Changed(Resource<T>),
     /// There is none: it is to be used no longer, and the error says why. Without one before: it
     /// cannot be had so far.
-    Gone(Arc<Failure>),
+    Gone(Arc<ResourceFailure>),
     /// Something is wrong beside the resource, which is still to be used; `None`: not any more.
-    Ambient(Option<Arc<Failure>>),
+    Ambient(Option<Arc<ResourceFailure>>),
 }
 
 /// Watches one resource. Dropping the last watcher of it ends the subscription.
@@ -147,7 +147,7 @@ pub enum Event<T> {
 /// newest state and nothing in between; it delays nobody. The stream ends with the client.
 pub struct Watcher<T> {
     place: Place,
-    seen: View,
+    seen: ResourceView,
     of: PhantomData<fn() -> T>,
 }
 
@@ -156,9 +156,9 @@ pub struct Watcher<T> {
 /// As a [`Stream`] it gives members with what happened to them since the last look.
 pub struct SetWatcher<T> {
     place: Place,
-    seen: View,
+    seen: ResourceView,
     is_told_complete: bool,
-    members: std::collections::BTreeMap<ResourceName, View>,
+    members: std::collections::BTreeMap<ResourceName, ResourceView>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -171,7 +171,7 @@ pub enum SetEvent<T> {
     /// of the whole.
     Complete,
     /// The whole cannot be had, or something is wrong beside it; `None`: not any more.
-    Failed(Option<Arc<Failure>>),
+    Failed(Option<Arc<ResourceFailure>>),
 }
 
 /// Where a watcher looks, and what it keeps up.
@@ -188,7 +188,7 @@ where
     T: Payload,
 {
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
-        Self { place: Place::new(handle, watch, slot), seen: View::default(), of: PhantomData }
+        Self { place: Place::new(handle, watch, slot), seen: ResourceView::default(), of: PhantomData }
     }
 
     /// Waits for the next change; `None` when the client ended.
@@ -205,7 +205,7 @@ where
 
     /// What is wrong now: beside the resource, or why there is none.
     #[must_use]
-    pub fn error(&self) -> Option<Arc<Failure>> {
+    pub fn error(&self) -> Option<Arc<ResourceFailure>> {
         self.place.slot.lock().view.error.clone()
     }
 
@@ -231,7 +231,7 @@ where
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
         Self {
             place: Place::new(handle, watch, slot),
-            seen: View::default(),
+            seen: ResourceView::default(),
             is_told_complete: false,
             members: std::collections::BTreeMap::new(),
             of: PhantomData,
@@ -337,7 +337,7 @@ impl<T> fmt::Debug for SetWatcher<T> {
 
 /// What a watcher is told next that has seen one view and not yet the other (P1.18: the resource,
 /// then the error).
-fn change<T>(seen: &mut View, now: &View) -> Option<Event<T>>
+fn change<T>(seen: &mut ResourceView, now: &ResourceView) -> Option<Event<T>>
 where
     T: Payload,
 {
@@ -368,7 +368,7 @@ where
 }
 
 /// Whether it is the same error in memory, or none both times.
-fn is_same(one: &Option<Arc<Failure>>, other: &Option<Arc<Failure>>) -> bool {
+fn is_same(one: &Option<Arc<ResourceFailure>>, other: &Option<Arc<ResourceFailure>>) -> bool {
     one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
 
@@ -379,18 +379,23 @@ where
     Ok(Resource { value: T::read(accepted)?, accepted: Arc::clone(accepted) })
 }
 
-fn gone(name: &ResourceName) -> Arc<Failure> {
+fn gone(name: &ResourceName) -> Arc<ResourceFailure> {
     failure(Code::NOT_FOUND, format!("{:?} is no member any more", name.as_str()))
 }
 
-fn gone_for_now() -> Arc<Failure> {
+fn gone_for_now() -> Arc<ResourceFailure> {
     failure(Code::UNAVAILABLE, "it is not known any more".to_owned())
 }
 
-fn unreadable(accepted: &Accepted, error: &prost::DecodeError) -> Arc<Failure> {
+fn unreadable(accepted: &Accepted, error: &prost::DecodeError) -> Arc<ResourceFailure> {
     failure(Code::INVALID_ARGUMENT, format!("{:?}: {error}", accepted.name().as_str()))
 }
 
-fn failure(code: Code, message: String) -> Arc<Failure> {
-    Arc::new(Failure { code, message: message.into(), rejected_version: None, at: std::time::Duration::ZERO })
+fn failure(code: Code, message: String) -> Arc<ResourceFailure> {
+    Arc::new(ResourceFailure {
+        code,
+        message: message.into(),
+        rejected_version: None,
+        at: std::time::Duration::ZERO,
+    })
 }

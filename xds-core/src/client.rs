@@ -2,7 +2,7 @@
 //!
 //! A [`Client`] takes what the program watches and what servers send, and says what is to be sent
 //! and who is to be told. It holds no socket, task or clock. What servers say exists goes into one
-//! [`Cache`], by name and constraints; a watcher sees a [`View`] of what its parameters choose
+//! [`Cache`], by name and constraints; a watcher sees a [`ResourceView`] of what its parameters choose
 //! there, and of what went wrong.
 //!
 //! Nothing queues for a watcher: the caller is told *that* its view changed ([`Touched`]) and reads
@@ -71,7 +71,7 @@ use crate::xdstp::XdstpName;
 
 use authority::Authority;
 use preview::{Late, Refusal};
-use resource_state::State;
+use resource_state::ResourceState;
 use upstream::{Phase, Upstream};
 use watched_type::{Entry, WatchedType};
 
@@ -82,8 +82,8 @@ pub use effects::{Applied, Effects, Touched};
 pub use received::Unreadable;
 pub use rejection::{Reason, Rejection};
 pub use report::Report;
-pub use resource_failure::Failure;
-pub use resource_state::{ErrorPolicy, ResourceStatus, View};
+pub use resource_failure::ResourceFailure;
+pub use resource_state::{ErrorPolicy, ResourceStatus, ResourceView};
 pub use restore::Restored;
 
 mod accepted;
@@ -362,7 +362,7 @@ impl Client {
 
     /// What a watcher sees of its resource; of a glob or wildcard only what concerns all of it.
     #[must_use]
-    pub fn view(&self, watch: WatchId) -> View {
+    pub fn view(&self, watch: WatchId) -> ResourceView {
         let (of_type, at) = watch.place();
         self.types[of_type].entry(at).state.view()
     }
@@ -370,11 +370,11 @@ impl Client {
     /// What a watcher of a glob or wildcard sees of one of its members: neither copy nor error
     /// where it is none.
     #[must_use]
-    pub fn member(&self, watch: WatchId, name: &ResourceName) -> View {
+    pub fn member(&self, watch: WatchId, name: &ResourceName) -> ResourceView {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry(at);
         let member = entry.members.as_ref().and_then(|members| members.get(name));
-        member.map(State::view).unwrap_or_default()
+        member.map(ResourceState::view).unwrap_or_default()
     }
 
     /// The members of a glob or wildcard, in no particular order; `None` for what is watched by a
@@ -387,7 +387,7 @@ impl Client {
 
     /// What the watchers of a touched subscription or member see now.
     #[must_use]
-    pub fn look(&self, touched: &Touched) -> View {
+    pub fn look(&self, touched: &Touched) -> ResourceView {
         match &touched.member {
             None => self.view(touched.watch),
             Some(name) => self.member(touched.watch, name),
@@ -493,7 +493,7 @@ impl Client {
         self.after_stream(server);
         if is_failure {
             let text = format!("{} cannot be reached: {reason}", self.upstreams[server].config.name);
-            let failure = Failure::new(Code::UNAVAILABLE, text, now);
+            let failure = ResourceFailure::new(Code::UNAVAILABLE, text, now);
             self.upstreams[server].failure = Some(Arc::new(failure));
             for authority in 0..self.authorities.len() {
                 self.fall_back(authority, &mut effects);

@@ -14,7 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck};
-use xds_core::client::{Client, ClientConfig, Effects, ErrorPolicy, Protocol, ServerConfig, View, WatchId};
+use xds_core::client::{
+    Client, ClientConfig, Effects, ErrorPolicy, Protocol, ResourceView, ServerConfig, WatchId,
+};
 use xds_core::server::{DeltaRequest, DeltaStream, Next, Service, SotwRequest, SotwStream, StreamConfig};
 use xds_core::subscription::{Locator, Requested};
 use xds_core::{
@@ -372,7 +374,7 @@ impl World {
             let is_told = self.protocols[0] == Protocol::Delta || KnownType::of(type_url).full_state;
             let url = TypeUrl::from(*type_url);
             let says = |name: &str, what: &str| Err(format!("{type_url} {name}{{{parameters}}}: {what}"));
-            let check = |name: &ResourceName, view: &View| {
+            let check = |name: &ResourceName, view: &ResourceView| {
                 let expected = self.expected(&url, name, parameters);
                 let held = view.copy.as_ref().map(|copy| content_of(copy.payload()));
                 let is_right = match expected {
@@ -417,7 +419,7 @@ impl World {
     }
 }
 
-fn shown(view: &View) -> String {
+fn shown(view: &ResourceView) -> String {
     let copy = view.copy.as_ref().map(|copy| content_of(copy.payload()));
     format!("{copy:?} {:?}", view.error.as_ref().map(|error| &error.message))
 }

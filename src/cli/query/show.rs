@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 use xds::TypeUrl;
-use xds::client::{Failure, Raw, Resource};
+use xds::client::{Raw, Resource, ResourceFailure};
 use xds::folder::Descriptors;
 
 use crate::cli::check::when;
@@ -28,8 +28,8 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) enum What<'a> {
     Changed(&'a Resource<Raw>),
-    Gone(&'a Failure),
-    Ambient(Option<&'a Failure>),
+    Gone(&'a ResourceFailure),
+    Ambient(Option<&'a ResourceFailure>),
     /// Of a glob or wildcard: all that there is was told.
     Complete,
 }
@@ -98,7 +98,7 @@ impl Show {
 
     fn object(&mut self, name: &str, what: &What<'_>) -> Value {
         let type_url = self.type_url.as_str().to_owned();
-        let failure = |event, why: Option<&Failure>| {
+        let failure = |event, why: Option<&ResourceFailure>| {
             let (code, message) = (why.map(|why| why.code.to_string()), why.map(|why| &*why.message));
             json!({ "event": event, "type": type_url, "name": name, "code": code, "message": message })
         };

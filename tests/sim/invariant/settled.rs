@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use xds_core::Snapshot;
-use xds_core::client::{Code, View};
+use xds_core::client::{Code, ResourceView};
 
 use super::Violation;
 use crate::agent::{Agent, Watcher};
@@ -100,7 +100,7 @@ fn compare(
     }
 }
 
-fn is_it(view: &View, payload: &bytes::Bytes) -> Result<(), String> {
+fn is_it(view: &ResourceView, payload: &bytes::Bytes) -> Result<(), String> {
     match (&view.copy, &view.error) {
         (Some(copy), None) if copy.payload() == payload => Ok(()),
         (Some(copy), None) if copy.payload() != payload => {

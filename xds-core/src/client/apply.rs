@@ -13,8 +13,8 @@ use super::config::{Protocol, Relay};
 use super::preview::Refusal;
 use super::received::{Gone, Payload, Received, Response, Unreadable};
 use super::rejection::{Reason, Rejection};
-use super::resource_failure::Failure;
-use super::resource_state::{ErrorPolicy, ResourceStatus, State};
+use super::resource_failure::ResourceFailure;
+use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
 use super::upstream::Answer;
 use super::watched_type::{Entry, Held, WatchedType, end_of};
 use super::{Applied, Client, Effects, bits};
@@ -152,7 +152,7 @@ impl Client {
             for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
                 let (of_type, place) = watch.place();
                 let entry = self.types[of_type].entry(place);
-                let is_left = |state: &State| self.authorities[at].has_left(state);
+                let is_left = |state: &ResourceState| self.authorities[at].has_left(state);
                 let is_unconfirmed = match &entry.members {
                     None => entry.state.copy.is_some() && is_left(&entry.state),
                     Some(members) => members.values().any(is_left),
@@ -406,7 +406,7 @@ impl Applier<'_> {
                         Some(members) => members.get(accepted.name()),
                     };
                     let copy = state.and_then(|state| state.copy.as_ref());
-                    let is_known = |state: &State| {
+                    let is_known = |state: &ResourceState| {
                         state.status == ResourceStatus::Acked && state.server == Some(self.server)
                     };
                     state.is_some_and(is_known)
@@ -559,8 +559,8 @@ impl Applier<'_> {
         }
     }
 
-    fn failure(&self, code: Code, message: String) -> Arc<Failure> {
-        Arc::new(Failure::new(code, message, self.now))
+    fn failure(&self, code: Code, message: String) -> Arc<ResourceFailure> {
+        Arc::new(ResourceFailure::new(code, message, self.now))
     }
 
     /// What the server calls a resource: in SotW all of a response have one version.

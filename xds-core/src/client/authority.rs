@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::config::AuthorityConfig;
-use super::resource_failure::Failure;
-use super::resource_state::State;
+use super::resource_failure::ResourceFailure;
+use super::resource_state::ResourceState;
 
 /// One authority: its servers in order, down to the one that is in use.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Authority {
     /// How many things are watched.
     pub(super) entries: usize,
     /// None of the servers in use can be reached: what watchers are told (C15, P4.5).
-    pub(super) outage: Option<Arc<Failure>>,
+    pub(super) outage: Option<Arc<ResourceFailure>>,
 }
 
 impl Authority {
@@ -34,7 +34,7 @@ impl Authority {
     }
 
     /// P4.6: whether only a server spoke of something that is not asked any more.
-    pub(super) fn has_left(&self, state: &State) -> bool {
+    pub(super) fn has_left(&self, state: &ResourceState) -> bool {
         state.server.is_some_and(|server| !self.uses(server))
     }
 

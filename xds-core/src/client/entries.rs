@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::resource_state::{ResourceStatus, State};
+use super::resource_state::{ResourceState, ResourceStatus};
 use super::watched_type::{Entry, Table, WILDCARD};
 use super::{Client, WatchId};
 use crate::cache::Transaction;
@@ -36,7 +36,7 @@ impl Client {
                 };
                 for name in watched.names.keys().filter(|name| is_member(name)) {
                     if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
-                        let mut state = State { server: held.server, ..State::default() };
+                        let mut state = ResourceState { server: held.server, ..ResourceState::default() };
                         state.on_resource(Arc::clone(&held.accepted));
                         members.insert(name.clone(), state);
                     }
@@ -134,9 +134,9 @@ impl Entry {
         name: ResourceName,
         parameters: Parameters,
         authority: usize,
-        members: Option<Box<Table<State>>>,
+        members: Option<Box<Table<ResourceState>>>,
     ) -> Self {
-        let state = State::default();
+        let state = ResourceState::default();
         Self { name, parameters, authority, watchers: 0, told: 0, dirty: 0, deadline: None, state, members }
     }
 }

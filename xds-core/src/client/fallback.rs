@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::effects::{Effects, Touched};
-use super::resource_failure::Failure;
+use super::resource_failure::ResourceFailure;
 use super::watched_type::Entry;
 use super::{Client, WatchId, watch_id};
 
@@ -50,7 +50,12 @@ impl Client {
         }
     }
 
-    pub(super) fn set_outage(&mut self, at: usize, outage: Option<Arc<Failure>>, effects: &mut Effects) {
+    pub(super) fn set_outage(
+        &mut self,
+        at: usize,
+        outage: Option<Arc<ResourceFailure>>,
+        effects: &mut Effects,
+    ) {
         let standing = &self.authorities[at].outage;
         let is_same = match (standing, &outage) {
             (Some(one), Some(other)) => one.tells_the_same(other),

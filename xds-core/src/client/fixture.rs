@@ -142,7 +142,7 @@ impl Fixture {
     }
 }
 
-fn show_view(view: &View) -> String {
+fn show_view(view: &ResourceView) -> String {
     let copy = view.copy.as_ref().map(|copy| {
         let payload = copy.payload();
         let value = crate::wire::fields::text(payload, 2).unwrap_or_default();

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::accepted::Accepted;
-use super::resource_failure::Failure;
-use super::resource_state::{ResourceStatus, State};
+use super::resource_failure::ResourceFailure;
+use super::resource_state::{ResourceState, ResourceStatus};
 use super::watched_type::{Entry, WatchedType};
 use super::{Client, WatchId};
 use crate::cache::Answer;
@@ -28,7 +28,7 @@ pub struct Report {
     /// The version of what is in use, as the server called it last.
     pub version: Option<Arc<str>>,
     /// What went wrong with it.
-    pub error: Option<Arc<Failure>>,
+    pub error: Option<Arc<ResourceFailure>>,
 }
 
 impl Client {
@@ -38,7 +38,7 @@ impl Client {
     pub fn answer(&self, watch: WatchId) -> Option<Answer> {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry(at);
-        let State { status, error, .. } = &entry.state;
+        let ResourceState { status, error, .. } = &entry.state;
         let failed = |code| {
             let text = error.as_ref().map(|error| Arc::clone(&error.message));
             Some(Answer::Failed { code, message: text.unwrap_or_default() })
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-fn report(of_type: &WatchedType, entry: &Entry, name: &ResourceName, state: &State) -> Report {
+fn report(of_type: &WatchedType, entry: &Entry, name: &ResourceName, state: &ResourceState) -> Report {
     let copy = state.copy.clone();
     let held = |copy: &Arc<Accepted>| {
         let named = of_type.names.get(copy.name())?;

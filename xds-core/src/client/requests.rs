@@ -10,7 +10,7 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
-use super::resource_state::{ResourceStatus, State};
+use super::resource_state::{ResourceState, ResourceStatus};
 use super::upstream::{Answer, List};
 use super::watched_type::{Entry, WILDCARD, WatchedType};
 use super::{Client, WatchId, watch_id};
@@ -308,10 +308,10 @@ impl Entry {
 /// would say that it went meanwhile.
 fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
     let mut brought = BTreeMap::new();
-    let is_good = |state: &State| {
+    let is_good = |state: &ResourceState| {
         state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
     };
-    let mut bring = |name: &ResourceName, state: &State, is_member: bool| {
+    let mut bring = |name: &ResourceName, state: &ResourceState, is_member: bool| {
         let held = watched.names.get(name).map(|named| &named.held[..]).unwrap_or_default();
         let version = match held {
             [held] if held.server == Some(server) && !held.version.is_empty() && is_good(state) => {

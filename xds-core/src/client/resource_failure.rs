@@ -8,7 +8,7 @@ use crate::code::Code;
 
 /// What watchers are told in the place of a resource, or beside one (C8).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct ResourceFailure {
     /// What kind of error it is. Not to be handed on as the status of a request (P1.20).
     pub code: Code,
     /// For people.
@@ -19,7 +19,7 @@ pub struct Failure {
     pub at: Duration,
 }
 
-impl Failure {
+impl ResourceFailure {
     pub(super) fn new(code: Code, message: impl Into<Arc<str>>, at: Duration) -> Self {
         Self { code, message: message.into(), rejected_version: None, at }
     }
@@ -30,10 +30,10 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ResourceFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for ResourceFailure {}

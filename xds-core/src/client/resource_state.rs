@@ -1,13 +1,13 @@
 //! What is known of one watched resource: the table of gRFC A88 (P1).
 //!
-//! A watcher sees a [`View`]: a copy, an error, both or neither. Both is an ambient error: keep
+//! A watcher sees a [`ResourceView`]: a copy, an error, both or neither. Both is an ambient error: keep
 //! using the copy. What follows from an event is said once, here; who is to be told is found by
 //! comparing views.
 
 use std::sync::Arc;
 
 use super::accepted::Accepted;
-use super::resource_failure::Failure;
+use super::resource_failure::ResourceFailure;
 use crate::code::Code;
 
 /// How a resource stands, with the numbers of `ClientResourceStatus` (C19).
@@ -39,29 +39,29 @@ pub struct ErrorPolicy {
 
 /// What a watcher of one resource sees.
 #[derive(Debug, Clone, Default)]
-pub struct View {
+pub struct ResourceView {
     /// What to use.
     pub copy: Option<Arc<Accepted>>,
     /// Beside a copy: what is wrong although it is to be used. Without one: why there is none (C8).
-    pub error: Option<Arc<Failure>>,
+    pub error: Option<Arc<ResourceFailure>>,
     /// Of a glob or wildcard: its server said what belongs to it.
     pub is_complete: bool,
 }
 
 /// What is known of one resource that is watched.
 #[derive(Debug, Clone, Default)]
-pub(super) struct State {
+pub(super) struct ResourceState {
     pub(super) status: ResourceStatus,
     pub(super) copy: Option<Arc<Accepted>>,
     /// The server that spoke of it last; none of what was restored.
     pub(super) server: Option<usize>,
     /// What went wrong with the resource; goes with the status.
-    pub(super) error: Option<Arc<Failure>>,
+    pub(super) error: Option<Arc<ResourceFailure>>,
     /// No server can be reached; says nothing about the resource.
-    pub(super) outage: Option<Arc<Failure>>,
+    pub(super) outage: Option<Arc<ResourceFailure>>,
 }
 
-impl State {
+impl ResourceState {
     /// P1.17
     pub(super) fn on_resource(&mut self, accepted: Arc<Accepted>) {
         self.status = ResourceStatus::Acked;
@@ -70,18 +70,18 @@ impl State {
     }
 
     /// P1.5, P1.6, P1.7: what came is not valid.
-    pub(super) fn on_nack(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+    pub(super) fn on_nack(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         self.on_data_error(ResourceStatus::Nacked, failure, policy);
     }
 
     /// P1.9, P1.10: the server has none. Also without a copy: then the resource is known not to
     /// exist.
-    pub(super) fn on_absence(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+    pub(super) fn on_absence(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         self.on_data_error(ResourceStatus::DoesNotExist, failure, policy);
     }
 
     /// P1.11 to P1.15: the server told an error of the resource (C11).
-    pub(super) fn on_error(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+    pub(super) fn on_error(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         let is_data_error = failure.code.is_data_error();
         self.on_data_error(
             ResourceStatus::ReceivedError,
@@ -94,7 +94,7 @@ impl State {
     ///
     /// A copy that the server did not confirm, restored or from another one, is then as good as
     /// deleted.
-    pub(super) fn on_timer(&mut self, failure: Arc<Failure>, policy: ErrorPolicy) {
+    pub(super) fn on_timer(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         if policy.resource_timer_is_transient_error {
             self.status = ResourceStatus::Timeout;
             self.error = Some(failure);
@@ -104,14 +104,14 @@ impl State {
     }
 
     /// S38: the server itself said how long the copy may be used, so nothing keeps it.
-    pub(super) fn on_expiry(&mut self, failure: Arc<Failure>) {
+    pub(super) fn on_expiry(&mut self, failure: Arc<ResourceFailure>) {
         self.copy = None;
         self.status = ResourceStatus::DoesNotExist;
         self.error = Some(failure);
     }
 
     /// P1.16: the copy goes first, if it goes.
-    fn on_data_error(&mut self, status: ResourceStatus, failure: Arc<Failure>, policy: ErrorPolicy) {
+    fn on_data_error(&mut self, status: ResourceStatus, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         if policy.fail_on_data_errors {
             self.copy = None;
         }
@@ -119,8 +119,8 @@ impl State {
         self.error = Some(failure);
     }
 
-    pub(super) fn view(&self) -> View {
-        View {
+    pub(super) fn view(&self) -> ResourceView {
+        ResourceView {
             copy: self.copy.clone(),
             error: self.outage.as_ref().or(self.error.as_ref()).cloned(),
             is_complete: self.copy.is_none() && self.status == ResourceStatus::Acked,
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-impl View {
+impl ResourceView {
     /// Whether a watcher would be told nothing new (P1.19). An error in the same words may be a
     /// later one (P6.4).
     pub(super) fn is_same(&self, other: &Self) -> bool {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::accepted::Accepted;
 use super::effects::{Effects, Touched};
-use super::resource_failure::Failure;
-use super::resource_state::{ResourceStatus, State};
+use super::resource_failure::ResourceFailure;
+use super::resource_state::{ResourceState, ResourceStatus};
 use super::upstream::{Phase, Upstream};
 use super::watched_type::Held;
 use super::{Client, WatchId, bits, watch_id};
@@ -87,7 +87,7 @@ impl Client {
         let text = format!("{server} did not answer for {:?} within {after:?}", entry.name.as_str());
         let before = entry.state.view();
         let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
-        entry.state.on_timer(Arc::new(Failure::new(code, text, now)), policy);
+        entry.state.on_timer(Arc::new(ResourceFailure::new(code, text, now)), policy);
         if !before.is_same(&entry.state.view()) {
             effects.touched.push(Touched { watch, member: None });
         }
@@ -149,14 +149,15 @@ impl Client {
             self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
             effects.removed.push(id);
             let text = format!("the time to live of {:?} ended", name.as_str());
-            let failure = Arc::new(Failure::new(Code::NOT_FOUND, text, now));
+            let failure = Arc::new(ResourceFailure::new(Code::NOT_FOUND, text, now));
             let mut watching = Vec::new();
             watched.watching(name.as_str(), &mut watching);
             watched.forget_if_empty(&name);
             for at in watching {
                 let entry = watched.entry_mut(at);
-                let uses =
-                    |state: &State| state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, &held.accepted));
+                let uses = |state: &ResourceState| {
+                    state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, &held.accepted))
+                };
                 let watch = watch_id(of_type, at);
                 if let Some(members) = &mut entry.members {
                     if members.get(&name).is_some_and(uses) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Protocol, ServerConfig};
-use super::resource_failure::Failure;
+use super::resource_failure::ResourceFailure;
 
 /// One server, and the stream to it if there is one.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Upstream {
     pub(super) config: ServerConfig,
     pub(super) phase: Phase,
     /// It could not be reached, and nothing came from it since.
-    pub(super) failure: Option<Arc<Failure>>,
+    pub(super) failure: Option<Arc<ResourceFailure>>,
     /// How many attempts failed in a row.
     failures: u32,
     /// How many streams there were before.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::accepted::{Accepted, Decode};
-use super::resource_state::State;
+use super::resource_state::ResourceState;
 use crate::cache::TypeSnapshot;
 use crate::constraint::Constraints;
 use crate::hash::FixedState;
@@ -52,9 +52,9 @@ pub(super) struct Entry {
     pub(super) dirty: u64,
     /// When it counts as absent, if nothing comes (C5).
     pub(super) deadline: Option<Duration>,
-    pub(super) state: State,
+    pub(super) state: ResourceState,
     /// For a glob or a wildcard: what it stands for.
-    pub(super) members: Option<Box<Table<State>>>,
+    pub(super) members: Option<Box<Table<ResourceState>>>,
 }
 
 /// What is known of one name.

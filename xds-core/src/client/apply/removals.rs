@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Applier;
 use crate::client::cache_changes::{Key, Why};
 use crate::client::received::{Gone, ToldError};
-use crate::client::resource_state::{ResourceStatus, State};
+use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::Held;
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -123,7 +123,7 @@ impl Applier<'_> {
         // P1.7: of what was rejected there may be no variant, and its error is not what is wrong
         // with it any more. S37: nor is one that the server told and does not tell again. A variant
         // for other locators says nothing of these.
-        let is_lost = |state: &State| match state.status {
+        let is_lost = |state: &ResourceState| match state.status {
             ResourceStatus::Nacked => true,
             ResourceStatus::ReceivedError => {
                 state.error.as_ref().is_some_and(|error| error.code != Code::NOT_FOUND)

@@ -8,8 +8,8 @@ use crate::client::Protocol;
 use crate::client::accepted::Accepted;
 use crate::client::cache_changes::{Changes, Why};
 use crate::client::received::ToldError;
-use crate::client::resource_failure::Failure;
-use crate::client::resource_state::{ResourceStatus, State};
+use crate::client::resource_failure::ResourceFailure;
+use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::Held;
 use crate::client::{Effects, Touched, watch_id};
 use crate::code::Code;
@@ -58,7 +58,7 @@ impl Applier<'_> {
             let Some(name) = rejection.name.clone() else { continue };
             let constraints =
                 (!rejection.constraints.is_unconstrained()).then(|| rejection.constraints.clone());
-            let mut failure = Failure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
+            let mut failure = ResourceFailure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
             failure.rejected_version = Some(Arc::clone(&self.version));
             let (failure, policy) = (Arc::new(failure), self.policy);
             // C16: what a server says of names that it is not asked for takes nothing away, however
@@ -138,7 +138,7 @@ impl Applier<'_> {
             let is_new = held.is_some_and(|held| held.seen == self.number);
             let (accepted, server) = held.map(|held| (Arc::clone(&held.accepted), held.server)).unzip();
             let server = server.flatten();
-            let has = |state: &State, accepted: &Arc<Accepted>| {
+            let has = |state: &ResourceState, accepted: &Arc<Accepted>| {
                 state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, accepted))
             };
             let entry = self.watched.entry_mut(at);
@@ -193,7 +193,7 @@ impl Applier<'_> {
         constraints: Option<&Constraints>,
         whom: Whom<'_>,
         effects: &mut Effects,
-        mut change: impl FnMut(&mut State),
+        mut change: impl FnMut(&mut ResourceState),
     ) {
         let mut watching = Vec::new();
         self.watched.watching(name.as_str(), &mut watching);
