@@ -11,7 +11,7 @@ use super::accepted::{Accepted, Decoded};
 use super::cache_changes::{Changes, Key, Why};
 use super::config::{Protocol, Relay};
 use super::preview::Refusal;
-use super::received::{Gone, Payload, Received, Response, Unreadable};
+use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal, Unreadable};
 use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
@@ -42,7 +42,7 @@ impl Client {
     ) -> Result<Effects, Unreadable> {
         let protocol = self.upstreams[server].config.protocol;
         let late = self.take_late(server);
-        let response = Response::read(frame, protocol)?;
+        let response = ReceivedResponse::read(frame, protocol)?;
         let mut effects = Effects::default();
         self.upstreams[server].on_response();
         self.on_alive(server, &mut effects);
@@ -194,7 +194,7 @@ struct Applier<'c> {
     /// Names whose watchers may see something else now.
     stale: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
-    absent: Vec<Gone>,
+    absent: Vec<Removal>,
     /// What the server was asked for after it made the response.
     late: BTreeSet<WatchId>,
     /// Ends of TTLs that do not count any more.
@@ -217,7 +217,12 @@ type Timed = (Duration, ResourceName, Constraints);
 
 impl Applier<'_> {
     /// D32, T31: one response is one step, and no other is waited for.
-    fn all(&mut self, mut response: Response<'_>, cache: &Cache, effects: &mut Effects) -> Vec<Timed> {
+    fn all(
+        &mut self,
+        mut response: ReceivedResponse<'_>,
+        cache: &Cache,
+        effects: &mut Effects,
+    ) -> Vec<Timed> {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
         let mut timed = Vec::new();
@@ -247,13 +252,13 @@ impl Applier<'_> {
     }
 
     /// D13, T30b: what is removed and brought in one response is neither.
-    fn without_contradictions(&mut self, response: &mut Response<'_>) -> Vec<Gone> {
+    fn without_contradictions(&mut self, response: &mut ReceivedResponse<'_>) -> Vec<Removal> {
         let removed = std::mem::take(&mut response.removed);
         if removed.is_empty() || response.resources.is_empty() {
             return removed;
         }
         let mut gone: BTreeMap<&str, BTreeSet<Option<&Constraints>>> = BTreeMap::new();
-        for Gone { name, constraints } in &removed {
+        for Removal { name, constraints } in &removed {
             gone.entry(name.as_str()).or_default().insert(constraints.as_ref());
         }
         let mut contradicted: BTreeMap<ResourceName, BTreeSet<Constraints>> = BTreeMap::new();
@@ -268,7 +273,7 @@ impl Applier<'_> {
             }
             !is_removed
         });
-        let is_contradicted = |gone: &Gone| {
+        let is_contradicted = |gone: &Removal| {
             let of_name = contradicted.get(&gone.name);
             let is_it =
                 |of_name: &BTreeSet<_>| gone.constraints.as_ref().is_none_or(|it| of_name.contains(it));
@@ -303,7 +308,7 @@ impl Applier<'_> {
 
     /// T43c; whether it can be taken. Of what one locator alone is asked for with nothing is
     /// shared, whatever it says: each such client brings its own.
-    fn bind(&mut self, received: &mut Received<'_>) -> bool {
+    fn bind(&mut self, received: &mut ReceivedResource<'_>) -> bool {
         let Some(relay) = self.relay else { return true };
         let says_whom = !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];
         let is_for_all = received.constraints.is_unconstrained() && !says_whom;
@@ -322,7 +327,7 @@ impl Applier<'_> {
         }
     }
 
-    fn take(&mut self, mut received: Received<'_>, timed: &mut Vec<Timed>) {
+    fn take(&mut self, mut received: ReceivedResource<'_>, timed: &mut Vec<Timed>) {
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -361,7 +366,7 @@ impl Applier<'_> {
 
     fn take_payload(
         &mut self,
-        received: &Received<'_>,
+        received: &ReceivedResource<'_>,
         payload: &[u8],
         aliases: Vec<ResourceName>,
         timed: &mut Vec<Timed>,
@@ -463,7 +468,7 @@ impl Applier<'_> {
     /// S39, D26: a heartbeat extends a TTL and reaches no watcher. D24: an alias that nothing has.
     fn take_without_payload(
         &mut self,
-        received: &Received<'_>,
+        received: &ReceivedResource<'_>,
         aliases: Vec<ResourceName>,
         timed: &mut Vec<Timed>,
     ) {
@@ -494,7 +499,7 @@ impl Applier<'_> {
         }
         for alias in aliases {
             self.orphans.extend(self.watched.forget_alias(&alias));
-            self.absent.push(Gone { name: alias, constraints: None });
+            self.absent.push(Removal { name: alias, constraints: None });
         }
     }
 
@@ -564,7 +569,7 @@ impl Applier<'_> {
     }
 
     /// What the server calls a resource: in SotW all of a response have one version.
-    fn version_of(&self, received: &Received<'_>) -> Arc<str> {
+    fn version_of(&self, received: &ReceivedResource<'_>) -> Arc<str> {
         match self.protocol {
             Protocol::Sotw => Arc::clone(&self.version),
             Protocol::Delta => received.version.into(),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::cache_changes::{Changes, Why};
 use super::config::Protocol;
-use super::received::{Payload, Received, Response};
+use super::received::{Payload, ReceivedResource, ReceivedResponse};
 use super::watched_type::WatchedType;
 use super::{Client, WatchId};
 use crate::cache::Cache;
@@ -76,7 +76,7 @@ impl Client {
             return None;
         }
         // What cannot be read is for the judge to say.
-        let response = Response::read(frame, Protocol::Delta).ok()?;
+        let response = ReceivedResponse::read(frame, Protocol::Delta).ok()?;
         let watched = &self.types[*self.type_numbers.get(response.type_url)?];
         let (mut changes, mut brought, mut seen) = (Changes::default(), Vec::new(), BTreeSet::new());
         for received in &response.resources {
@@ -104,7 +104,7 @@ impl Client {
     fn previewed(
         &self,
         watched: &WatchedType,
-        received: &Received<'_>,
+        received: &ReceivedResource<'_>,
         name: &ResourceName,
     ) -> Option<Resource> {
         let (payload, is_redirect) = match received.payload {

@@ -18,13 +18,13 @@ use crate::xdstp::XdstpName;
 
 /// A response in slices of its frame.
 #[derive(Debug, Default)]
-pub(super) struct Response<'f> {
+pub(super) struct ReceivedResponse<'f> {
     pub(super) type_url: &'f str,
     pub(super) version: &'f str,
     pub(super) nonce: &'f str,
-    pub(super) resources: Vec<Received<'f>>,
-    pub(super) removed: Vec<Gone>,
-    pub(super) errors: Vec<ToldError>,
+    pub(super) resources: Vec<ReceivedResource<'f>>,
+    pub(super) removed: Vec<Removal>,
+    pub(super) errors: Vec<ReportedError>,
     /// What cannot be used, whoever asked for it.
     pub(super) rejections: Vec<Rejection>,
     /// The fields that need the type to be read, which may come behind them.
@@ -33,7 +33,7 @@ pub(super) struct Response<'f> {
 
 /// One resource of a response.
 #[derive(Debug)]
-pub(super) struct Received<'f> {
+pub(super) struct ReceivedResource<'f> {
     /// In canonical text (X4).
     pub(super) name: Cow<'f, str>,
     pub(super) constraints: Constraints,
@@ -59,7 +59,7 @@ pub(super) enum Payload<'f> {
 
 /// One removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Gone {
+pub(super) struct Removal {
     pub(super) name: ResourceName,
     /// Of which variant; `None`: of all there are (T30b).
     pub(super) constraints: Option<Constraints>,
@@ -67,7 +67,7 @@ pub(super) struct Gone {
 
 /// One entry of `resource_errors` (S37).
 #[derive(Debug)]
-pub(super) struct ToldError {
+pub(super) struct ReportedError {
     pub(super) name: ResourceName,
     /// For which parameters (T36).
     pub(super) constraints: Constraints,
@@ -80,7 +80,7 @@ pub(super) struct ToldError {
 #[error("a response is not protobuf")]
 pub struct Unreadable;
 
-impl<'f> Response<'f> {
+impl<'f> ReceivedResponse<'f> {
     pub(super) fn read(frame: &'f [u8], protocol: Protocol) -> Result<Self, Unreadable> {
         let mut response = Self::default();
         for field in fields(frame) {
@@ -122,14 +122,14 @@ impl<'f> Response<'f> {
             return Ok(());
         }
         match payload_name(value, type_url) {
-            Ok(name) => self.resources.push(Received::bare(name, value)),
+            Ok(name) => self.resources.push(ReceivedResource::bare(name, value)),
             Err(reason) => self.rejections.push(Rejection::new(None, reason)),
         }
         Ok(())
     }
 
     fn read_wrapper(&mut self, wrapper: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
-        let mut received = Received::bare(Cow::Borrowed(""), &[]);
+        let mut received = ReceivedResource::bare(Cow::Borrowed(""), &[]);
         let (mut plain, mut located, mut payload) = ("", None, None);
         let mut aliases = Vec::new();
         for field in fields(wrapper) {
@@ -207,7 +207,7 @@ impl<'f> Response<'f> {
         let name = utf8(name)?;
         // D14: what cannot be a name is one that nobody knows.
         if let Ok(name) = check_name(name, type_url) {
-            self.removed.push(Gone { name: ResourceName::new(&*name), constraints: None });
+            self.removed.push(Removal { name: ResourceName::new(&*name), constraints: None });
         }
         Ok(())
     }
@@ -216,7 +216,8 @@ impl<'f> Response<'f> {
         let (name, raw) = read_resource_name(value)?;
         match (check_name(name, type_url), Constraints::from_wire(&raw)) {
             (Ok(name), Ok(constraints)) => {
-                self.removed.push(Gone { name: ResourceName::new(&*name), constraints: Some(constraints) });
+                self.removed
+                    .push(Removal { name: ResourceName::new(&*name), constraints: Some(constraints) });
             }
             (Err(reason), _) => self.rejections.push(Rejection::new(ResourceName::new(name), reason)),
             (_, Err(error)) => self.rejections.push(Rejection::new(ResourceName::new(name), error)),
@@ -233,7 +234,7 @@ impl<'f> Response<'f> {
             return Ok(());
         };
         match (check_name(name, type_url), Constraints::from_wire(&raw)) {
-            (Ok(name), Ok(constraints)) => self.errors.push(ToldError {
+            (Ok(name), Ok(constraints)) => self.errors.push(ReportedError {
                 name: ResourceName::new(&*name),
                 constraints,
                 code: Code(status.code),
@@ -247,7 +248,7 @@ impl<'f> Response<'f> {
     }
 }
 
-impl<'f> Received<'f> {
+impl<'f> ReceivedResource<'f> {
     fn bare(name: Cow<'f, str>, payload: &'f [u8]) -> Self {
         Self {
             name,

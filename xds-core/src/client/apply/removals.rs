@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Applier;
 use crate::client::cache_changes::{Key, Why};
-use crate::client::received::{Gone, ToldError};
+use crate::client::received::{Removal, ReportedError};
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::Held;
 use crate::code::Code;
@@ -16,7 +16,7 @@ use crate::xdstp::glob_of;
 
 impl Applier<'_> {
     /// D10, D11, T30b
-    pub(super) fn take_removals(&mut self, removed: Vec<Gone>) {
+    pub(super) fn take_removals(&mut self, removed: Vec<Removal>) {
         let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
         for gone in removed {
             // D14: what is not known is ignored. P4.6: so is what a server says that was left.
@@ -43,7 +43,7 @@ impl Applier<'_> {
                 let held = self.watched.names.get(member).map(|named| &named.held[..]).unwrap_or_default();
                 let unseen = held.iter().filter(|held| held.seen != self.number);
                 keys.extend(unseen.map(|held| key(member, held)));
-                self.absent.push(Gone { name: member.clone(), constraints: None });
+                self.absent.push(Removal { name: member.clone(), constraints: None });
             }
             self.changes.removed.extend(keys.into_iter().map(|key| (key, Why::Told)));
         }
@@ -87,7 +87,7 @@ impl Applier<'_> {
     /// S25: a full state names all there is. What is in it and not valid is there all the same
     /// (P1.6); so nothing is missing for certain while something cannot be told by name. What an
     /// error is told of is neither: that decides (S37, P1.15).
-    pub(super) fn take_missing(&mut self, errors: &[ToldError]) {
+    pub(super) fn take_missing(&mut self, errors: &[ReportedError]) {
         if self.applied.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
         }
@@ -139,7 +139,7 @@ impl Applier<'_> {
         let lost = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name);
         let lost = lost.filter(|name| !rejected.contains(*name) && !is_in_error(name));
         gone.extend(lost.cloned());
-        self.absent.extend(gone.into_iter().map(|name| Gone { name, constraints: None }));
+        self.absent.extend(gone.into_iter().map(|name| Removal { name, constraints: None }));
     }
 
     /// C15, T20: the variants of a name come from one server; those of another may not fit to them.

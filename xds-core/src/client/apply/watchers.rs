@@ -7,7 +7,7 @@ use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::client::Protocol;
 use crate::client::accepted::Accepted;
 use crate::client::cache_changes::{Changes, Why};
-use crate::client::received::ToldError;
+use crate::client::received::ReportedError;
 use crate::client::resource_failure::ResourceFailure;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::Held;
@@ -31,7 +31,7 @@ impl Applier<'_> {
     pub(super) fn tell(
         &mut self,
         snapshot: &Snapshot,
-        errors: Vec<ToldError>,
+        errors: Vec<ReportedError>,
         cache: &Cache,
         effects: &mut Effects,
     ) {
@@ -74,8 +74,8 @@ impl Applier<'_> {
     }
 
     /// C11, S37
-    fn tell_error(&mut self, error: ToldError, cache: &Cache, effects: &mut Effects) {
-        let ToldError { name, constraints, code, message } = error;
+    fn tell_error(&mut self, error: ReportedError, cache: &Cache, effects: &mut Effects) {
+        let ReportedError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
         // G4: a proxy hands it on as it came.
         let text = if self.relay.is_some() { message } else { format!("{:?}: {message}", name.as_str()) };
