@@ -73,7 +73,7 @@ use authority::Authority;
 use preview::{Late, Refusal};
 use resource_state::ResourceState;
 use upstream::{Phase, Upstream};
-use watched_type::{Entry, WatchedType};
+use watched_type::{WatchEntry, WatchedType};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
@@ -313,7 +313,7 @@ impl Client {
         let known = self.types[of_type].find(&name, &parameters);
         let entry = known.unwrap_or_else(|| {
             let members = is_collection.then(Box::default);
-            self.insert(of_type, Entry::new(name, parameters, authority, members))
+            self.insert(of_type, WatchEntry::new(name, parameters, authority, members))
         });
         let id = watch_id(of_type, entry);
         let watched = self.types[of_type].entry_mut(entry);

@@ -16,7 +16,7 @@ use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
 use super::upstream::Answer;
-use super::watched_type::{Entry, Held, WatchedType, end_of};
+use super::watched_type::{StoredVariant, WatchEntry, WatchedType, end_of};
 use super::{Applied, Client, Effects, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
@@ -289,7 +289,7 @@ impl Applier<'_> {
     }
 
     /// Whether this server is asked for what the entry watches.
-    fn serves(&self, entry: &Entry) -> bool {
+    fn serves(&self, entry: &WatchEntry) -> bool {
         self.uses[entry.authority]
     }
 
@@ -557,7 +557,8 @@ impl Applier<'_> {
             let expires = end_of(ttl, self.now);
             variant.extend(expires);
             effects.accepted.push(Arc::clone(&accepted));
-            let held = Held { accepted, version, server: Some(self.server), seen: self.number, expires };
+            let held =
+                StoredVariant { accepted, version, server: Some(self.server), seen: self.number, expires };
             timed.extend(held.timed());
             let before = self.watched.hold(&key.0, held);
             self.outdated.extend(before.and_then(|before| before.timed()));
@@ -579,7 +580,7 @@ impl Applier<'_> {
 
 impl WatchedType {
     /// Puts a variant in its place among those of its name; what was there.
-    pub(super) fn hold(&mut self, name: &ResourceName, held: Held) -> Option<Held> {
+    pub(super) fn hold(&mut self, name: &ResourceName, held: StoredVariant) -> Option<StoredVariant> {
         let named = self.names.entry(name.clone()).or_default();
         match named.position(held.accepted.constraints()) {
             Ok(at) => Some(std::mem::replace(&mut named.held[at], held)),
@@ -591,7 +592,7 @@ impl WatchedType {
     }
 }
 
-impl Held {
+impl StoredVariant {
     fn timed(&self) -> Option<Timed> {
         let accepted = &self.accepted;
         self.expires.map(|at| (at, accepted.name().clone(), accepted.constraints().clone()))

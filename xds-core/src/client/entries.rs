@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::resource_state::{ResourceState, ResourceStatus};
-use super::watched_type::{Entry, Table, WILDCARD};
+use super::watched_type::{ByName, WILDCARD, WatchEntry};
 use super::{Client, WatchId};
 use crate::cache::Transaction;
 use crate::name::ResourceName;
@@ -13,7 +13,7 @@ use crate::resource::VariantId;
 
 impl Client {
     /// A new entry, with what is at hand for it.
-    pub(super) fn insert(&mut self, of_type: usize, mut entry: Entry) -> u32 {
+    pub(super) fn insert(&mut self, of_type: usize, mut entry: WatchEntry) -> u32 {
         let snapshot = self.cache.snapshot();
         let watched = &mut self.types[of_type];
         let resources = snapshot.of_type(&watched.type_url);
@@ -107,7 +107,7 @@ impl Client {
     pub(super) fn after_stream(&mut self, server: usize) {
         self.forget_told(server);
         for of_type in 0..self.types.len() {
-            let is_over = |entry: &Entry| entry.watchers == 0 && entry.told == 0;
+            let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.told == 0;
             let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
             for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
                 let at = u32::try_from(at).expect("entries have such numbers");
@@ -129,12 +129,12 @@ impl Client {
     }
 }
 
-impl Entry {
+impl WatchEntry {
     pub(super) fn new(
         name: ResourceName,
         parameters: Parameters,
         authority: usize,
-        members: Option<Box<Table<ResourceState>>>,
+        members: Option<Box<ByName<ResourceState>>>,
     ) -> Self {
         let state = ResourceState::default();
         Self { name, parameters, authority, watchers: 0, told: 0, dirty: 0, deadline: None, state, members }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
-use super::watched_type::Entry;
+use super::watched_type::WatchEntry;
 use super::{Client, WatchId, watch_id};
 
 impl Client {
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    pub(super) fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &Entry)> {
+    pub(super) fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &WatchEntry)> {
         let types = self.types.iter().enumerate();
         let entries = types.flat_map(|(of_type, watched)| {
             watched.entries.iter().map(move |(at, entry)| (of_type, at, entry))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::accepted::Accepted;
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ResourceState, ResourceStatus};
-use super::watched_type::{Entry, WatchedType};
+use super::watched_type::{WatchEntry, WatchedType};
 use super::{Client, WatchId};
 use crate::cache::Answer;
 use crate::code::Code;
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-fn report(of_type: &WatchedType, entry: &Entry, name: &ResourceName, state: &ResourceState) -> Report {
+fn report(of_type: &WatchedType, entry: &WatchEntry, name: &ResourceName, state: &ResourceState) -> Report {
     let copy = state.copy.clone();
     let held = |copy: &Arc<Accepted>| {
         let named = of_type.names.get(copy.name())?;

@@ -12,7 +12,7 @@ use xds_proto::google::rpc::Status;
 use super::authority::Authority;
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::upstream::{Answer, List};
-use super::watched_type::{Entry, WILDCARD, WatchedType};
+use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
 use super::{Client, WatchId, watch_id};
 use crate::code::Code;
 use crate::name::ResourceName;
@@ -111,7 +111,7 @@ impl Client {
         let mut told: Vec<_> = told.collect();
         told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
         let is_everything =
-            |entry: &Entry| entry.name.as_str() == WILDCARD && !locates(entry, is_relay, authorities);
+            |entry: &WatchEntry| entry.name.as_str() == WILDCARD && !locates(entry, is_relay, authorities);
         let was_everything = matches!(stream.list, List::Everything);
         stream.list = match &told[..] {
             [] if was_everything => List::GivingUp,
@@ -210,7 +210,7 @@ impl Client {
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
         // D1: what is brought along goes with the first piece, and collections have the most of it.
         dirty.sort_unstable_by(|one, other| {
-            let key = |entry: &Entry| !entry.is_collection();
+            let key = |entry: &WatchEntry| !entry.is_collection();
             let (one, other) = (watched.entry(*one), watched.entry(*other));
             key(one).cmp(&key(other)).then_with(|| one.locator().cmp(&other.locator()))
         });
@@ -295,7 +295,7 @@ impl Changes {
     }
 }
 
-impl Entry {
+impl WatchEntry {
     pub(super) fn locator(&self) -> (&ResourceName, &Parameters) {
         (&self.name, &self.parameters)
     }
@@ -339,7 +339,7 @@ fn said(answer: Option<Answer>, otherwise: &str) -> (String, Option<Status>) {
 }
 
 /// Whether something goes to servers as a locator.
-fn locates(entry: &Entry, is_relay: bool, authorities: &[Authority]) -> bool {
+fn locates(entry: &WatchEntry, is_relay: bool, authorities: &[Authority]) -> bool {
     match is_relay {
         true => authorities[entry.authority].config.speaks_locators,
         false => !entry.parameters.is_empty(),

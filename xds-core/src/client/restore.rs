@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Client;
 use super::accepted::Accepted;
 use super::cache_changes::Changes;
-use super::watched_type::{Held, end_of};
+use super::watched_type::{StoredVariant, end_of};
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
@@ -70,7 +70,7 @@ impl Client {
             if let Some(at) = expires {
                 self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }
-            watched.hold(&id.name, Held { accepted, version, server: None, seen: 0, expires });
+            watched.hold(&id.name, StoredVariant { accepted, version, server: None, seen: 0, expires });
             for alias in aliases {
                 watched.know_alias(alias, &id.name);
             }

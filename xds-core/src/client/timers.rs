@@ -9,7 +9,7 @@ use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::upstream::{Phase, Upstream};
-use super::watched_type::Held;
+use super::watched_type::StoredVariant;
 use super::{Client, WatchId, bits, watch_id};
 use crate::cache::Transaction;
 use crate::code::Code;
@@ -113,7 +113,7 @@ impl Client {
         let mut transaction = Transaction::new();
         for copy in copies {
             let Some(named) = watched.names.get_mut(copy.name()) else { continue };
-            let is_it = |held: &Held| Arc::ptr_eq(&held.accepted, copy);
+            let is_it = |held: &StoredVariant| Arc::ptr_eq(&held.accepted, copy);
             let Some(place) = named.held.iter().position(is_it) else { continue };
             named.held.remove(place);
             watched.forget_if_empty(copy.name());

@@ -24,23 +24,23 @@ pub(super) struct WatchedType {
     pub(super) decode: Option<Decode>,
     /// Servers are not asked for it.
     pub(super) is_withheld: bool,
-    pub(super) entries: Slab<Entry>,
+    pub(super) entries: Slab<WatchEntry>,
     /// Those of them that are globs or the wildcard.
     pub(super) collections: Vec<u32>,
-    pub(super) names: Table<Named>,
+    pub(super) names: ByName<NameRecord>,
     /// D24: names that are watched and turned out to be aliases, with the name of their resource.
-    pub(super) aliases: Table<ResourceName>,
+    pub(super) aliases: ByName<ResourceName>,
     /// Numbers of the authorities that have servers, by name.
     authorities: Arc<BTreeMap<String, usize>>,
 }
 
 /// A table in memory only: nothing goes out in its order.
-pub(super) type Table<V> = HashMap<ResourceName, V, FixedState>;
+pub(super) type ByName<V> = HashMap<ResourceName, V, FixedState>;
 
 /// One thing that is watched, by however many watchers: a name, a glob or everything, with its
 /// parameters (T2).
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct WatchEntry {
     pub(super) name: ResourceName,
     pub(super) parameters: Parameters,
     /// The number of its authority.
@@ -54,23 +54,23 @@ pub(super) struct Entry {
     pub(super) deadline: Option<Duration>,
     pub(super) state: ResourceState,
     /// For a glob or a wildcard: what it stands for.
-    pub(super) members: Option<Box<Table<ResourceState>>>,
+    pub(super) members: Option<Box<ByName<ResourceState>>>,
 }
 
 /// What is known of one name.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct NameRecord {
     /// Who watches it.
     pub(super) entries: Vec<u32>,
     /// What the cache holds of it from here, in the order of constraints.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<StoredVariant>,
     /// D24: the watched names that turned out to be aliases of it.
     pub(super) aliases: Vec<ResourceName>,
 }
 
 /// A variant that the server says exists: one name and one set of constraints (T1, T29).
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct StoredVariant {
     pub(super) accepted: Arc<Accepted>,
     /// What the server called it last; for content that did not change newer than that of
     /// `accepted`.
@@ -93,16 +93,16 @@ impl WatchedType {
             is_withheld: false,
             entries: Slab::new(),
             collections: Vec::new(),
-            names: Table::default(),
-            aliases: Table::default(),
+            names: ByName::default(),
+            aliases: ByName::default(),
         }
     }
 
-    pub(super) fn entry(&self, at: u32) -> &Entry {
+    pub(super) fn entry(&self, at: u32) -> &WatchEntry {
         &self.entries[at as usize]
     }
 
-    pub(super) fn entry_mut(&mut self, at: u32) -> &mut Entry {
+    pub(super) fn entry_mut(&mut self, at: u32) -> &mut WatchEntry {
         &mut self.entries[at as usize]
     }
 
@@ -111,7 +111,7 @@ impl WatchedType {
         entries.iter().copied().find(|at| self.entry(*at).parameters == *parameters)
     }
 
-    pub(super) fn insert(&mut self, entry: Entry) -> u32 {
+    pub(super) fn insert(&mut self, entry: WatchEntry) -> u32 {
         let (name, is_collection) = (entry.name.clone(), entry.is_collection());
         let at = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 things are watched");
         self.names.entry(name).or_default().entries.push(at);
@@ -121,7 +121,7 @@ impl WatchedType {
         at
     }
 
-    pub(super) fn remove(&mut self, at: u32) -> Entry {
+    pub(super) fn remove(&mut self, at: u32) -> WatchEntry {
         let entry = self.entries.remove(at as usize);
         if entry.is_collection() {
             self.collections.retain(|other| *other != at);
@@ -169,7 +169,7 @@ impl WatchedType {
 
     pub(super) fn forget_if_empty(&mut self, name: &ResourceName) {
         let is_empty =
-            |named: &Named| named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty();
+            |named: &NameRecord| named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty();
         if self.names.get(name).is_some_and(is_empty) {
             self.names.remove(name);
         }
@@ -203,7 +203,7 @@ impl WatchedType {
         name: &ResourceName,
         parameters: &Parameters,
         snapshot: Option<&TypeSnapshot>,
-    ) -> Option<&Held> {
+    ) -> Option<&StoredVariant> {
         let own = self.names.get(name).filter(|named| !named.held.is_empty());
         let (name, named) = match own {
             Some(named) => (name, named),
@@ -220,13 +220,13 @@ impl WatchedType {
     }
 }
 
-impl Named {
+impl NameRecord {
     pub(super) fn position(&self, constraints: &Constraints) -> Result<usize, usize> {
         self.held.binary_search_by(|held| held.accepted.constraints().cmp(constraints))
     }
 }
 
-impl Entry {
+impl WatchEntry {
     pub(super) fn is_collection(&self) -> bool {
         self.members.is_some()
     }

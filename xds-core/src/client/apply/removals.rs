@@ -7,7 +7,7 @@ use super::Applier;
 use crate::client::cache_changes::{Key, Why};
 use crate::client::received::{Removal, ReportedError};
 use crate::client::resource_state::{ResourceState, ResourceStatus};
-use crate::client::watched_type::Held;
+use crate::client::watched_type::StoredVariant;
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
@@ -32,8 +32,10 @@ impl Applier<'_> {
         }
         for (name, told) in told {
             let Some(named) = self.watched.names.get(&name) else { continue };
-            let is_gone = |held: &&Held| self.is_gone(held, &told);
-            let key = |name: &ResourceName, held: &Held| (name.clone(), held.accepted.constraints().clone());
+            let is_gone = |held: &&StoredVariant| self.is_gone(held, &told);
+            let key = |name: &ResourceName, held: &StoredVariant| {
+                (name.clone(), held.accepted.constraints().clone())
+            };
             let mut keys: Vec<Key> = named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
@@ -53,7 +55,7 @@ impl Applier<'_> {
     /// server may know by other constraints, or it names the parameters that it has nothing for,
     /// those of each locator by themselves (T35): if one of its users has nothing, it is not what
     /// it was.
-    fn is_gone(&self, held: &Held, told: &[Option<Constraints>]) -> bool {
+    fn is_gone(&self, held: &StoredVariant, told: &[Option<Constraints>]) -> bool {
         let is_it = |gone: &Option<Constraints>| {
             gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
         };
@@ -68,7 +70,7 @@ impl Applier<'_> {
     /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
     pub(super) fn is_used_only_by<'m>(
         &self,
-        held: &Held,
+        held: &StoredVariant,
         meant: impl Iterator<Item = &'m Constraints> + Clone,
     ) -> bool {
         let mut users = self.users(held).peekable();
@@ -76,7 +78,7 @@ impl Applier<'_> {
     }
 
     /// The parameters that a variant is watched with.
-    fn users(&self, held: &Held) -> impl Iterator<Item = &Parameters> {
+    fn users(&self, held: &StoredVariant) -> impl Iterator<Item = &Parameters> {
         let mut watching = Vec::new();
         self.watched.watching(held.accepted.name().as_str(), &mut watching);
         let constraints = held.accepted.constraints().clone();
@@ -101,7 +103,7 @@ impl Applier<'_> {
         let bit = 1 << self.server;
         let (mut watching, mut gone) = (Vec::new(), BTreeSet::new());
         for (name, named) in &self.watched.names {
-            let is_present = |held: &Held| {
+            let is_present = |held: &StoredVariant| {
                 held.seen == self.number
                     || self.changes.put.contains_key(&(name.clone(), held.accepted.constraints().clone()))
             };
@@ -147,7 +149,7 @@ impl Applier<'_> {
         for (name, _) in self.coming.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             // What a proxy restored is for those who did not come back yet, until they ask for it.
-            let is_kept = |held: &&Held| self.relay.is_some() && held.server.is_none();
+            let is_kept = |held: &&StoredVariant| self.relay.is_some() && held.server.is_none();
             let others = named.held.iter().filter(|held| held.server != Some(self.server));
             for held in others.filter(|held| !is_kept(held)) {
                 let key = (name.clone(), held.accepted.constraints().clone());

@@ -10,7 +10,7 @@ use crate::client::cache_changes::{Changes, Why};
 use crate::client::received::ReportedError;
 use crate::client::resource_failure::ResourceFailure;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
-use crate::client::watched_type::Held;
+use crate::client::watched_type::StoredVariant;
 use crate::client::{Effects, Touched, watch_id};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -102,7 +102,7 @@ impl Applier<'_> {
     ) {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: an error for some parameters names no variant; one that others use stays for them.
-        let is_meant = |held: &&Held| {
+        let is_meant = |held: &&StoredVariant| {
             constraints.is_none_or(|meant| {
                 meant == held.accepted.constraints() || self.is_used_only_by(held, std::iter::once(meant))
             })
