@@ -70,7 +70,7 @@ use crate::subscription::is_set;
 use crate::xdstp::XdstpName;
 
 use authority::Authority;
-use preview::{Late, Refusal};
+use preview::{LateSubscriptions, Refusal};
 use resource_state::ResourceState;
 use upstream::{Phase, Upstream};
 use watched_type::{WatchEntry, WatchedType};
@@ -145,7 +145,7 @@ pub struct Client {
     /// What clients of a proxy cannot use.
     refused: BTreeMap<VariantId, Refusal>,
     /// While clients of a proxy try a response: what a server was asked meanwhile.
-    late: Option<Late>,
+    late: Option<LateSubscriptions>,
     /// How many responses were judged.
     responses: u64,
     /// C5, C6: when entries count as absent, by how long they may take; those that do not any more

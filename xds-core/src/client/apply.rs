@@ -8,14 +8,14 @@ use bytes::Bytes;
 
 use super::WatchId;
 use super::accepted::{Accepted, Decoded};
-use super::cache_changes::{Changes, Key, Why};
+use super::cache_changes::{CacheChanges, RemovalReason, VariantKey};
 use super::config::{Protocol, Relay};
 use super::preview::Refusal;
 use super::received::{Payload, ReceivedResource, ReceivedResponse, Removal, Unreadable};
 use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
-use super::upstream::Answer;
+use super::upstream::AckOrNack;
 use super::watched_type::{StoredVariant, WatchEntry, WatchedType, end_of};
 use super::{Applied, Client, Effects, bits};
 use crate::cache::{Cache, Snapshot};
@@ -72,7 +72,7 @@ impl Client {
             watched: &mut self.types[of_type],
             uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
             since: self.upstreams[server].since,
-            changes: Changes::default(),
+            changes: CacheChanges::default(),
             coming: Vec::new(),
             stale: Vec::new(),
             absent: Vec::new(),
@@ -109,7 +109,7 @@ impl Client {
         if stream.answers.len() >= ANSWERS_LIMIT {
             stream.answers.pop_front();
         }
-        stream.answers.push_back(Answer { nonce, version: Arc::clone(&stream.version), error });
+        stream.answers.push_back(AckOrNack { nonce, version: Arc::clone(&stream.version), error });
         if is_changed {
             self.distrust_others(server, of_type);
         }
@@ -188,9 +188,9 @@ struct Applier<'c> {
     uses: Vec<bool>,
     /// Number of the last response before this stream.
     since: u64,
-    changes: Changes,
+    changes: CacheChanges,
     /// What goes with the variants that are put.
-    coming: Vec<Coming>,
+    coming: Vec<NewVariant>,
     /// Names whose watchers may see something else now.
     stale: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
@@ -205,8 +205,8 @@ struct Applier<'c> {
 }
 
 /// A variant that is to be put.
-struct Coming {
-    key: Key,
+struct NewVariant {
+    key: VariantKey,
     decoded: Option<Decoded>,
     version: Arc<str>,
     ttl: Option<Duration>,
@@ -236,7 +236,7 @@ impl Applier<'_> {
         }
         self.leave_other_servers();
         let (watched, number) = (&*self.watched, self.number);
-        let is_repeated = |(name, constraints): &Key| {
+        let is_repeated = |(name, constraints): &VariantKey| {
             let named = watched.names.get(name);
             named.is_some_and(|named| {
                 named.position(constraints).is_ok_and(|at| named.held[at].seen == number)
@@ -428,7 +428,7 @@ impl Applier<'_> {
         }
         let known = self.watched.names.get_key_value(&*received.name).map(|(name, _)| name.clone());
         let name = known.unwrap_or_else(|| ResourceName::new(&*received.name));
-        let key: Key = (name.clone(), received.constraints.clone());
+        let key: VariantKey = (name.clone(), received.constraints.clone());
         if self.changes.put.contains_key(&key) {
             self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
             return;
@@ -456,7 +456,7 @@ impl Applier<'_> {
             return;
         }
         let version = self.version_of(received);
-        self.coming.push(Coming { key: key.clone(), decoded, version, ttl: received.ttl });
+        self.coming.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
         self.applied.valid += 1;
         // D24: what has a resource of its own is no alias.
@@ -521,7 +521,7 @@ impl Applier<'_> {
     fn keep(&mut self, snapshot: &Snapshot, effects: &mut Effects, timed: &mut Vec<Timed>) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
-            self.applied.replaced += usize::from(why == Why::Replaced);
+            self.applied.replaced += usize::from(why == RemovalReason::Replaced);
             if self.changes.put.contains_key(&key) {
                 continue;
             }
@@ -538,7 +538,7 @@ impl Applier<'_> {
         }
         let is_all_put = self.changes.put.len() == self.coming.len();
         for coming in std::mem::take(&mut self.coming) {
-            let Coming { key, decoded, version, ttl } = coming;
+            let NewVariant { key, decoded, version, ttl } = coming;
             if !is_all_put && !self.changes.put.contains_key(&key) {
                 continue;
             }

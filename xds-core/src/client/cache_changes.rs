@@ -13,11 +13,11 @@ use crate::resource::{Resource, VariantId};
 use crate::variants::Variants;
 
 /// Variants by name and constraints.
-pub(super) type Key = (ResourceName, Constraints);
+pub(super) type VariantKey = (ResourceName, Constraints);
 
 /// Why a variant that the cache holds goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum RemovalReason {
     /// The server said so.
     Told,
     /// It is missing in a full state (S25).
@@ -28,28 +28,28 @@ pub(super) enum Why {
 
 /// What a response does to the cache.
 #[derive(Debug, Default)]
-pub(super) struct Changes {
+pub(super) struct CacheChanges {
     pub(super) put: Put,
-    pub(super) removed: BTreeMap<Key, Why>,
+    pub(super) removed: BTreeMap<VariantKey, RemovalReason>,
 }
 
 /// Variants to put, each once, as they came: servers mostly send them in order, and then the cache
 /// need not sort them.
 #[derive(Debug, Default)]
 pub(super) struct Put {
-    resources: Vec<(Key, Option<Resource>)>,
-    places: HashMap<Key, usize, FixedState>,
+    resources: Vec<(VariantKey, Option<Resource>)>,
+    places: HashMap<VariantKey, usize, FixedState>,
 }
 
 impl Put {
     /// Adds what is not there yet.
-    pub(super) fn insert(&mut self, key: Key, resource: Resource) {
+    pub(super) fn insert(&mut self, key: VariantKey, resource: Resource) {
         let before = self.places.insert(key.clone(), self.resources.len());
         debug_assert!(before.is_none(), "of what is there twice the second is rejected");
         self.resources.push((key, Some(resource)));
     }
 
-    pub(super) fn contains_key(&self, key: &Key) -> bool {
+    pub(super) fn contains_key(&self, key: &VariantKey) -> bool {
         self.places.contains_key(key)
     }
 
@@ -57,24 +57,24 @@ impl Put {
         self.places.len()
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Resource> {
+    fn remove(&mut self, key: &VariantKey) -> Option<Resource> {
         let place = self.places.remove(key)?;
         self.resources[place].1.take()
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &VariantKey> {
         self.iter().map(|(key, _)| key)
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&Key, &Resource)> {
+    fn iter(&self) -> impl Iterator<Item = (&VariantKey, &Resource)> {
         self.resources.iter().filter_map(|(key, resource)| Some((key, resource.as_ref()?)))
     }
 }
 
 /// What was not put after all.
-pub(super) type Refused = Vec<(Key, Reason)>;
+pub(super) type Refused = Vec<(VariantKey, Reason)>;
 
-impl Changes {
+impl CacheChanges {
     /// Commits what can be committed.
     ///
     /// A server that keeps to the rules brings nothing to refuse, so all is tried first. Only when
@@ -83,7 +83,7 @@ impl Changes {
         &mut self,
         cache: &Cache,
         type_url: &TypeUrl,
-        is_repeated: impl Fn(&Key) -> bool,
+        is_repeated: impl Fn(&VariantKey) -> bool,
     ) -> Refused {
         let mut refused = Refused::new();
         for attempt in 0.. {
@@ -127,7 +127,7 @@ impl Changes {
         &mut self,
         snapshot: &Snapshot,
         type_url: &TypeUrl,
-        is_repeated: impl Fn(&Key) -> bool,
+        is_repeated: impl Fn(&VariantKey) -> bool,
         refused: &mut Refused,
     ) {
         let mut keys: Vec<_> = self.put.keys().cloned().collect();
@@ -161,7 +161,7 @@ impl Changes {
                             refused.push((key, reason));
                         }
                     } else {
-                        self.removed.entry(other).or_insert(Why::Replaced);
+                        self.removed.entry(other).or_insert(RemovalReason::Replaced);
                     }
                 }
             }
@@ -181,7 +181,7 @@ impl Changes {
             CommitError::Ambiguous { first, second, witness } => {
                 let (first, second) = (key(first), key(second));
                 let reason =
-                    |other: &Key| Reason::Overlap { other: other.1.clone(), witness: witness.clone() };
+                    |other: &VariantKey| Reason::Overlap { other: other.1.clone(), witness: witness.clone() };
                 let (of_first, of_second) = (reason(&second), reason(&first));
                 self.refuse(first, of_first, refused);
                 self.refuse(second, of_second, refused);
@@ -203,7 +203,7 @@ impl Changes {
                 // As with variants (T34), what came earlier gives way.
                 let held = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
                 let keys = held.map(|variant| (other.clone(), variant.constraints().clone()));
-                self.removed.extend(keys.map(|key| (key, Why::Replaced)));
+                self.removed.extend(keys.map(|key| (key, RemovalReason::Replaced)));
             }
             CommitError::Contradiction { .. }
             | CommitError::KeySets { .. }
@@ -213,7 +213,7 @@ impl Changes {
         }
     }
 
-    fn refuse(&mut self, key: Key, reason: Reason, refused: &mut Refused) {
+    fn refuse(&mut self, key: VariantKey, reason: Reason, refused: &mut Refused) {
         if self.put.remove(&key).is_some() {
             refused.push((key, reason));
         }
@@ -226,17 +226,17 @@ impl Changes {
 
     /// Watchers keep what they had of what was refused, which a full state without it must not take
     /// away.
-    fn spare(&mut self, refused: &[(Key, Reason)]) {
+    fn spare(&mut self, refused: &[(VariantKey, Reason)]) {
         if refused.is_empty() {
             return;
         }
         let names: BTreeSet<_> = refused.iter().map(|((name, _), _)| name).collect();
-        self.removed.retain(|(name, _), why| *why == Why::Told || !names.contains(name));
+        self.removed.retain(|(name, _), why| *why == RemovalReason::Told || !names.contains(name));
     }
 }
 
 /// C4b: the variants of one name that overlap another one of them.
-fn overlapping(variants: &[Key]) -> Refused {
+fn overlapping(variants: &[VariantKey]) -> Refused {
     let mut refused = BTreeMap::new();
     for (at, one) in variants.iter().enumerate() {
         for other in &variants[at + 1..] {
@@ -246,7 +246,8 @@ fn overlapping(variants: &[Key]) -> Refused {
             let pair = [&one.1, &other.1].map(|constraints| (constraints.into(), ()));
             let pair = VariantSet::new().edit([], pair, KeySetRule::Free);
             let Err(SetError::Overlap { witness, .. }) = pair else { continue };
-            let reason = |other: &Key| Reason::Overlap { other: other.1.clone(), witness: witness.clone() };
+            let reason =
+                |other: &VariantKey| Reason::Overlap { other: other.1.clone(), witness: witness.clone() };
             refused.entry(one.clone()).or_insert_with(|| reason(other));
             refused.entry(other.clone()).or_insert_with(|| reason(one));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::cache_changes::{Changes, Why};
+use super::cache_changes::{CacheChanges, RemovalReason};
 use super::config::Protocol;
 use super::received::{Payload, ReceivedResource, ReceivedResponse};
 use super::watched_type::WatchedType;
@@ -23,7 +23,7 @@ pub(crate) struct Preview {
     pub(crate) type_url: TypeUrl,
     /// What is new, and of which content.
     pub(crate) brought: Vec<(VariantId, Version)>,
-    changes: Changes,
+    changes: CacheChanges,
 }
 
 /// A content that the clients of a proxy cannot use, and what one of them said.
@@ -38,12 +38,12 @@ pub(super) struct Refusal {
 /// What the response says does not exist was true of those that it was made for (T35). For these
 /// the server answers by itself.
 #[derive(Debug)]
-pub(super) struct Late {
+pub(super) struct LateSubscriptions {
     server: usize,
     watches: BTreeSet<WatchId>,
 }
 
-impl Late {
+impl LateSubscriptions {
     pub(super) fn note(&mut self, server: usize, watch: WatchId) {
         if server == self.server {
             self.watches.insert(watch);
@@ -55,7 +55,7 @@ impl Client {
     /// A response of this server waits from now on, until it is handed over or [never will
     /// be](Self::end_wait).
     pub(crate) fn begin_wait(&mut self, server: usize) {
-        self.late = Some(Late { server, watches: BTreeSet::new() });
+        self.late = Some(LateSubscriptions { server, watches: BTreeSet::new() });
     }
 
     /// Nothing waits any more.
@@ -78,7 +78,7 @@ impl Client {
         // What cannot be read is for the judge to say.
         let response = ReceivedResponse::read(frame, Protocol::Delta).ok()?;
         let watched = &self.types[*self.type_numbers.get(response.type_url)?];
-        let (mut changes, mut brought, mut seen) = (Changes::default(), Vec::new(), BTreeSet::new());
+        let (mut changes, mut brought, mut seen) = (CacheChanges::default(), Vec::new(), BTreeSet::new());
         for received in &response.resources {
             let key = (ResourceName::new(&*received.name), received.constraints.clone());
             let Some(resource) = self.previewed(watched, received, &key.0) else { continue };
@@ -95,7 +95,7 @@ impl Client {
         // T31: what gives way to it goes with it.
         for gone in response.removed {
             if let Some(constraints) = gone.constraints {
-                changes.removed.insert((gone.name, constraints), Why::Told);
+                changes.removed.insert((gone.name, constraints), RemovalReason::Told);
             }
         }
         Some(Preview { type_url: watched.type_url.clone(), brought, changes })

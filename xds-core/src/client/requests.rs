@@ -11,7 +11,7 @@ use xds_proto::google::rpc::Status;
 
 use super::authority::Authority;
 use super::resource_state::{ResourceState, ResourceStatus};
-use super::upstream::{Answer, List};
+use super::upstream::{AckOrNack, RequestedNames};
 use super::watched_type::{WILDCARD, WatchEntry, WatchedType};
 use super::{Client, WatchId, watch_id};
 use crate::code::Code;
@@ -31,7 +31,7 @@ impl Client {
                 continue;
             }
             let upstream = self.upstreams[server].of_type(of_type);
-            let is_giving_up = matches!(upstream.list, List::GivingUp);
+            let is_giving_up = matches!(upstream.list, RequestedNames::GivingUp);
             if upstream.dirty.is_empty() && upstream.answers.is_empty() && !is_giving_up {
                 continue;
             }
@@ -49,7 +49,7 @@ impl Client {
     /// S3, S4, S14: each request lists all names.
     fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
         let changes = self.take_changes(now, server, of_type, usize::MAX);
-        let was_giving_up = matches!(self.upstreams[server].of_type(of_type).list, List::GivingUp);
+        let was_giving_up = matches!(self.upstreams[server].of_type(of_type).list, RequestedNames::GivingUp);
         if !changes.is_empty() || was_giving_up {
             self.list(server, of_type);
         }
@@ -64,7 +64,7 @@ impl Client {
         let upstream = &mut self.upstreams[server];
         let stream = upstream.of_type(of_type);
         let answer = stream.answers.pop_front();
-        let has_asked = stream.is_open || !matches!(stream.list, List::Nothing);
+        let has_asked = stream.is_open || !matches!(stream.list, RequestedNames::Nothing);
         if answer.is_none() && !was_giving_up && (changes.is_empty() || !has_asked) {
             self.finish(of_type, changes);
             return None;
@@ -86,16 +86,16 @@ impl Client {
             ..DiscoveryRequest::default()
         };
         let list = stream.list.clone();
-        let names_bytes = if let List::Named(list) = &list { list.len() } else { 0 };
+        let names_bytes = if let RequestedNames::Named(list) = &list { list.len() } else { 0 };
         let mut encoded = BytesMut::with_capacity(node.len() + names_bytes + 256);
         if !std::mem::replace(&mut upstream.is_node_told, true) {
             put_field(&mut encoded, SOTW_NODE, &node);
         }
         request.encode(&mut encoded).expect("the buffer grows");
         match list {
-            List::Nothing | List::Everything => {}
-            List::GivingUp => put_field(&mut encoded, SOTW_NAMES, WILDCARD.as_bytes()),
-            List::Named(list) => encoded.put(list),
+            RequestedNames::Nothing | RequestedNames::Everything => {}
+            RequestedNames::GivingUp => put_field(&mut encoded, SOTW_NAMES, WILDCARD.as_bytes()),
+            RequestedNames::Named(list) => encoded.put(list),
         }
         self.finish(of_type, changes);
         Some(encoded.freeze())
@@ -112,12 +112,12 @@ impl Client {
         told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
         let is_everything =
             |entry: &WatchEntry| entry.name.as_str() == WILDCARD && !locates(entry, is_relay, authorities);
-        let was_everything = matches!(stream.list, List::Everything);
+        let was_everything = matches!(stream.list, RequestedNames::Everything);
         stream.list = match &told[..] {
-            [] if was_everything => List::GivingUp,
-            [] => List::Nothing,
+            [] if was_everything => RequestedNames::GivingUp,
+            [] => RequestedNames::Nothing,
             [only] if is_everything(only) && watched.known.legacy_wildcard && !stream.has_named => {
-                List::Everything
+                RequestedNames::Everything
             }
             all => {
                 let mut list = BytesMut::new();
@@ -125,10 +125,10 @@ impl Client {
                     let by_locator = locates(entry, is_relay, authorities);
                     put_locator(&mut list, entry.locator(), by_locator, SOTW_NAMES, SOTW_LOCATORS);
                 }
-                List::Named(list.freeze())
+                RequestedNames::Named(list.freeze())
             }
         };
-        stream.has_named |= matches!(stream.list, List::GivingUp | List::Named(_));
+        stream.has_named |= matches!(stream.list, RequestedNames::GivingUp | RequestedNames::Named(_));
     }
 
     /// D2, D4: each request says what changed, and answers one response.
@@ -190,8 +190,14 @@ impl Client {
 
     /// What the server has to be told of names and locators (D30), each in one list (D3), in the
     /// order of names. What was dropped and is wanted again needs no word (C13b).
-    fn take_changes(&mut self, now: Duration, server: usize, of_type: usize, limit_bytes: usize) -> Changes {
-        let mut changes = Changes::default();
+    fn take_changes(
+        &mut self,
+        now: Duration,
+        server: usize,
+        of_type: usize,
+        limit_bytes: usize,
+    ) -> SubscriptionChanges {
+        let mut changes = SubscriptionChanges::default();
         let mut dirty = std::mem::take(&mut self.upstreams[server].of_type(of_type).dirty);
         if dirty.is_empty() {
             return changes;
@@ -272,7 +278,7 @@ impl Client {
     }
 
     /// C13: the server was told, so what nobody watches can go.
-    fn finish(&mut self, of_type: usize, changes: Changes) {
+    fn finish(&mut self, of_type: usize, changes: SubscriptionChanges) {
         for at in changes.removed {
             let entry = self.types[of_type].entry(at);
             if entry.watchers == 0 && entry.told == 0 {
@@ -284,12 +290,12 @@ impl Client {
 
 /// What a request says about subscriptions, by the numbers of entries.
 #[derive(Debug, Default)]
-struct Changes {
+struct SubscriptionChanges {
     added: Vec<u32>,
     removed: Vec<u32>,
 }
 
-impl Changes {
+impl SubscriptionChanges {
     fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty()
     }
@@ -332,8 +338,8 @@ fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<Stri
 }
 
 /// What the fields of an answer say.
-fn said(answer: Option<Answer>, otherwise: &str) -> (String, Option<Status>) {
-    let Some(Answer { nonce, error, .. }) = answer else { return (otherwise.to_owned(), None) };
+fn said(answer: Option<AckOrNack>, otherwise: &str) -> (String, Option<Status>) {
+    let Some(AckOrNack { nonce, error, .. }) = answer else { return (otherwise.to_owned(), None) };
     let status = |message| Status { code: Code::INVALID_ARGUMENT.0, message, ..Status::default() };
     (nonce.as_ref().to_owned(), error.map(status))
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Client;
 use super::accepted::Accepted;
-use super::cache_changes::Changes;
+use super::cache_changes::CacheChanges;
 use super::watched_type::{StoredVariant, end_of};
 use crate::extras::Extras;
 use crate::name::ResourceName;
@@ -41,7 +41,7 @@ impl Client {
             let Ok(decoded) = decoded else { continue };
             let extras = Extras::received(ttl, aliases.clone(), false, &[]);
             let resource = Resource::received(id.type_url.clone(), id.name.clone(), payload, extras);
-            let mut changes = Changes::default();
+            let mut changes = CacheChanges::default();
             let key = (id.name.clone(), id.constraints.clone());
             changes.put.insert(key, resource.with_constraints(id.constraints.clone()));
             let refused = changes.commit(&self.cache, &id.type_url, |_| false);

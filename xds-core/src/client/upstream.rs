@@ -50,18 +50,18 @@ pub(super) struct TypeStream {
     /// Whether the type was asked for on this stream.
     pub(super) is_open: bool,
     /// What has to be said about responses, in order (C1).
-    pub(super) answers: VecDeque<Answer>,
+    pub(super) answers: VecDeque<AckOrNack>,
     /// Entries whose subscription may have to change; each once, by a mark at the entry.
     pub(super) dirty: Vec<u32>,
     /// SotW: what was asked for last.
-    pub(super) list: List,
+    pub(super) list: RequestedNames,
     /// SotW: names were told, so that no names do not mean everything any more (S19).
     pub(super) has_named: bool,
 }
 
 /// What a SotW request asks for.
 #[derive(Debug, Clone, Default)]
-pub(super) enum List {
+pub(super) enum RequestedNames {
     #[default]
     Nothing,
     /// S19: everything, by naming nothing. Some servers know no other way, go-control-plane's
@@ -76,7 +76,7 @@ pub(super) enum List {
 
 /// What is said about one response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AckOrNack {
     pub(super) nonce: Arc<str>,
     /// What is in use once it was judged (S3, S4).
     pub(super) version: Arc<str>,

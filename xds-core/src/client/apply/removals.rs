@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Applier;
-use crate::client::cache_changes::{Key, Why};
+use crate::client::cache_changes::{RemovalReason, VariantKey};
 use crate::client::received::{Removal, ReportedError};
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::StoredVariant;
@@ -36,7 +36,8 @@ impl Applier<'_> {
             let key = |name: &ResourceName, held: &StoredVariant| {
                 (name.clone(), held.accepted.constraints().clone())
             };
-            let mut keys: Vec<Key> = named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
+            let mut keys: Vec<VariantKey> =
+                named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
@@ -47,7 +48,7 @@ impl Applier<'_> {
                 keys.extend(unseen.map(|held| key(member, held)));
                 self.absent.push(Removal { name: member.clone(), constraints: None });
             }
-            self.changes.removed.extend(keys.into_iter().map(|key| (key, Why::Told)));
+            self.changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Told)));
         }
     }
 
@@ -118,7 +119,7 @@ impl Applier<'_> {
             }
             for held in missing {
                 let key = (name.clone(), held.accepted.constraints().clone());
-                self.changes.removed.insert(key, Why::Missing);
+                self.changes.removed.insert(key, RemovalReason::Missing);
             }
             gone.insert(name.clone());
         }
@@ -154,7 +155,7 @@ impl Applier<'_> {
             for held in others.filter(|held| !is_kept(held)) {
                 let key = (name.clone(), held.accepted.constraints().clone());
                 if !self.changes.put.contains_key(&key) {
-                    self.changes.removed.insert(key, Why::Replaced);
+                    self.changes.removed.insert(key, RemovalReason::Replaced);
                 }
             }
         }

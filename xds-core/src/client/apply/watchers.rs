@@ -6,7 +6,7 @@ use super::Applier;
 use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::client::Protocol;
 use crate::client::accepted::Accepted;
-use crate::client::cache_changes::{Changes, Why};
+use crate::client::cache_changes::{CacheChanges, RemovalReason};
 use crate::client::received::ReportedError;
 use crate::client::resource_failure::ResourceFailure;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
@@ -20,7 +20,7 @@ use crate::wire::CONTINUED;
 
 /// Whose state an event changes, of those whose parameters it is about.
 #[derive(Clone, Copy)]
-enum Whom<'s> {
+enum Affected<'s> {
     All,
     /// Those for whom there is nothing.
     Unmatched(Option<&'s TypeSnapshot>),
@@ -45,9 +45,15 @@ impl Applier<'_> {
             let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
             let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
             let resources = snapshot.of_type(&self.watched.type_url);
-            self.each(&gone.name, gone.constraints.as_ref(), Whom::Unmatched(resources), effects, |state| {
-                state.on_absence(Arc::clone(&failure), policy);
-            });
+            self.each(
+                &gone.name,
+                gone.constraints.as_ref(),
+                Affected::Unmatched(resources),
+                effects,
+                |state| {
+                    state.on_absence(Arc::clone(&failure), policy);
+                },
+            );
         }
         // C9c: an error of what was also removed decides.
         for error in errors {
@@ -66,7 +72,7 @@ impl Applier<'_> {
             if policy.fail_on_data_errors && self.is_listened_to(&name) {
                 self.drop_held(&name, constraints.as_ref(), cache, effects);
             }
-            self.each(&name, constraints.as_ref(), Whom::All, effects, |state| {
+            self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
                 state.on_nack(Arc::clone(&failure), policy);
             });
         }
@@ -88,7 +94,7 @@ impl Applier<'_> {
             self.drop_held(&name, constraints.as_ref(), cache, effects);
         }
         let policy = self.policy;
-        self.each(&name, constraints.as_ref(), Whom::All, effects, |state| {
+        self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
             state.on_error(Arc::clone(&failure), policy);
         });
     }
@@ -107,9 +113,9 @@ impl Applier<'_> {
                 meant == held.accepted.constraints() || self.is_used_only_by(held, std::iter::once(meant))
             })
         };
-        let mut changes = Changes::default();
+        let mut changes = CacheChanges::default();
         for held in named.held.iter().filter(is_meant) {
-            changes.removed.insert((name.clone(), held.accepted.constraints().clone()), Why::Told);
+            changes.removed.insert((name.clone(), held.accepted.constraints().clone()), RemovalReason::Told);
         }
         if changes.removed.is_empty() {
             return;
@@ -191,7 +197,7 @@ impl Applier<'_> {
         &mut self,
         name: &ResourceName,
         constraints: Option<&Constraints>,
-        whom: Whom<'_>,
+        whom: Affected<'_>,
         effects: &mut Effects,
         mut change: impl FnMut(&mut ResourceState),
     ) {
@@ -201,10 +207,10 @@ impl Applier<'_> {
             let entry = self.watched.entry(at);
             let is_meant = constraints.is_none_or(|constraints| constraints.matches(&entry.parameters));
             let is_spared = match whom {
-                Whom::All => false,
+                Affected::All => false,
                 // X13: of a glob this says that it has no members.
-                Whom::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
-                Whom::Unmatched(resources) => {
+                Affected::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
+                Affected::Unmatched(resources) => {
                     self.late.contains(&watch_id(self.of_type, at))
                         || self.watched.resolve(name, &entry.parameters, resources).is_some()
                 }
