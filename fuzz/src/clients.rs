@@ -139,7 +139,7 @@ impl World {
                 return self.receive(server, frame);
             }
             14 => return self.lose(server),
-            _ if !self.client.is_wanted(server) => self.leave(server),
+            _ if !self.client.is_needed(server) => self.leave(server),
             _ => {}
         }
         Effects::default()
@@ -183,7 +183,7 @@ impl World {
         self.links[server] = None;
         self.is_connecting[server] = false;
         self.has_failed[server] = false;
-        self.client.on_left(self.now, server);
+        self.client.on_closed(self.now, server);
     }
 
     fn watch(&mut self, script: &mut Script<'_>) {
@@ -267,7 +267,8 @@ impl World {
     fn sight(&self, watcher: &Watcher) -> Sight {
         let mut members: Vec<_> = self.client.members(watcher.id).into_iter().flatten().cloned().collect();
         members.sort();
-        let views = members.into_iter().map(|name| (name.clone(), self.client.member(watcher.id, &name)));
+        let views =
+            members.into_iter().map(|name| (name.clone(), self.client.member_view(watcher.id, &name)));
         (self.client.view(watcher.id), views.collect())
     }
 
@@ -341,7 +342,7 @@ impl World {
             if self.links[server].is_none() && !self.is_connecting[server] {
                 continue;
             }
-            assert!(!self.client.is_wanted(server));
+            assert!(!self.client.is_needed(server));
             self.leave(server);
         }
         let snapshot = self.client.cache().snapshot();

@@ -215,7 +215,7 @@ impl Agent {
     /// Does what is due; a server that it has to be connected to now.
     pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<usize>, Violation> {
         for server in 0..self.links.len() {
-            let is_needless = !self.client.is_wanted(server);
+            let is_needless = !self.client.is_needed(server);
             if is_needless && (self.links[server].is_some() || self.is_connecting[server]) {
                 self.leave(now, server)?;
             }
@@ -240,7 +240,7 @@ impl Agent {
     pub(crate) fn leave(&mut self, now: Duration, server: usize) -> Result<(), Violation> {
         self.links[server] = None;
         self.is_connecting[server] = false;
-        self.client.on_left(now, server);
+        self.client.on_closed(now, server);
         self.observe(now, Event::Ended, &Effects::default())
     }
 
@@ -284,7 +284,7 @@ impl Agent {
     }
 
     fn sight(&self, watcher: &Watcher) -> Sight {
-        let member = |name: &ResourceName| (name.to_string(), self.client.member(watcher.id, name));
+        let member = |name: &ResourceName| (name.to_string(), self.client.member_view(watcher.id, name));
         let own = self.client.view(watcher.id);
         let error = match &own.error {
             Some(error) if watcher.name != "*" && error.message.contains("cannot be reached") => {

@@ -187,7 +187,7 @@ impl Relay {
         for route in self.routes() {
             for server in 0..self.servers() {
                 let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-                if upstream.client.is_wanted(server) {
+                if upstream.client.is_needed(server) {
                     continue;
                 }
                 if self.trying.take_if(|trying| trying.is_of(&route, server)).is_some() {
@@ -195,7 +195,7 @@ impl Relay {
                 }
                 let was_connecting = std::mem::take(&mut upstream.is_connecting[server]);
                 if upstream.links[server].take().is_some() || was_connecting {
-                    upstream.client.on_left(now, server);
+                    upstream.client.on_closed(now, server);
                     if server != LIAR {
                         self.asked_since.clear();
                     }

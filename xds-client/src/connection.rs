@@ -66,7 +66,7 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
         match attempt(&hub, server, &transport, protocol).await {
             End::Left => {
                 debug!(server = %name, "nothing is watched there any more");
-                hub.change(|machine, now| (machine.on_left(now, server), Effects::default()));
+                hub.change(|machine, now| (machine.on_closed(now, server), Effects::default()));
             }
             End::Lost(Lost { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
@@ -205,7 +205,7 @@ fn read(
 
 /// Returns when nobody needs the server.
 async fn unneeded(hub: &Hub, server: usize, name: &str) {
-    while !hub.is_closed() && hub.read(|machine| machine.is_wanted(server)) {
+    while !hub.is_closed() && hub.read(|machine| machine.is_needed(server)) {
         hub.line(server).need.notified().await;
         // P1.21: watchers hear that all is well also when a delta server has nothing to say (D21).
         if hub.read(|machine| machine.is_connected(server)) {
@@ -322,7 +322,7 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(Some(_))));
         drop(attempt);
-        hub.change(|machine, now| (machine.on_left(now, 0), Effects::default()));
+        hub.change(|machine, now| (machine.on_closed(now, 0), Effects::default()));
         assert_eq!(Pin::new(&mut requests()).poll_next(&mut context), Poll::Ready(None));
         assert!(hub.read(|machine| machine.connect_at(0)).is_some());
     }

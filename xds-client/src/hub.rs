@@ -170,7 +170,7 @@ impl Hub {
                 // D32: at once, or a watcher sees that all is there before what is there.
                 let mut slot = slot.lock();
                 for touched in touched {
-                    slot.put(touched.member.as_ref(), state.machine.look(touched));
+                    slot.put(touched.member.as_ref(), state.machine.view_of(touched));
                 }
                 wakers.extend(slot.take_waiting());
             }
@@ -321,7 +321,7 @@ impl State {
         let watch = machine.on_watch(type_url, name, parameters)?;
         let shared = slots.entry(watch).or_insert_with(|| {
             let members = machine.members(watch).map(|members| {
-                let view = |name: &ResourceName| (name.clone(), machine.member(watch, name));
+                let view = |name: &ResourceName| (name.clone(), machine.member_view(watch, name));
                 members.map(view).collect()
             });
             Shared { slot: Arc::new(Slot::new(machine.view(watch), members)), watchers: 0 }
@@ -349,7 +349,7 @@ impl State {
         }
         let mut need = Vec::new();
         for server in 0..self.machine.servers() {
-            let (is_needed, has_failed) = (self.machine.is_wanted(server), self.machine.has_failed(server));
+            let (is_needed, has_failed) = (self.machine.is_needed(server), self.machine.has_failed(server));
             let was_needed = std::mem::replace(&mut self.needed[server], is_needed);
             let had_failed = std::mem::replace(&mut self.failed[server], has_failed);
             if was_needed != is_needed || (had_failed && !has_failed) {

@@ -370,7 +370,7 @@ impl Client {
     /// What a watcher of a glob or wildcard sees of one of its members: neither copy nor error
     /// where it is none.
     #[must_use]
-    pub fn member(&self, watch: WatchId, name: &ResourceName) -> ResourceView {
+    pub fn member_view(&self, watch: WatchId, name: &ResourceName) -> ResourceView {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry(at);
         let member = entry.members.as_ref().and_then(|members| members.get(name));
@@ -387,10 +387,10 @@ impl Client {
 
     /// What the watchers of a touched subscription or member see now.
     #[must_use]
-    pub fn look(&self, touched: &Touched) -> ResourceView {
+    pub fn view_of(&self, touched: &Touched) -> ResourceView {
         match &touched.member {
             None => self.view(touched.watch),
-            Some(name) => self.member(touched.watch, name),
+            Some(name) => self.member_view(touched.watch, name),
         }
     }
 
@@ -398,15 +398,15 @@ impl Client {
     #[must_use]
     pub fn connect_at(&self, server: usize) -> Option<Duration> {
         match self.upstreams[server].phase {
-            Phase::Away { retry_at } if self.is_wanted(server) => Some(retry_at),
+            Phase::Away { retry_at } if self.is_needed(server) => Some(retry_at),
             Phase::Away { .. } | Phase::Connecting | Phase::Open { .. } => None,
         }
     }
 
     /// Whether a server is needed. A stream to one that is not is to be ended, which needs no
-    /// [`on_end`](Self::on_end) of failures: call [`on_left`](Self::on_left).
+    /// [`on_end`](Self::on_end) of failures: call [`on_closed`](Self::on_closed).
     #[must_use]
-    pub fn is_wanted(&self, server: usize) -> bool {
+    pub fn is_needed(&self, server: usize) -> bool {
         self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
     }
 
@@ -445,7 +445,7 @@ impl Client {
 
     /// Whether a variant is in the cache from here.
     #[must_use]
-    pub fn holds(&self, id: &VariantId) -> bool {
+    pub fn has_variant(&self, id: &VariantId) -> bool {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
         let named = of_type.and_then(|of_type| of_type.names.get(&id.name));
         named.is_some_and(|named| named.position(&id.constraints).is_ok())
@@ -453,9 +453,9 @@ impl Client {
 
     /// Has servers not asked for a type, or asked again. What they were asked for on a stream that
     /// stands is not taken back.
-    pub fn withhold(&mut self, type_url: &TypeUrl, is_withheld: bool) {
+    pub fn defer(&mut self, type_url: &TypeUrl, is_deferred: bool) {
         let of_type = self.type_number(type_url);
-        self.types[of_type].is_withheld = is_withheld;
+        self.types[of_type].is_deferred = is_deferred;
     }
 
     /// Whether a server could not be reached when it was tried last, and said nothing since.
@@ -473,7 +473,7 @@ impl Client {
     /// (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
         self.upstreams[server].open(now, self.responses);
-        self.forget_told(server);
+        self.forget_subscriptions(server);
         for of_type in 0..self.types.len() {
             let wanted: Vec<_> = self.types[of_type].entries.iter().map(|(at, _)| at).collect();
             for at in wanted {
@@ -504,7 +504,7 @@ impl Client {
     }
 
     /// The stream was ended here, because nobody needs the server any more.
-    pub fn on_left(&mut self, now: Duration, server: usize) {
+    pub fn on_closed(&mut self, now: Duration, server: usize) {
         self.upstreams[server].phase = Phase::Away { retry_at: now };
         self.upstreams[server].failure = None;
         self.upstreams[server].forget_stream();

@@ -258,9 +258,9 @@ impl World {
             Step::Connect(server) => self.connect(self.server(*server)),
         }
         for server in 0..self.links.len() {
-            if self.links[server].is_some() && !self.client.is_wanted(server) {
+            if self.links[server].is_some() && !self.client.is_needed(server) {
                 self.links[server] = None;
-                self.client.on_left(self.now, server);
+                self.client.on_closed(self.now, server);
             }
         }
     }
@@ -277,7 +277,7 @@ impl World {
                 .members(id)
                 .into_iter()
                 .flatten()
-                .map(|name| (Some(name.clone()), shown(&client.member(id, name))));
+                .map(|name| (Some(name.clone()), shown(&client.member_view(id, name))));
             let told = members.chain([(None, shown(&client.view(id)))]).collect();
             Watched { type_url, name, parameters, watchers: 0, told }
         });
@@ -286,7 +286,7 @@ impl World {
 
     fn hear(&mut self, effects: &Effects) {
         for touched in &effects.touched {
-            let view = self.client.look(touched);
+            let view = self.client.view_of(touched);
             let told = &mut self.watched.get_mut(&touched.watch).expect("only who watches is told").told;
             if touched.member.is_some() && view.copy.is_none() && view.error.is_none() {
                 told.remove(&touched.member);
@@ -392,7 +392,7 @@ impl World {
             if name == "*" {
                 let members: Vec<_> = self.client.members(*id).into_iter().flatten().cloned().collect();
                 for member in &members {
-                    let view = self.client.member(*id, member);
+                    let view = self.client.member_view(*id, member);
                     now.insert(Some(member.clone()), shown(&view));
                     if self.expected(&url, member, parameters).is_none() && is_told {
                         return says(member.as_str(), "it is a member still");

@@ -114,7 +114,7 @@ impl Client {
             self.distrust_others(server, of_type);
         }
         if applied.valid > 0 {
-            self.settle_on(now, server);
+            self.return_to(now, server);
         }
         effects.response = Some(applied);
         self.sort_touched(&mut effects);
@@ -134,10 +134,10 @@ impl Client {
     }
 
     /// P4.6: a resource came from it, so the servers after it are left.
-    fn settle_on(&mut self, now: Duration, server: usize) {
+    fn return_to(&mut self, now: Duration, server: usize) {
         for at in 0..self.authorities.len() {
             let before = self.authorities[at].in_use().to_vec();
-            if !self.authorities[at].settle_on(server) {
+            if !self.authorities[at].return_to(server) {
                 continue;
             }
             let told: Vec<_> = self.entries_of(at).map(|(watch, entry)| (watch, entry.told)).collect();
@@ -152,7 +152,7 @@ impl Client {
             for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
                 let (of_type, place) = watch.place();
                 let entry = self.types[of_type].entry(place);
-                let is_left = |state: &ResourceState| self.authorities[at].has_left(state);
+                let is_left = |state: &ResourceState| self.authorities[at].is_from_unused(state);
                 let is_unconfirmed = match &entry.members {
                     None => entry.state.copy.is_some() && is_left(&entry.state),
                     Some(members) => members.values().any(is_left),

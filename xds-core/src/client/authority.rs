@@ -34,7 +34,7 @@ impl Authority {
     }
 
     /// P4.6: whether only a server spoke of something that is not asked any more.
-    pub(super) fn has_left(&self, state: &ResourceState) -> bool {
+    pub(super) fn is_from_unused(&self, state: &ResourceState) -> bool {
         state.server.is_some_and(|server| !self.uses(server))
     }
 
@@ -44,7 +44,7 @@ impl Authority {
     }
 
     /// P4.6: a resource came from this server, so those after it are left.
-    pub(super) fn settle_on(&mut self, server: usize) -> bool {
+    pub(super) fn return_to(&mut self, server: usize) -> bool {
         let at = self.in_use().iter().position(|used| *used == server);
         let Some(at) = at.filter(|at| *at < self.active) else { return false };
         self.active = at;

@@ -105,7 +105,7 @@ impl Client {
 
     /// C5: timers run on a stream only. What nobody watches any more was only kept for the server.
     pub(super) fn after_stream(&mut self, server: usize) {
-        self.forget_told(server);
+        self.forget_subscriptions(server);
         for of_type in 0..self.types.len() {
             let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.told == 0;
             let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    pub(super) fn forget_told(&mut self, server: usize) {
+    pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
         for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
             if entry.told & bit != 0 {

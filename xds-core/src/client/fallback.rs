@@ -58,7 +58,7 @@ impl Client {
     ) {
         let standing = &self.authorities[at].outage;
         let is_same = match (standing, &outage) {
-            (Some(one), Some(other)) => one.tells_the_same(other),
+            (Some(one), Some(other)) => one.is_same(other),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };

@@ -88,7 +88,7 @@ fn c15_p4_6_a_resource_of_a_higher_server_ends_the_lower_ones() {
     assert_eq!(f.wanted(), [0]);
     // What it said on its way is dropped.
     assert_eq!(f.get_from(1, "CDS y n2:"), "");
-    f.client.on_left(f.now, 1);
+    f.client.on_closed(f.now, 1);
     assert_eq!(f.view(a), "2");
 }
 
@@ -153,7 +153,7 @@ fn p4_1_what_is_needed_next_begins_at_the_first_server() {
     f.fail(0);
     f.client.on_unwatch(a);
     assert_eq!(f.wanted(), [0; 0]);
-    f.client.on_left(f.now, 0);
+    f.client.on_closed(f.now, 0);
     f.watch("CDS", "a");
     assert_eq!(f.wanted(), [0]);
 }
@@ -281,6 +281,6 @@ fn c15_p4_9_by_choice_the_next_server_is_asked_though_nothing_is_missing() {
         f.end(0);
         f.open(0);
         f.end(0);
-        assert_eq!(f.client.is_wanted(1), on_reachability_only);
+        assert_eq!(f.client.is_needed(1), on_reachability_only);
     }
 }

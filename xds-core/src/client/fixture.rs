@@ -72,7 +72,7 @@ impl Fixture {
 
     /// The servers that are needed, by number.
     pub(crate) fn wanted(&self) -> Vec<usize> {
-        (0..self.client.servers()).filter(|server| self.client.is_wanted(*server)).collect()
+        (0..self.client.servers()).filter(|server| self.client.is_needed(*server)).collect()
     }
 
     /// How everything stands that is watched.
@@ -134,7 +134,7 @@ impl Fixture {
             let entry = self.client.types[of_type].entry(at);
             let member = touched.member.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
             let locator = show_locator(entry.name.as_str(), &entry.parameters);
-            format!("{locator}{member}: {}", show_view(&self.client.look(touched)))
+            format!("{locator}{member}: {}", show_view(&self.client.view_of(touched)))
         };
         let mut lines: Vec<_> = effects.touched.iter().map(show).collect();
         lines.sort();

@@ -138,7 +138,7 @@ impl Client {
     }
 
     /// Which content of a variant is used.
-    pub(crate) fn held_version(&self, id: &VariantId) -> Option<Version> {
+    pub(crate) fn stored_version(&self, id: &VariantId) -> Option<Version> {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
         let named = of_type?.names.get(&id.name)?;
         Some(named.held[named.position(&id.constraints).ok()?].accepted.variant().version())

@@ -27,7 +27,7 @@ impl Client {
             return None;
         }
         for of_type in 0..self.upstreams[server].types.len() {
-            if self.types[of_type].is_withheld && !self.upstreams[server].of_type(of_type).is_open {
+            if self.types[of_type].is_deferred && !self.upstreams[server].of_type(of_type).is_open {
                 continue;
             }
             let upstream = self.upstreams[server].of_type(of_type);

@@ -25,7 +25,7 @@ impl ResourceFailure {
     }
 
     /// Whether it tells a watcher the same, at whatever time.
-    pub(super) fn tells_the_same(&self, other: &Self) -> bool {
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.code, &self.message) == (other.code, &other.message)
     }
 }

@@ -147,7 +147,7 @@ impl ResourceView {
             (Some(_), None) | (None, Some(_)) => false,
         };
         let same_error = match (&self.error, &other.error) {
-            (Some(one), Some(other)) => one.tells_the_same(other),
+            (Some(one), Some(other)) => one.is_same(other),
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };

@@ -75,7 +75,7 @@ impl Client {
         let policy = self.upstreams[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {
-                self.drop_left(watch, effects);
+                self.drop_members_of_unused_servers(watch, effects);
             }
             return;
         }
@@ -91,24 +91,24 @@ impl Client {
         if !before.is_same(&entry.state.view()) {
             effects.touched.push(Touched { watch, member: None });
         }
-        self.let_go(of_type, unconfirmed.as_slice(), effects);
+        self.drop_unconfirmed(of_type, unconfirmed.as_slice(), effects);
     }
 
     /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no
     /// part of it.
-    fn drop_left(&mut self, watch: WatchId, effects: &mut Effects) {
+    fn drop_members_of_unused_servers(&mut self, watch: WatchId, effects: &mut Effects) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
         let (authority, members) = (&self.authorities[entry.authority], entry.members.iter_mut());
-        let left = members.flat_map(|members| members.extract_if(|_, state| authority.has_left(state)));
+        let left = members.flat_map(|members| members.extract_if(|_, state| authority.is_from_unused(state)));
         let (names, states): (Vec<_>, Vec<_>) = left.unzip();
         effects.touched.extend(names.into_iter().map(|name| Touched { watch, member: Some(name) }));
         let copies: Vec<_> = states.into_iter().filter_map(|state| state.copy).collect();
-        self.let_go(of_type, &copies, effects);
+        self.drop_unconfirmed(of_type, &copies, effects);
     }
 
     /// Has the cache hold what nobody confirmed no longer.
-    fn let_go(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
+    fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
         let watched = &mut self.types[of_type];
         let mut transaction = Transaction::new();
         for copy in copies {

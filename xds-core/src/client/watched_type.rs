@@ -23,7 +23,7 @@ pub(super) struct WatchedType {
     pub(super) known: &'static KnownType,
     pub(super) decode: Option<Decode>,
     /// Servers are not asked for it.
-    pub(super) is_withheld: bool,
+    pub(super) is_deferred: bool,
     pub(super) entries: Slab<WatchEntry>,
     /// Those of them that are globs or the wildcard.
     pub(super) collections: Vec<u32>,
@@ -90,7 +90,7 @@ impl WatchedType {
             known: KnownType::of(type_url.as_str()),
             type_url,
             decode: None,
-            is_withheld: false,
+            is_deferred: false,
             entries: Slab::new(),
             collections: Vec::new(),
             names: ByName::default(),

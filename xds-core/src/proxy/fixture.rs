@@ -273,9 +273,9 @@ impl World {
         let mut is_busy = false;
         let upstream = self.upstreams.get_mut(route).unwrap();
         let Upstream { client, stream, types } = upstream;
-        if stream.is_some() && !client.is_wanted(0) {
+        if stream.is_some() && !client.is_needed(0) {
             *stream = None;
-            client.on_left(self.now, 0);
+            client.on_closed(self.now, 0);
             self.proxy.on_effects(self.now, route, client, &Effects::default());
         }
         if stream.is_none() && self.is_up && client.connect_at(0).is_some_and(|at| at <= self.now) {

@@ -100,7 +100,7 @@ impl Proxy {
     /// any more, goes.
     pub(super) fn end_concluded_trial(&mut self, client: &Client) {
         let Some(trial) = self.trial.as_mut().filter(|trial| trial.is_concluded) else { return };
-        trial.brought.retain(|(id, version)| client.held_version(id) != Some(*version));
+        trial.brought.retain(|(id, version)| client.stored_version(id) != Some(*version));
         self.take_back(client);
         self.end_trial();
     }
@@ -128,7 +128,7 @@ impl Proxy {
         let were = names.iter().filter_map(|name| before.get(type_url, name)).flat_map(Variants::iter);
         let were = were.map(|variant| variant.resource(type_url)).filter(|were| {
             let is_gone = removed.contains(&were.id) || !is_there(&were.id.name, &were.id.constraints);
-            is_gone && client.held_version(&were.id) == Some(were.version)
+            is_gone && client.stored_version(&were.id) == Some(were.version)
         });
         let restored: BTreeMap<VariantId, Resource> = were.map(|were| (were.id.clone(), were)).collect();
         let mut transaction = Transaction::new();

@@ -367,7 +367,7 @@ impl Proxy {
         let Some(health) = &mut standing.health else { return };
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
         for type_url in types {
-            client.withhold(&type_url, !health.may_ask(&type_url));
+            client.defer(&type_url, !health.may_ask(&type_url));
         }
         self.note_asked(now, route);
     }
@@ -413,7 +413,7 @@ impl Proxy {
             for variant in of_type.flat_map(|(_, variants)| Variants::iter(variants)) {
                 let (name, constraints) = (variant.name().clone(), variant.constraints().clone());
                 let id = VariantId { type_url: type_url.clone(), name, constraints };
-                if is_own(&id.constraints) && !client.holds(&id) {
+                if is_own(&id.constraints) && !client.has_variant(&id) {
                     transaction.remove(id);
                 }
             }

@@ -70,7 +70,7 @@ impl Applier<'_> {
             // C16: what a server says of names that it is not asked for takes nothing away, however
             // wrong it is.
             if policy.fail_on_data_errors && self.is_listened_to(&name) {
-                self.drop_held(&name, constraints.as_ref(), cache, effects);
+                self.drop_variants(&name, constraints.as_ref(), cache, effects);
             }
             self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
                 state.on_nack(Arc::clone(&failure), policy);
@@ -91,7 +91,7 @@ impl Applier<'_> {
         }
         // D28, C9b: who asks for it from now on gets nothing.
         if code.is_data_error() {
-            self.drop_held(&name, constraints.as_ref(), cache, effects);
+            self.drop_variants(&name, constraints.as_ref(), cache, effects);
         }
         let policy = self.policy;
         self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
@@ -99,7 +99,7 @@ impl Applier<'_> {
         });
     }
 
-    fn drop_held(
+    fn drop_variants(
         &mut self,
         name: &ResourceName,
         constraints: Option<&Constraints>,
