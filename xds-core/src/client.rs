@@ -344,7 +344,7 @@ impl Client {
         if entry.watchers > 0 {
             return;
         }
-        let (at_authority, told) = (entry.authority, entry.told);
+        let (at_authority, told) = (entry.authority, entry.subscribed_on);
         for server in bits(told) {
             self.mark(server, watch);
         }

@@ -16,7 +16,7 @@ use super::rejection::{Reason, Rejection};
 use super::resource_failure::ResourceFailure;
 use super::resource_state::{ErrorPolicy, ResourceState, ResourceStatus};
 use super::upstream::AckOrNack;
-use super::watched_type::{StoredVariant, WatchEntry, WatchedType, end_of};
+use super::watched_type::{StoredVariant, WatchEntry, WatchedType, expiry_of};
 use super::{Applied, Client, Effects, bits};
 use crate::cache::{Cache, Snapshot};
 use crate::code::Code;
@@ -65,13 +65,13 @@ impl Client {
             speaks_locators: self.authorities.iter().map(|of| of.config.speaks_locators).collect(),
             policy: self.upstreams[server].config.errors,
             generation: self.upstreams[server].generation,
-            number: self.responses,
+            response_number: self.responses,
             version: Arc::clone(&version),
             server_name: Arc::clone(&self.upstreams[server].config.name),
             frame,
             watched: &mut self.types[of_type],
             uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
-            since: self.upstreams[server].since,
+            responses_before: self.upstreams[server].responses_before,
             changes: CacheChanges::default(),
             coming: Vec::new(),
             stale: Vec::new(),
@@ -106,10 +106,10 @@ impl Client {
             stream.is_partial |= is_changed;
         }
         // A server that takes no requests and sends on must not fill the memory.
-        if stream.answers.len() >= ANSWERS_LIMIT {
-            stream.answers.pop_front();
+        if stream.pending_acks.len() >= PENDING_ACKS_LIMIT {
+            stream.pending_acks.pop_front();
         }
-        stream.answers.push_back(AckOrNack { nonce, version: Arc::clone(&stream.version), error });
+        stream.pending_acks.push_back(AckOrNack { nonce, version: Arc::clone(&stream.version), error });
         if is_changed {
             self.distrust_others(server, of_type);
         }
@@ -140,7 +140,8 @@ impl Client {
             if !self.authorities[at].return_to(server) {
                 continue;
             }
-            let told: Vec<_> = self.entries_of(at).map(|(watch, entry)| (watch, entry.told)).collect();
+            let told: Vec<_> =
+                self.entries_of(at).map(|(watch, entry)| (watch, entry.subscribed_on)).collect();
             for left in before {
                 let is_left = !self.authorities[at].uses(left);
                 let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
@@ -178,7 +179,7 @@ struct Applier<'c> {
     policy: ErrorPolicy,
     generation: u64,
     /// Of the response, among all.
-    number: u64,
+    response_number: u64,
     /// Of the response.
     version: Arc<str>,
     server_name: Arc<str>,
@@ -187,7 +188,7 @@ struct Applier<'c> {
     /// Which authorities listen to this server.
     uses: Vec<bool>,
     /// Number of the last response before this stream.
-    since: u64,
+    responses_before: u64,
     changes: CacheChanges,
     /// What goes with the variants that are put.
     coming: Vec<NewVariant>,
@@ -198,7 +199,7 @@ struct Applier<'c> {
     /// What the server was asked for after it made the response.
     late: BTreeSet<WatchId>,
     /// Ends of TTLs that do not count any more.
-    outdated: Vec<Timed>,
+    outdated: Vec<Expiry>,
     /// D24: resources that lost an alias, by which alone they may have been watched.
     orphans: Vec<ResourceName>,
     applied: Applied,
@@ -213,7 +214,7 @@ struct NewVariant {
 }
 
 /// When the TTL of a variant ends.
-type Timed = (Duration, ResourceName, Constraints);
+type Expiry = (Duration, ResourceName, Constraints);
 
 impl Applier<'_> {
     /// D32, T31: one response is one step, and no other is waited for.
@@ -222,7 +223,7 @@ impl Applier<'_> {
         mut response: ReceivedResponse<'_>,
         cache: &Cache,
         effects: &mut Effects,
-    ) -> Vec<Timed> {
+    ) -> Vec<Expiry> {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
         let mut timed = Vec::new();
@@ -235,11 +236,13 @@ impl Applier<'_> {
             self.take_missing(&response.errors);
         }
         self.leave_other_servers();
-        let (watched, number) = (&*self.watched, self.number);
+        let (watched, response_number) = (&*self.watched, self.response_number);
         let is_repeated = |(name, constraints): &VariantKey| {
             let named = watched.names.get(name);
             named.is_some_and(|named| {
-                named.position(constraints).is_ok_and(|at| named.held[at].seen == number)
+                named
+                    .position(constraints)
+                    .is_ok_and(|at| named.variants[at].last_response == response_number)
             })
         };
         let refused = self.changes.commit(cache, &watched.type_url, is_repeated);
@@ -327,7 +330,7 @@ impl Applier<'_> {
         }
     }
 
-    fn take(&mut self, mut received: ReceivedResource<'_>, timed: &mut Vec<Timed>) {
+    fn take(&mut self, mut received: ReceivedResource<'_>, timed: &mut Vec<Expiry>) {
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -369,7 +372,7 @@ impl Applier<'_> {
         received: &ReceivedResource<'_>,
         payload: &[u8],
         aliases: Vec<ResourceName>,
-        timed: &mut Vec<Timed>,
+        timed: &mut Vec<Expiry>,
     ) {
         let aliases_of = received.aliases.clone();
         let mut extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
@@ -379,29 +382,29 @@ impl Applier<'_> {
         if let Some(named) = self.watched.names.get_mut(&*received.name)
             && let Ok(at) = named.position(&received.constraints)
         {
-            let held = &mut named.held[at];
-            if held.seen == self.number {
-                let name = held.accepted.name().clone();
+            let stored = &mut named.variants[at];
+            if stored.last_response == self.response_number {
+                let name = stored.accepted.name().clone();
                 let duplicate = Rejection::of(name, received.constraints.clone(), Reason::Duplicate);
                 self.applied.rejections.push(duplicate);
                 return;
             }
-            held.seen = self.number;
-            let is_same =
-                *held.accepted.payload() == payload && held.accepted.variant.has_extras(extras.as_deref());
-            if is_same && !held.accepted.is_restored {
+            stored.last_response = self.response_number;
+            let is_same = *stored.accepted.payload() == payload
+                && stored.accepted.variant.has_extras(extras.as_deref());
+            if is_same && !stored.accepted.is_restored {
                 if self.protocol == Protocol::Sotw {
-                    held.version = Arc::clone(&self.version);
-                } else if *held.version != *received.version {
-                    held.version = received.version.into();
+                    stored.version = Arc::clone(&self.version);
+                } else if *stored.version != *received.version {
+                    stored.version = received.version.into();
                 }
-                held.server = Some(self.server);
-                let accepted = Arc::clone(&held.accepted);
-                let until = end_of(received.ttl, self.now);
-                self.outdated.extend(held.timed());
-                held.expires = until;
+                stored.server = Some(self.server);
+                let accepted = Arc::clone(&stored.accepted);
+                let until = expiry_of(received.ttl, self.now);
+                self.outdated.extend(stored.expiry());
+                stored.expires = until;
                 accepted.variant.extend(until);
-                timed.extend(held.timed());
+                timed.extend(stored.expiry());
                 self.applied.valid += 1;
                 self.know_aliases(accepted.name(), aliases);
                 let is_current = |at: &u32| {
@@ -470,24 +473,24 @@ impl Applier<'_> {
         &mut self,
         received: &ReceivedResource<'_>,
         aliases: Vec<ResourceName>,
-        timed: &mut Vec<Timed>,
+        timed: &mut Vec<Expiry>,
     ) {
         let (protocol, version) = (self.protocol, Arc::clone(&self.version));
-        let held = self.watched.names.get_mut(&*received.name);
-        let held = held.and_then(|named| {
+        let stored = self.watched.names.get_mut(&*received.name);
+        let stored = stored.and_then(|named| {
             let at = named.position(&received.constraints).ok()?;
-            Some(&mut named.held[at])
+            Some(&mut named.variants[at])
         });
         let told = match protocol {
             Protocol::Delta => received.version,
             Protocol::Sotw => &version,
         };
-        if let Some(held) = held.filter(|held| *held.version == *told) {
-            held.seen = self.number;
-            self.outdated.extend(held.timed());
-            held.expires = end_of(received.ttl, self.now);
-            held.accepted.variant.extend(held.expires);
-            timed.extend(held.timed());
+        if let Some(stored) = stored.filter(|stored| *stored.version == *told) {
+            stored.last_response = self.response_number;
+            self.outdated.extend(stored.expiry());
+            stored.expires = expiry_of(received.ttl, self.now);
+            stored.accepted.variant.extend(stored.expires);
+            timed.extend(stored.expiry());
             self.applied.valid += 1;
             return;
         }
@@ -518,7 +521,7 @@ impl Applier<'_> {
     }
 
     /// Has what is held here follow the cache.
-    fn keep(&mut self, snapshot: &Snapshot, effects: &mut Effects, timed: &mut Vec<Timed>) {
+    fn keep(&mut self, snapshot: &Snapshot, effects: &mut Effects, timed: &mut Vec<Expiry>) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
             self.applied.replaced += usize::from(why == RemovalReason::Replaced);
@@ -529,7 +532,7 @@ impl Applier<'_> {
             if let Some(named) = self.watched.names.get_mut(&name)
                 && let Ok(at) = named.position(&constraints)
             {
-                self.outdated.extend(named.held.remove(at).timed());
+                self.outdated.extend(named.variants.remove(at).expiry());
             }
             self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
@@ -554,14 +557,19 @@ impl Applier<'_> {
                 is_restored: false,
                 at: self.now,
             });
-            let expires = end_of(ttl, self.now);
+            let expires = expiry_of(ttl, self.now);
             variant.extend(expires);
             effects.accepted.push(Arc::clone(&accepted));
-            let held =
-                StoredVariant { accepted, version, server: Some(self.server), seen: self.number, expires };
-            timed.extend(held.timed());
-            let before = self.watched.hold(&key.0, held);
-            self.outdated.extend(before.and_then(|before| before.timed()));
+            let stored = StoredVariant {
+                accepted,
+                version,
+                server: Some(self.server),
+                last_response: self.response_number,
+                expires,
+            };
+            timed.extend(stored.expiry());
+            let before = self.watched.store(&key.0, stored);
+            self.outdated.extend(before.and_then(|before| before.expiry()));
         }
     }
 
@@ -580,12 +588,12 @@ impl Applier<'_> {
 
 impl WatchedType {
     /// Puts a variant in its place among those of its name; what was there.
-    pub(super) fn hold(&mut self, name: &ResourceName, held: StoredVariant) -> Option<StoredVariant> {
+    pub(super) fn store(&mut self, name: &ResourceName, stored: StoredVariant) -> Option<StoredVariant> {
         let named = self.names.entry(name.clone()).or_default();
-        match named.position(held.accepted.constraints()) {
-            Ok(at) => Some(std::mem::replace(&mut named.held[at], held)),
+        match named.position(stored.accepted.constraints()) {
+            Ok(at) => Some(std::mem::replace(&mut named.variants[at], stored)),
             Err(at) => {
-                named.held.insert(at, held);
+                named.variants.insert(at, stored);
                 None
             }
         }
@@ -593,11 +601,11 @@ impl WatchedType {
 }
 
 impl StoredVariant {
-    fn timed(&self) -> Option<Timed> {
+    fn expiry(&self) -> Option<Expiry> {
         let accepted = &self.accepted;
         self.expires.map(|at| (at, accepted.name().clone(), accepted.constraints().clone()))
     }
 }
 
 /// How many answers may wait for the transport, per type; of more the oldest is never said.
-const ANSWERS_LIMIT: usize = 10_000;
+const PENDING_ACKS_LIMIT: usize = 10_000;

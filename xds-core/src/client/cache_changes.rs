@@ -19,7 +19,7 @@ pub(super) type VariantKey = (ResourceName, Constraints);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RemovalReason {
     /// The server said so.
-    Told,
+    Explicit,
     /// It is missing in a full state (S25).
     Missing,
     /// Another one takes its place (T34), or one of another server (C15).
@@ -91,7 +91,7 @@ impl CacheChanges {
             let before = (self.put.len(), self.removed.len(), refused.len());
             match attempt {
                 0 => self.part_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
-                1..ATTEMPTS => {
+                1..ATTEMPTS_LIMIT => {
                     self.take_out(error, &cache.snapshot(), type_url, &mut refused);
                     // Whatever the cache says, each time less is put or more is taken away.
                     if self.put.len() == before.0 && self.removed.len() == before.1 {
@@ -146,10 +146,10 @@ impl CacheChanges {
             for (key, reason) in overlapping(&left) {
                 self.refuse(key, reason, refused);
             }
-            let Some(held) = snapshot.get(type_url, &put[0].0) else { continue };
+            let Some(stored) = snapshot.get(type_url, &put[0].0) else { continue };
             for key in &left {
                 // What cannot be judged is refused when the commit says so.
-                let Ok(met) = held.meeting(&key.1) else { continue };
+                let Ok(met) = stored.meeting(&key.1) else { continue };
                 for variant in met {
                     let other = (key.0.clone(), variant.constraints().clone());
                     if other == *key || !self.put.contains_key(key) || self.put.contains_key(&other) {
@@ -201,8 +201,8 @@ impl CacheChanges {
                     return;
                 }
                 // As with variants (T34), what came earlier gives way.
-                let held = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
-                let keys = held.map(|variant| (other.clone(), variant.constraints().clone()));
+                let stored = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
+                let keys = stored.map(|variant| (other.clone(), variant.constraints().clone()));
                 self.removed.extend(keys.map(|key| (key, RemovalReason::Replaced)));
             }
             CommitError::Contradiction { .. }
@@ -231,7 +231,7 @@ impl CacheChanges {
             return;
         }
         let names: BTreeSet<_> = refused.iter().map(|((name, _), _)| name).collect();
-        self.removed.retain(|(name, _), why| *why == RemovalReason::Told || !names.contains(name));
+        self.removed.retain(|(name, _), why| *why == RemovalReason::Explicit || !names.contains(name));
     }
 }
 
@@ -240,7 +240,7 @@ fn overlapping(variants: &[VariantKey]) -> Refused {
     let mut refused = BTreeMap::new();
     for (at, one) in variants.iter().enumerate() {
         for other in &variants[at + 1..] {
-            if variants.len() > PAIRS_OF && !refused.is_empty() {
+            if variants.len() > PAIRWISE_LIMIT && !refused.is_empty() {
                 break;
             }
             let pair = [&one.1, &other.1].map(|constraints| (constraints.into(), ()));
@@ -253,7 +253,7 @@ fn overlapping(variants: &[VariantKey]) -> Refused {
         }
     }
     // Of very many not every pair is looked for: one that is wrong speaks for all.
-    if variants.len() > PAIRS_OF
+    if variants.len() > PAIRWISE_LIMIT
         && let Some(reason) = refused.values().next().cloned()
     {
         return variants.iter().map(|key| (key.clone(), reason.clone())).collect();
@@ -263,7 +263,7 @@ fn overlapping(variants: &[VariantKey]) -> Refused {
 
 /// So often the cache is asked what is wrong with the rest; each time costs as much as the whole
 /// response.
-const ATTEMPTS: usize = 64;
+const ATTEMPTS_LIMIT: usize = 64;
 
 /// Up to so many variants of a name all pairs are compared.
-const PAIRS_OF: usize = 64;
+const PAIRWISE_LIMIT: usize = 64;

@@ -20,11 +20,11 @@ impl Client {
         entry.state.outage.clone_from(&self.authorities[entry.authority].outage);
         match &mut entry.members {
             None => {
-                let held = watched.resolve(&entry.name, &entry.parameters, resources);
-                if let Some(held) = held {
-                    entry.state.on_resource(Arc::clone(&held.accepted));
-                    entry.state.server = held.server;
-                    if held.accepted.is_restored {
+                let stored = watched.resolve(&entry.name, &entry.parameters, resources);
+                if let Some(stored) = stored {
+                    entry.state.on_resource(Arc::clone(&stored.accepted));
+                    entry.state.server = stored.server;
+                    if stored.accepted.is_restored {
                         entry.state.status = ResourceStatus::Requested;
                     }
                 }
@@ -35,9 +35,9 @@ impl Client {
                         || crate::xdstp::glob_of(name).as_ref() == Some(&entry.name)
                 };
                 for name in watched.names.keys().filter(|name| is_member(name)) {
-                    if let Some(held) = watched.resolve(name, &entry.parameters, resources) {
-                        let mut state = ResourceState { server: held.server, ..ResourceState::default() };
-                        state.on_resource(Arc::clone(&held.accepted));
+                    if let Some(stored) = watched.resolve(name, &entry.parameters, resources) {
+                        let mut state = ResourceState { server: stored.server, ..ResourceState::default() };
+                        state.on_resource(Arc::clone(&stored.accepted));
                         members.insert(name.clone(), state);
                     }
                 }
@@ -69,8 +69,8 @@ impl Client {
             watched.watching(name.as_str(), &mut watching);
             let asked: Vec<_> = watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
             let Some(named) = watched.names.get_mut(name) else { continue };
-            named.held.retain(|held| {
-                let constraints = held.accepted.constraints();
+            named.variants.retain(|stored| {
+                let constraints = stored.accepted.constraints();
                 let is_watched = asked.iter().any(|asked| constraints.matches(asked));
                 if !is_watched {
                     let id = VariantId {
@@ -107,7 +107,7 @@ impl Client {
     pub(super) fn after_stream(&mut self, server: usize) {
         self.forget_subscriptions(server);
         for of_type in 0..self.types.len() {
-            let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.told == 0;
+            let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.subscribed_on == 0;
             let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
             for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
                 let at = u32::try_from(at).expect("entries have such numbers");
@@ -119,10 +119,10 @@ impl Client {
     pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
         for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
-            if entry.told & bit != 0 {
-                entry.told &= !bit;
+            if entry.subscribed_on & bit != 0 {
+                entry.subscribed_on &= !bit;
                 // P4.6: what another server was asked for, too, is still awaited from that.
-                entry.deadline = entry.deadline.filter(|_| entry.told != 0);
+                entry.deadline = entry.deadline.filter(|_| entry.subscribed_on != 0);
             }
             entry.dirty &= !bit;
         }
@@ -137,6 +137,16 @@ impl WatchEntry {
         members: Option<Box<ByName<ResourceState>>>,
     ) -> Self {
         let state = ResourceState::default();
-        Self { name, parameters, authority, watchers: 0, told: 0, dirty: 0, deadline: None, state, members }
+        Self {
+            name,
+            parameters,
+            authority,
+            watchers: 0,
+            subscribed_on: 0,
+            dirty: 0,
+            deadline: None,
+            state,
+            members,
+        }
     }
 }

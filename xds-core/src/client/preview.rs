@@ -95,7 +95,7 @@ impl Client {
         // T31: what gives way to it goes with it.
         for gone in response.removed {
             if let Some(constraints) = gone.constraints {
-                changes.removed.insert((gone.name, constraints), RemovalReason::Told);
+                changes.removed.insert((gone.name, constraints), RemovalReason::Explicit);
             }
         }
         Some(Preview { type_url: watched.type_url.clone(), brought, changes })
@@ -121,11 +121,11 @@ impl Client {
         if !watching.iter().any(|at| received.constraints.matches(&watched.entry(*at).parameters)) {
             return None;
         }
-        let held = watched
+        let stored = watched
             .names
             .get(name)
-            .and_then(|named| Some(&named.held[named.position(&received.constraints).ok()?]));
-        if held.is_some_and(|held| *held.accepted.payload() == payload) {
+            .and_then(|named| Some(&named.variants[named.position(&received.constraints).ok()?]));
+        if stored.is_some_and(|stored| *stored.accepted.payload() == payload) {
             return None;
         }
         let mut extras = Extras::received(received.ttl, received.aliases.clone(), false, received.metadata);
@@ -141,7 +141,7 @@ impl Client {
     pub(crate) fn stored_version(&self, id: &VariantId) -> Option<Version> {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
         let named = of_type?.names.get(&id.name)?;
-        Some(named.held[named.position(&id.constraints).ok()?].accepted.variant().version())
+        Some(named.variants[named.position(&id.constraints).ok()?].accepted.variant().version())
     }
 
     /// From now on this content is rejected (C2), in these words.

@@ -113,12 +113,12 @@ impl Rejection {
     /// What goes back to the server: every resource by name, up to a limit.
     pub(super) fn detail(rejections: &[Self]) -> String {
         let mut detail = String::new();
-        for (at, rejection) in rejections.iter().take(TOLD).enumerate() {
+        for (at, rejection) in rejections.iter().take(REPORTED_LIMIT).enumerate() {
             detail.push_str(if at == 0 { "" } else { "; " });
             detail.push_str(&rejection.to_string());
         }
-        if rejections.len() > TOLD {
-            detail.push_str(&format!("; and {} more", rejections.len() - TOLD));
+        if rejections.len() > REPORTED_LIMIT {
+            detail.push_str(&format!("; and {} more", rejections.len() - REPORTED_LIMIT));
         }
         detail
     }
@@ -139,4 +139,4 @@ impl fmt::Display for Rejection {
 
 /// As many rejected resources are named to the server: the text is for people, and servers cut it
 /// (G15).
-const TOLD: usize = 10;
+const REPORTED_LIMIT: usize = 10;

@@ -89,17 +89,17 @@ impl Client {
 
 fn report(of_type: &WatchedType, entry: &WatchEntry, name: &ResourceName, state: &ResourceState) -> Report {
     let copy = state.copy.clone();
-    let held = |copy: &Arc<Accepted>| {
+    let stored = |copy: &Arc<Accepted>| {
         let named = of_type.names.get(copy.name())?;
-        let held = named.held.iter().find(|held| Arc::ptr_eq(&held.accepted, copy))?;
-        Some(Arc::clone(&held.version))
+        let stored = named.variants.iter().find(|stored| Arc::ptr_eq(&stored.accepted, copy))?;
+        Some(Arc::clone(&stored.version))
     };
     Report {
         type_url: of_type.type_url.clone(),
         name: name.clone(),
         parameters: entry.parameters.clone(),
         status: state.status,
-        version: copy.as_ref().map(|copy| held(copy).unwrap_or_else(|| Arc::clone(&copy.version))),
+        version: copy.as_ref().map(|copy| stored(copy).unwrap_or_else(|| Arc::clone(&copy.version))),
         copy,
         error: state.error.clone(),
     }

@@ -32,7 +32,7 @@ impl Client {
             }
             let upstream = self.upstreams[server].of_type(of_type);
             let is_giving_up = matches!(upstream.list, RequestedNames::GivingUp);
-            if upstream.dirty.is_empty() && upstream.answers.is_empty() && !is_giving_up {
+            if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_giving_up {
                 continue;
             }
             let request = match self.upstreams[server].is_delta() {
@@ -63,7 +63,7 @@ impl Client {
         let node = self.node.clone();
         let upstream = &mut self.upstreams[server];
         let stream = upstream.of_type(of_type);
-        let answer = stream.answers.pop_front();
+        let answer = stream.pending_acks.pop_front();
         let has_asked = stream.is_open || !matches!(stream.list, RequestedNames::Nothing);
         if answer.is_none() && !was_giving_up && (changes.is_empty() || !has_asked) {
             self.finish(of_type, changes);
@@ -88,7 +88,7 @@ impl Client {
         let list = stream.list.clone();
         let names_bytes = if let RequestedNames::Named(list) = &list { list.len() } else { 0 };
         let mut encoded = BytesMut::with_capacity(node.len() + names_bytes + 256);
-        if !std::mem::replace(&mut upstream.is_node_told, true) {
+        if !std::mem::replace(&mut upstream.is_node_sent, true) {
             put_field(&mut encoded, SOTW_NODE, &node);
         }
         request.encode(&mut encoded).expect("the buffer grows");
@@ -106,8 +106,11 @@ impl Client {
         let watched = &self.types[of_type];
         let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
         let stream = self.upstreams[server].of_type(of_type);
-        let told =
-            watched.entries.iter().map(|(_, entry)| entry).filter(|entry| entry.told & 1 << server != 0);
+        let told = watched
+            .entries
+            .iter()
+            .map(|(_, entry)| entry)
+            .filter(|entry| entry.subscribed_on & 1 << server != 0);
         let mut told: Vec<_> = told.collect();
         told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
         let is_everything =
@@ -136,7 +139,7 @@ impl Client {
         let is_first = !self.upstreams[server].of_type(of_type).is_open;
         let changes = self.take_changes(now, server, of_type, DELTA_REQUEST_BYTES);
         let stream = self.upstreams[server].of_type(of_type);
-        let answer = stream.answers.pop_front();
+        let answer = stream.pending_acks.pop_front();
         if answer.is_none() && changes.is_empty() {
             return None;
         }
@@ -179,7 +182,7 @@ impl Client {
             ..DeltaDiscoveryRequest::default()
         };
         let mut encoded = BytesMut::with_capacity(node.len() + lists.len() + 256);
-        if !std::mem::replace(&mut upstream.is_node_told, true) {
+        if !std::mem::replace(&mut upstream.is_node_sent, true) {
             put_field(&mut encoded, DELTA_NODE, &node);
         }
         request.encode(&mut encoded).expect("the buffer grows");
@@ -229,15 +232,15 @@ impl Client {
             let entry = watched.entry_mut(at);
             entry.dirty &= !bit;
             let is_wanted = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
-            let is_told = entry.told & bit != 0;
+            let is_told = entry.subscribed_on & bit != 0;
             if is_wanted == is_told {
                 continue;
             }
             len += entry.name.as_str().len() + FIELD_BYTES + entry.parameters.len() * PARAMETER_BYTES;
-            entry.told ^= bit;
+            entry.subscribed_on ^= bit;
             if is_told {
                 changes.removed.push(at);
-                if entry.told == 0 {
+                if entry.subscribed_on == 0 {
                     entry.deadline = None;
                 }
                 continue;
@@ -281,7 +284,7 @@ impl Client {
     fn finish(&mut self, of_type: usize, changes: SubscriptionChanges) {
         for at in changes.removed {
             let entry = self.types[of_type].entry(at);
-            if entry.watchers == 0 && entry.told == 0 {
+            if entry.watchers == 0 && entry.subscribed_on == 0 {
                 self.remove(of_type, at);
             }
         }
@@ -318,10 +321,10 @@ fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<Stri
         state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
     };
     let mut bring = |name: &ResourceName, state: &ResourceState, is_member: bool| {
-        let held = watched.names.get(name).map(|named| &named.held[..]).unwrap_or_default();
-        let version = match held {
-            [held] if held.server == Some(server) && !held.version.is_empty() && is_good(state) => {
-                held.version.as_ref()
+        let stored = watched.names.get(name).map(|named| &named.variants[..]).unwrap_or_default();
+        let version = match stored {
+            [stored] if stored.server == Some(server) && !stored.version.is_empty() && is_good(state) => {
+                stored.version.as_ref()
             }
             [_, ..] if is_member => UNKNOWN_VERSION,
             [] | [_, ..] => return,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Client;
 use super::accepted::Accepted;
 use super::cache_changes::CacheChanges;
-use super::watched_type::{StoredVariant, end_of};
+use super::watched_type::{StoredVariant, expiry_of};
 use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
@@ -51,8 +51,8 @@ impl Client {
             let Some(variant) = variant.filter(|_| refused.is_empty()).cloned() else { continue };
             // What it replaced goes here, too (T34).
             if let Some(named) = watched.names.get_mut(&id.name) {
-                named.held.retain(|held| {
-                    variants.is_some_and(|all| all.get(held.accepted.constraints()).is_some())
+                named.variants.retain(|stored| {
+                    variants.is_some_and(|all| all.get(stored.accepted.constraints()).is_some())
                 });
             }
             let accepted = Arc::new(Accepted {
@@ -65,12 +65,15 @@ impl Client {
                 is_restored: true,
                 at: now,
             });
-            let expires = end_of(ttl, now);
+            let expires = expiry_of(ttl, now);
             accepted.variant.extend(expires);
             if let Some(at) = expires {
                 self.expiries.insert((at, of_type, id.name.clone(), id.constraints.clone()));
             }
-            watched.hold(&id.name, StoredVariant { accepted, version, server: None, seen: 0, expires });
+            watched.store(
+                &id.name,
+                StoredVariant { accepted, version, server: None, last_response: 0, expires },
+            );
             for alias in aliases {
                 watched.know_alias(alias, &id.name);
             }

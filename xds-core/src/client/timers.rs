@@ -71,7 +71,7 @@ impl Client {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
         entry.deadline = None;
-        let server = bits(entry.told).last().expect("a timer runs on a stream that was told");
+        let server = bits(entry.subscribed_on).last().expect("a timer runs on a stream that was told");
         let policy = self.upstreams[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {
@@ -113,9 +113,9 @@ impl Client {
         let mut transaction = Transaction::new();
         for copy in copies {
             let Some(named) = watched.names.get_mut(copy.name()) else { continue };
-            let is_it = |held: &StoredVariant| Arc::ptr_eq(&held.accepted, copy);
-            let Some(place) = named.held.iter().position(is_it) else { continue };
-            named.held.remove(place);
+            let is_it = |stored: &StoredVariant| Arc::ptr_eq(&stored.accepted, copy);
+            let Some(place) = named.variants.iter().position(is_it) else { continue };
+            named.variants.remove(place);
             watched.forget_if_empty(copy.name());
             let (type_url, name) = (watched.type_url.clone(), copy.name().clone());
             let id = VariantId { type_url, name, constraints: copy.constraints().clone() };
@@ -136,11 +136,11 @@ impl Client {
             let watched = &mut self.types[of_type];
             let Some(named) = watched.names.get_mut(&name) else { continue };
             let Ok(place) = named.position(&constraints) else { continue };
-            if named.held[place].expires != Some(at) {
+            if named.variants[place].expires != Some(at) {
                 continue;
             }
-            let held = named.held.remove(place);
-            if let Some(server) = held.server {
+            let stored = named.variants.remove(place);
+            if let Some(server) = stored.server {
                 self.upstreams[server].of_type(of_type).is_partial = true;
             }
             let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
@@ -156,7 +156,7 @@ impl Client {
             for at in watching {
                 let entry = watched.entry_mut(at);
                 let uses = |state: &ResourceState| {
-                    state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, &held.accepted))
+                    state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, &stored.accepted))
                 };
                 let watch = watch_id(of_type, at);
                 if let Some(members) = &mut entry.members {

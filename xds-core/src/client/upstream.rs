@@ -19,11 +19,11 @@ pub(super) struct Upstream {
     /// How many streams there were before.
     pub(super) generation: u64,
     /// S11: of this stream.
-    pub(super) is_node_told: bool,
+    pub(super) is_node_sent: bool,
     /// By the number of the type.
     pub(super) types: Vec<TypeStream>,
     /// How many responses the client had judged when the stream began.
-    pub(super) since: u64,
+    pub(super) responses_before: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct TypeStream {
     /// Whether the type was asked for on this stream.
     pub(super) is_open: bool,
     /// What has to be said about responses, in order (C1).
-    pub(super) answers: VecDeque<AckOrNack>,
+    pub(super) pending_acks: VecDeque<AckOrNack>,
     /// Entries whose subscription may have to change; each once, by a mark at the entry.
     pub(super) dirty: Vec<u32>,
     /// SotW: what was asked for last.
@@ -92,9 +92,9 @@ impl Upstream {
             failure: None,
             failures: 0,
             generation: 0,
-            is_node_told: false,
+            is_node_sent: false,
             types: Vec::new(),
-            since: 0,
+            responses_before: 0,
         }
     }
 
@@ -116,9 +116,9 @@ impl Upstream {
     /// S2, C14: a stream begins with nothing told; nonces of the one before mean nothing.
     pub(super) fn open(&mut self, now: Duration, responses: u64) {
         self.phase = Phase::Open { since: now, is_answered: false };
-        self.since = responses;
+        self.responses_before = responses;
         self.generation += 1;
-        self.is_node_told = false;
+        self.is_node_sent = false;
         self.forget_stream();
     }
 

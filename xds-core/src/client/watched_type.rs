@@ -47,7 +47,7 @@ pub(super) struct WatchEntry {
     pub(super) authority: usize,
     pub(super) watchers: usize,
     /// The servers whose present stream was told of it, as bits.
-    pub(super) told: u64,
+    pub(super) subscribed_on: u64,
     /// The servers that have it in their list of what may have to change, as bits.
     pub(super) dirty: u64,
     /// When it counts as absent, if nothing comes (C5).
@@ -63,7 +63,7 @@ pub(super) struct NameRecord {
     /// Who watches it.
     pub(super) entries: Vec<u32>,
     /// What the cache holds of it from here, in the order of constraints.
-    pub(super) held: Vec<StoredVariant>,
+    pub(super) variants: Vec<StoredVariant>,
     /// D24: the watched names that turned out to be aliases of it.
     pub(super) aliases: Vec<ResourceName>,
 }
@@ -78,7 +78,7 @@ pub(super) struct StoredVariant {
     /// Who told it; `None` for what was restored.
     pub(super) server: Option<usize>,
     /// The response that held it last.
-    pub(super) seen: u64,
+    pub(super) last_response: u64,
     /// When its TTL ends (S38).
     pub(super) expires: Option<Duration>,
 }
@@ -168,8 +168,9 @@ impl WatchedType {
     }
 
     pub(super) fn forget_if_empty(&mut self, name: &ResourceName) {
-        let is_empty =
-            |named: &NameRecord| named.entries.is_empty() && named.held.is_empty() && named.aliases.is_empty();
+        let is_empty = |named: &NameRecord| {
+            named.entries.is_empty() && named.variants.is_empty() && named.aliases.is_empty()
+        };
         if self.names.get(name).is_some_and(is_empty) {
             self.names.remove(name);
         }
@@ -204,7 +205,7 @@ impl WatchedType {
         parameters: &Parameters,
         snapshot: Option<&TypeSnapshot>,
     ) -> Option<&StoredVariant> {
-        let own = self.names.get(name).filter(|named| !named.held.is_empty());
+        let own = self.names.get(name).filter(|named| !named.variants.is_empty());
         let (name, named) = match own {
             Some(named) => (name, named),
             None => {
@@ -212,17 +213,17 @@ impl WatchedType {
                 (real, self.names.get(real)?)
             }
         };
-        if named.held.len() <= FEW {
-            return named.held.iter().find(|held| held.accepted.constraints().matches(parameters));
+        if named.variants.len() <= LINEAR_SEARCH_LIMIT {
+            return named.variants.iter().find(|stored| stored.accepted.constraints().matches(parameters));
         }
         let chosen = snapshot?.get(name)?.resolve(parameters)?;
-        named.position(chosen.constraints()).ok().map(|at| &named.held[at])
+        named.position(chosen.constraints()).ok().map(|at| &named.variants[at])
     }
 }
 
 impl NameRecord {
     pub(super) fn position(&self, constraints: &Constraints) -> Result<usize, usize> {
-        self.held.binary_search_by(|held| held.accepted.constraints().cmp(constraints))
+        self.variants.binary_search_by(|stored| stored.accepted.constraints().cmp(constraints))
     }
 }
 
@@ -233,11 +234,11 @@ impl WatchEntry {
 }
 
 /// When a TTL ends that is told now (S38). One that no program lives to see is none.
-pub(super) fn end_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
+pub(super) fn expiry_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
     ttl.filter(|ttl| *ttl < LONGEST_TTL).map(|ttl| now + ttl)
 }
 
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Up to so many variants are looked through one by one.
-const FEW: usize = 8;
+const LINEAR_SEARCH_LIMIT: usize = 8;

@@ -32,23 +32,24 @@ impl Applier<'_> {
         }
         for (name, told) in told {
             let Some(named) = self.watched.names.get(&name) else { continue };
-            let is_gone = |held: &&StoredVariant| self.is_gone(held, &told);
-            let key = |name: &ResourceName, held: &StoredVariant| {
-                (name.clone(), held.accepted.constraints().clone())
+            let is_gone = |stored: &&StoredVariant| self.is_gone(stored, &told);
+            let key = |name: &ResourceName, stored: &StoredVariant| {
+                (name.clone(), stored.accepted.constraints().clone())
             };
             let mut keys: Vec<VariantKey> =
-                named.held.iter().filter(is_gone).map(|held| key(&name, held)).collect();
+                named.variants.iter().filter(is_gone).map(|stored| key(&name, stored)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
                 entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
             for member in members {
-                let held = self.watched.names.get(member).map(|named| &named.held[..]).unwrap_or_default();
-                let unseen = held.iter().filter(|held| held.seen != self.number);
-                keys.extend(unseen.map(|held| key(member, held)));
+                let stored =
+                    self.watched.names.get(member).map(|named| &named.variants[..]).unwrap_or_default();
+                let unseen = stored.iter().filter(|stored| stored.last_response != self.response_number);
+                keys.extend(unseen.map(|stored| key(member, stored)));
                 self.absent.push(Removal { name: member.clone(), constraints: None });
             }
-            self.changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Told)));
+            self.changes.removed.extend(keys.into_iter().map(|key| (key, RemovalReason::Explicit)));
         }
     }
 
@@ -56,33 +57,34 @@ impl Applier<'_> {
     /// server may know by other constraints, or it names the parameters that it has nothing for,
     /// those of each locator by themselves (T35): if one of its users has nothing, it is not what
     /// it was.
-    fn is_gone(&self, held: &StoredVariant, told: &[Option<Constraints>]) -> bool {
+    fn is_gone(&self, stored: &StoredVariant, told: &[Option<Constraints>]) -> bool {
         let is_it = |gone: &Option<Constraints>| {
-            gone.as_ref().is_none_or(|constraints| constraints == held.accepted.constraints())
+            gone.as_ref().is_none_or(|constraints| constraints == stored.accepted.constraints())
         };
-        let is_old = held.server != Some(self.server) || held.seen <= self.since;
+        let is_old = stored.server != Some(self.server) || stored.last_response <= self.responses_before;
         // T43c: what is bound is known here by the parameters that it is for.
-        let is_bound = held.accepted.constraints().is_exact() && held.seen != self.number;
+        let is_bound =
+            stored.accepted.constraints().is_exact() && stored.last_response != self.response_number;
         let lacks =
-            |constraints: &Constraints| self.users(held).any(|parameters| constraints.matches(parameters));
+            |constraints: &Constraints| self.users(stored).any(|parameters| constraints.matches(parameters));
         told.iter().any(is_it) || ((is_old || is_bound) && told.iter().flatten().any(lacks))
     }
 
     /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
     pub(super) fn is_used_only_by<'m>(
         &self,
-        held: &StoredVariant,
+        stored: &StoredVariant,
         meant: impl Iterator<Item = &'m Constraints> + Clone,
     ) -> bool {
-        let mut users = self.users(held).peekable();
+        let mut users = self.users(stored).peekable();
         users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
     }
 
     /// The parameters that a variant is watched with.
-    fn users(&self, held: &StoredVariant) -> impl Iterator<Item = &Parameters> {
+    fn users(&self, stored: &StoredVariant) -> impl Iterator<Item = &Parameters> {
         let mut watching = Vec::new();
-        self.watched.watching(held.accepted.name().as_str(), &mut watching);
-        let constraints = held.accepted.constraints().clone();
+        self.watched.watching(stored.accepted.name().as_str(), &mut watching);
+        let constraints = stored.accepted.constraints().clone();
         let parameters = watching.into_iter().map(|at| &self.watched.entry(at).parameters);
         parameters.filter(move |parameters| constraints.matches(parameters))
     }
@@ -104,21 +106,21 @@ impl Applier<'_> {
         let bit = 1 << self.server;
         let (mut watching, mut gone) = (Vec::new(), BTreeSet::new());
         for (name, named) in &self.watched.names {
-            let is_present = |held: &StoredVariant| {
-                held.seen == self.number
-                    || self.changes.put.contains_key(&(name.clone(), held.accepted.constraints().clone()))
+            let is_present = |stored: &StoredVariant| {
+                stored.last_response == self.response_number
+                    || self.changes.put.contains_key(&(name.clone(), stored.accepted.constraints().clone()))
             };
-            let missing: Vec<_> = named.held.iter().filter(|held| !is_present(held)).collect();
+            let missing: Vec<_> = named.variants.iter().filter(|stored| !is_present(stored)).collect();
             if missing.is_empty() || rejected.contains(name) || is_in_error(name) {
                 continue;
             }
             self.watched.watching(name.as_str(), &mut watching);
             let mut asked = watching.iter().map(|at| self.watched.entry(*at));
-            if !asked.any(|entry| entry.told & bit != 0 && self.serves(entry)) {
+            if !asked.any(|entry| entry.subscribed_on & bit != 0 && self.serves(entry)) {
                 continue;
             }
-            for held in missing {
-                let key = (name.clone(), held.accepted.constraints().clone());
+            for stored in missing {
+                let key = (name.clone(), stored.accepted.constraints().clone());
                 self.changes.removed.insert(key, RemovalReason::Missing);
             }
             gone.insert(name.clone());
@@ -134,7 +136,7 @@ impl Applier<'_> {
             _ => false,
         };
         let told = self.watched.entries.iter().map(|(_, entry)| entry);
-        let told = told.filter(|entry| entry.told & bit != 0 && self.serves(entry));
+        let told = told.filter(|entry| entry.subscribed_on & bit != 0 && self.serves(entry));
         let states = told.flat_map(|entry| {
             let members = entry.members.iter().flat_map(|members| members.iter());
             members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
@@ -150,10 +152,10 @@ impl Applier<'_> {
         for (name, _) in self.coming.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             // What a proxy restored is for those who did not come back yet, until they ask for it.
-            let is_kept = |held: &&StoredVariant| self.relay.is_some() && held.server.is_none();
-            let others = named.held.iter().filter(|held| held.server != Some(self.server));
-            for held in others.filter(|held| !is_kept(held)) {
-                let key = (name.clone(), held.accepted.constraints().clone());
+            let is_kept = |stored: &&StoredVariant| self.relay.is_some() && stored.server.is_none();
+            let others = named.variants.iter().filter(|stored| stored.server != Some(self.server));
+            for stored in others.filter(|stored| !is_kept(stored)) {
+                let key = (name.clone(), stored.accepted.constraints().clone());
                 if !self.changes.put.contains_key(&key) {
                     self.changes.removed.insert(key, RemovalReason::Replaced);
                 }

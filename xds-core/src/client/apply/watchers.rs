@@ -108,14 +108,16 @@ impl Applier<'_> {
     ) {
         let Some(named) = self.watched.names.get(name) else { return };
         // T36: an error for some parameters names no variant; one that others use stays for them.
-        let is_meant = |held: &&StoredVariant| {
+        let is_meant = |stored: &&StoredVariant| {
             constraints.is_none_or(|meant| {
-                meant == held.accepted.constraints() || self.is_used_only_by(held, std::iter::once(meant))
+                meant == stored.accepted.constraints() || self.is_used_only_by(stored, std::iter::once(meant))
             })
         };
         let mut changes = CacheChanges::default();
-        for held in named.held.iter().filter(is_meant) {
-            changes.removed.insert((name.clone(), held.accepted.constraints().clone()), RemovalReason::Told);
+        for stored in named.variants.iter().filter(is_meant) {
+            changes
+                .removed
+                .insert((name.clone(), stored.accepted.constraints().clone()), RemovalReason::Explicit);
         }
         if changes.removed.is_empty() {
             return;
@@ -124,7 +126,7 @@ impl Applier<'_> {
         let Some(named) = self.watched.names.get_mut(name) else { return };
         for ((name, constraints), _) in changes.removed {
             if let Ok(at) = named.position(&constraints) {
-                self.outdated.extend(named.held.remove(at).timed());
+                self.outdated.extend(named.variants.remove(at).expiry());
             }
             let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
             effects.accepted.retain(|accepted| accepted.id() != id);
@@ -140,9 +142,10 @@ impl Applier<'_> {
         self.watched.watching(name.as_str(), &mut watching);
         for at in watching {
             let entry = self.watched.entry(at);
-            let held = self.watched.resolve(name, &entry.parameters, resources);
-            let is_new = held.is_some_and(|held| held.seen == self.number);
-            let (accepted, server) = held.map(|held| (Arc::clone(&held.accepted), held.server)).unzip();
+            let stored = self.watched.resolve(name, &entry.parameters, resources);
+            let is_new = stored.is_some_and(|stored| stored.last_response == self.response_number);
+            let (accepted, server) =
+                stored.map(|stored| (Arc::clone(&stored.accepted), stored.server)).unzip();
             let server = server.flatten();
             let has = |state: &ResourceState, accepted: &Arc<Accepted>| {
                 state.copy.as_ref().is_some_and(|copy| Arc::ptr_eq(copy, accepted))
@@ -251,7 +254,7 @@ impl Applier<'_> {
             let entry = self.watched.entry_mut(at);
             let is_settled =
                 matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
-            if entry.told & bit == 0 || is_settled {
+            if entry.subscribed_on & bit == 0 || is_settled {
                 continue;
             }
             entry.deadline = None;
