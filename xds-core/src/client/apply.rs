@@ -70,26 +70,26 @@ impl Client {
             server_name: Arc::clone(&self.upstreams[server].config.name),
             frame,
             watched: &mut self.types[of_type],
-            uses: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
+            in_use: self.authorities.iter().map(|authority| authority.uses(server)).collect(),
             responses_before: self.upstreams[server].responses_before,
             changes: CacheChanges::default(),
-            coming: Vec::new(),
-            stale: Vec::new(),
+            new_variants: Vec::new(),
+            changed_names: Vec::new(),
             absent: Vec::new(),
-            outdated: Vec::new(),
+            ended_expiries: Vec::new(),
             orphans: Vec::new(),
             applied: Applied::new(type_url),
         };
-        let timed = applier.all(response, &self.cache, &mut effects);
-        let (applied, outdated, orphans) = (applier.applied, applier.outdated, applier.orphans);
+        let expiries = applier.apply(response, &self.cache, &mut effects);
+        let (applied, ended_expiries, orphans) = (applier.applied, applier.ended_expiries, applier.orphans);
         self.drop_unwatched(of_type, &orphans);
         if !self.refused.is_empty() {
             effects.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
         }
-        for (at, name, constraints) in outdated {
+        for (at, name, constraints) in ended_expiries {
             self.expiries.remove(&(at, of_type, name, constraints));
         }
-        for (at, name, constraints) in timed {
+        for (at, name, constraints) in expiries {
             self.expiries.insert((at, of_type, name, constraints));
         }
         // C1, D15: everything is answered, in order.
@@ -111,7 +111,7 @@ impl Client {
         }
         stream.pending_acks.push_back(AckOrNack { nonce, version: Arc::clone(&stream.version), error });
         if is_changed {
-            self.distrust_others(server, of_type);
+            self.mark_others_partial(server, of_type);
         }
         if applied.valid > 0 {
             self.return_to(now, server);
@@ -123,7 +123,7 @@ impl Client {
 
     /// C15: what another server of the same names was said to be up to date with is not what is
     /// held now.
-    fn distrust_others(&mut self, server: usize, of_type: usize) {
+    fn mark_others_partial(&mut self, server: usize, of_type: usize) {
         let sharing = self.authorities.iter().map(|authority| authority.config.mask());
         let mask = sharing.filter(|mask| mask & 1 << server != 0).fold(0, |all, mask| all | mask);
         for other in bits(mask).filter(|other| *other != server) {
@@ -186,20 +186,20 @@ struct Applier<'c> {
     frame: &'c Bytes,
     watched: &'c mut WatchedType,
     /// Which authorities listen to this server.
-    uses: Vec<bool>,
+    in_use: Vec<bool>,
     /// Number of the last response before this stream.
     responses_before: u64,
     changes: CacheChanges,
     /// What goes with the variants that are put.
-    coming: Vec<NewVariant>,
+    new_variants: Vec<NewVariant>,
     /// Names whose watchers may see something else now.
-    stale: Vec<ResourceName>,
+    changed_names: Vec<ResourceName>,
     /// What the server says does not exist, unless something of the response does.
     absent: Vec<Removal>,
     /// What the server was asked for after it made the response.
     late: BTreeSet<WatchId>,
     /// Ends of TTLs that do not count any more.
-    outdated: Vec<Expiry>,
+    ended_expiries: Vec<Expiry>,
     /// D24: resources that lost an alias, by which alone they may have been watched.
     orphans: Vec<ResourceName>,
     applied: Applied,
@@ -218,7 +218,7 @@ type Expiry = (Duration, ResourceName, Constraints);
 
 impl Applier<'_> {
     /// D32, T31: one response is one step, and no other is waited for.
-    fn all(
+    fn apply(
         &mut self,
         mut response: ReceivedResponse<'_>,
         cache: &Cache,
@@ -226,16 +226,16 @@ impl Applier<'_> {
     ) -> Vec<Expiry> {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
-        let mut timed = Vec::new();
+        let mut expiries = Vec::new();
         for received in std::mem::take(&mut response.resources) {
-            self.take(received, &mut timed);
+            self.apply_resource(received, &mut expiries);
         }
-        self.take_removals(removed);
+        self.apply_removals(removed);
         // S26, D12: of other types, and in delta, absence says nothing.
         if self.protocol == Protocol::Sotw && self.watched.known.full_state {
-            self.take_missing(&response.errors);
+            self.apply_absences(&response.errors);
         }
-        self.leave_other_servers();
+        self.replace_other_servers();
         let (watched, response_number) = (&*self.watched, self.response_number);
         let is_repeated = |(name, constraints): &VariantKey| {
             let named = watched.names.get(name);
@@ -249,9 +249,9 @@ impl Applier<'_> {
         for ((name, constraints), reason) in refused {
             self.applied.rejections.push(Rejection::of(name, constraints, reason));
         }
-        self.keep(&cache.snapshot(), effects, &mut timed);
-        self.tell(&cache.snapshot(), std::mem::take(&mut response.errors), cache, effects);
-        timed
+        self.store_changes(&cache.snapshot(), effects, &mut expiries);
+        self.update_watchers(&cache.snapshot(), std::mem::take(&mut response.errors), cache, effects);
+        expiries
     }
 
     /// D13, T30b: what is removed and brought in one response is neither.
@@ -293,12 +293,12 @@ impl Applier<'_> {
 
     /// Whether this server is asked for what the entry watches.
     fn serves(&self, entry: &WatchEntry) -> bool {
-        self.uses[entry.authority]
+        self.in_use[entry.authority]
     }
 
     /// Whether this server is asked for what names of the authority of this one stand for.
-    fn is_listened_to(&self, name: &ResourceName) -> bool {
-        self.uses[self.watched.authority_of(name.as_str())]
+    fn serves_name(&self, name: &ResourceName) -> bool {
+        self.in_use[self.watched.authority_of(name.as_str())]
     }
 
     /// Whether somebody watches an alias of a resource; one of another authority is none (C16).
@@ -330,7 +330,7 @@ impl Applier<'_> {
         }
     }
 
-    fn take(&mut self, mut received: ReceivedResource<'_>, timed: &mut Vec<Expiry>) {
+    fn apply_resource(&mut self, mut received: ReceivedResource<'_>, expiries: &mut Vec<Expiry>) {
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -354,12 +354,12 @@ impl Applier<'_> {
         }
         match received.payload {
             Payload::Message(payload) => {
-                self.take_payload(&received, payload, aliases, timed);
+                self.apply_payload(&received, payload, aliases, expiries);
             }
             Payload::Redirect(locator) if self.relay.is_some() => {
-                self.take_payload(&received, locator, aliases, timed);
+                self.apply_payload(&received, locator, aliases, expiries);
             }
-            Payload::Absent => self.take_without_payload(&received, aliases, timed),
+            Payload::Absent => self.apply_without_payload(&received, aliases, expiries),
             Payload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
                 self.applied.rejections.push(Rejection::new(name, Reason::Redirect));
@@ -367,12 +367,12 @@ impl Applier<'_> {
         }
     }
 
-    fn take_payload(
+    fn apply_payload(
         &mut self,
         received: &ReceivedResource<'_>,
         payload: &[u8],
         aliases: Vec<ResourceName>,
-        timed: &mut Vec<Expiry>,
+        expiries: &mut Vec<Expiry>,
     ) {
         let aliases_of = received.aliases.clone();
         let mut extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
@@ -401,12 +401,12 @@ impl Applier<'_> {
                 stored.server = Some(self.server);
                 let accepted = Arc::clone(&stored.accepted);
                 let until = expiry_of(received.ttl, self.now);
-                self.outdated.extend(stored.expiry());
+                self.ended_expiries.extend(stored.expiry());
                 stored.expires = until;
                 accepted.variant.extend(until);
-                timed.extend(stored.expiry());
+                expiries.extend(stored.expiry());
                 self.applied.valid += 1;
-                self.know_aliases(accepted.name(), aliases);
+                self.add_aliases(accepted.name(), aliases);
                 let is_current = |at: &u32| {
                     let entry = self.watched.entry(*at);
                     let state = match &entry.members {
@@ -424,7 +424,7 @@ impl Applier<'_> {
                 let mut watching = Vec::new();
                 self.watched.watching(&received.name, &mut watching);
                 if !watching.iter().all(is_current) {
-                    self.stale.push(accepted.name().clone());
+                    self.changed_names.push(accepted.name().clone());
                 }
                 return;
             }
@@ -442,7 +442,7 @@ impl Applier<'_> {
             self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
             return;
         }
-        let payload = self.own(payload);
+        let payload = self.payload_bytes(payload);
         let decoded = match self.watched.decode.as_ref().map(|decode| decode(&name, &payload)).transpose() {
             Ok(decoded) => decoded,
             Err(text) => {
@@ -459,21 +459,21 @@ impl Applier<'_> {
             return;
         }
         let version = self.version_of(received);
-        self.coming.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
+        self.new_variants.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
         self.applied.valid += 1;
         // D24: what has a resource of its own is no alias.
-        self.orphans.extend(self.watched.forget_alias(&name));
-        self.know_aliases(&name, aliases);
-        self.stale.push(name);
+        self.orphans.extend(self.watched.remove_alias(&name));
+        self.add_aliases(&name, aliases);
+        self.changed_names.push(name);
     }
 
     /// S39, D26: a heartbeat extends a TTL and reaches no watcher. D24: an alias that nothing has.
-    fn take_without_payload(
+    fn apply_without_payload(
         &mut self,
         received: &ReceivedResource<'_>,
         aliases: Vec<ResourceName>,
-        timed: &mut Vec<Expiry>,
+        expiries: &mut Vec<Expiry>,
     ) {
         let (protocol, version) = (self.protocol, Arc::clone(&self.version));
         let stored = self.watched.names.get_mut(&*received.name);
@@ -487,10 +487,10 @@ impl Applier<'_> {
         };
         if let Some(stored) = stored.filter(|stored| *stored.version == *told) {
             stored.last_response = self.response_number;
-            self.outdated.extend(stored.expiry());
+            self.ended_expiries.extend(stored.expiry());
             stored.expires = expiry_of(received.ttl, self.now);
             stored.accepted.variant.extend(stored.expires);
-            timed.extend(stored.expiry());
+            expiries.extend(stored.expiry());
             self.applied.valid += 1;
             return;
         }
@@ -501,19 +501,19 @@ impl Applier<'_> {
             return;
         }
         for alias in aliases {
-            self.orphans.extend(self.watched.forget_alias(&alias));
+            self.orphans.extend(self.watched.remove_alias(&alias));
             self.absent.push(Removal { name: alias, constraints: None });
         }
     }
 
-    fn know_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
+    fn add_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
         for alias in aliases.into_iter().filter(|alias| alias != name) {
-            self.orphans.extend(self.watched.know_alias(alias, name));
+            self.orphans.extend(self.watched.add_alias(alias, name));
         }
     }
 
     /// A payload to keep. A slice keeps all of its frame, so a small one gets memory of its own.
-    fn own(&self, payload: &[u8]) -> Bytes {
+    fn payload_bytes(&self, payload: &[u8]) -> Bytes {
         match payload.len() * 2 >= self.frame.len() {
             true => self.frame.slice_ref(payload),
             false => Bytes::copy_from_slice(payload),
@@ -521,7 +521,7 @@ impl Applier<'_> {
     }
 
     /// Has what is held here follow the cache.
-    fn keep(&mut self, snapshot: &Snapshot, effects: &mut Effects, timed: &mut Vec<Expiry>) {
+    fn store_changes(&mut self, snapshot: &Snapshot, effects: &mut Effects, expiries: &mut Vec<Expiry>) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
             self.applied.replaced += usize::from(why == RemovalReason::Replaced);
@@ -532,15 +532,15 @@ impl Applier<'_> {
             if let Some(named) = self.watched.names.get_mut(&name)
                 && let Ok(at) = named.position(&constraints)
             {
-                self.outdated.extend(named.variants.remove(at).expiry());
+                self.ended_expiries.extend(named.variants.remove(at).expiry());
             }
             self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
-            self.stale.push(name.clone());
+            self.changed_names.push(name.clone());
             effects.removed.push(VariantId { type_url, name, constraints });
         }
-        let is_all_put = self.changes.put.len() == self.coming.len();
-        for coming in std::mem::take(&mut self.coming) {
+        let is_all_put = self.changes.put.len() == self.new_variants.len();
+        for coming in std::mem::take(&mut self.new_variants) {
             let NewVariant { key, decoded, version, ttl } = coming;
             if !is_all_put && !self.changes.put.contains_key(&key) {
                 continue;
@@ -567,9 +567,9 @@ impl Applier<'_> {
                 last_response: self.response_number,
                 expires,
             };
-            timed.extend(stored.expiry());
+            expiries.extend(stored.expiry());
             let before = self.watched.store(&key.0, stored);
-            self.outdated.extend(before.and_then(|before| before.expiry()));
+            self.ended_expiries.extend(before.and_then(|before| before.expiry()));
         }
     }
 

@@ -75,7 +75,7 @@ impl Client {
                 StoredVariant { accepted, version, server: None, last_response: 0, expires },
             );
             for alias in aliases {
-                watched.know_alias(alias, &id.name);
+                watched.add_alias(alias, &id.name);
             }
             taken += 1;
         }

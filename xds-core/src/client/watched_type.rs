@@ -129,7 +129,7 @@ impl WatchedType {
         if let Some(named) = self.names.get_mut(&entry.name) {
             named.entries.retain(|other| *other != at);
             if named.entries.is_empty() {
-                self.forget_alias(&entry.name);
+                self.remove_alias(&entry.name);
                 self.forget_if_empty(&entry.name);
             }
         }
@@ -147,18 +147,18 @@ impl WatchedType {
     }
 
     /// D24; the resource that it was an alias of before.
-    pub(super) fn know_alias(&mut self, alias: ResourceName, name: &ResourceName) -> Option<ResourceName> {
+    pub(super) fn add_alias(&mut self, alias: ResourceName, name: &ResourceName) -> Option<ResourceName> {
         if self.aliases.get(&alias) == Some(name) {
             return None;
         }
-        let before = self.forget_alias(&alias);
+        let before = self.remove_alias(&alias);
         self.names.entry(name.clone()).or_default().aliases.push(alias.clone());
         self.aliases.insert(alias, name.clone());
         before
     }
 
     /// The resource that it was an alias of.
-    pub(super) fn forget_alias(&mut self, alias: &ResourceName) -> Option<ResourceName> {
+    pub(super) fn remove_alias(&mut self, alias: &ResourceName) -> Option<ResourceName> {
         let name = self.aliases.remove(alias)?;
         if let Some(named) = self.names.get_mut(&name) {
             named.aliases.retain(|other| other != alias);

@@ -16,28 +16,28 @@ use crate::xdstp::glob_of;
 
 impl Applier<'_> {
     /// D10, D11, T30b
-    pub(super) fn take_removals(&mut self, removed: Vec<Removal>) {
+    pub(super) fn apply_removals(&mut self, removed: Vec<Removal>) {
         let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
         for gone in removed {
             // D14: what is not known is ignored. P4.6: so is what a server says that was left.
-            if !self.watched.names.contains_key(&gone.name) || !self.is_listened_to(&gone.name) {
+            if !self.watched.names.contains_key(&gone.name) || !self.serves_name(&gone.name) {
                 continue;
             }
             // D24: a name that is gone is no alias either.
             if gone.constraints.is_none() {
-                self.orphans.extend(self.watched.forget_alias(&gone.name));
+                self.orphans.extend(self.watched.remove_alias(&gone.name));
             }
             told.entry(gone.name.clone()).or_default().push(gone.constraints.clone());
             self.absent.push(gone);
         }
         for (name, told) in told {
             let Some(named) = self.watched.names.get(&name) else { continue };
-            let is_gone = |stored: &&StoredVariant| self.is_gone(stored, &told);
+            let is_removed = |stored: &&StoredVariant| self.is_removed(stored, &told);
             let key = |name: &ResourceName, stored: &StoredVariant| {
                 (name.clone(), stored.accepted.constraints().clone())
             };
             let mut keys: Vec<VariantKey> =
-                named.variants.iter().filter(is_gone).map(|stored| key(&name, stored)).collect();
+                named.variants.iter().filter(is_removed).map(|stored| key(&name, stored)).collect();
             // X13: a glob that is removed has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
@@ -57,7 +57,7 @@ impl Applier<'_> {
     /// server may know by other constraints, or it names the parameters that it has nothing for,
     /// those of each locator by themselves (T35): if one of its users has nothing, it is not what
     /// it was.
-    fn is_gone(&self, stored: &StoredVariant, told: &[Option<Constraints>]) -> bool {
+    fn is_removed(&self, stored: &StoredVariant, told: &[Option<Constraints>]) -> bool {
         let is_it = |gone: &Option<Constraints>| {
             gone.as_ref().is_none_or(|constraints| constraints == stored.accepted.constraints())
         };
@@ -92,7 +92,7 @@ impl Applier<'_> {
     /// S25: a full state names all there is. What is in it and not valid is there all the same
     /// (P1.6); so nothing is missing for certain while something cannot be told by name. What an
     /// error is told of is neither: that decides (S37, P1.15).
-    pub(super) fn take_missing(&mut self, errors: &[ReportedError]) {
+    pub(super) fn apply_absences(&mut self, errors: &[ReportedError]) {
         if self.applied.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
         }
@@ -148,8 +148,8 @@ impl Applier<'_> {
     }
 
     /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
-    pub(super) fn leave_other_servers(&mut self) {
-        for (name, _) in self.coming.iter().map(|coming| &coming.key) {
+    pub(super) fn replace_other_servers(&mut self) {
+        for (name, _) in self.new_variants.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
             // What a proxy restored is for those who did not come back yet, until they ask for it.
             let is_kept = |stored: &&StoredVariant| self.relay.is_some() && stored.server.is_none();

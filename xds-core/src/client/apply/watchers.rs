@@ -28,16 +28,16 @@ enum Affected<'s> {
 
 impl Applier<'_> {
     /// Has watchers see what their parameters choose now, and hear why there is nothing.
-    pub(super) fn tell(
+    pub(super) fn update_watchers(
         &mut self,
         snapshot: &Snapshot,
         errors: Vec<ReportedError>,
         cache: &Cache,
         effects: &mut Effects,
     ) {
-        let mut stale = std::mem::take(&mut self.stale);
-        stale.dedup();
-        for name in &stale {
+        let mut changed_names = std::mem::take(&mut self.changed_names);
+        changed_names.dedup();
+        for name in &changed_names {
             self.refresh(name, snapshot, effects);
         }
         for gone in std::mem::take(&mut self.absent) {
@@ -45,7 +45,7 @@ impl Applier<'_> {
             let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
             let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
             let resources = snapshot.of_type(&self.watched.type_url);
-            self.each(
+            self.update_states(
                 &gone.name,
                 gone.constraints.as_ref(),
                 Affected::Unmatched(resources),
@@ -57,7 +57,7 @@ impl Applier<'_> {
         }
         // C9c: an error of what was also removed decides.
         for error in errors {
-            self.tell_error(error, cache, effects);
+            self.apply_error(error, cache, effects);
         }
         for at in 0..self.applied.rejections.len() {
             let rejection = &self.applied.rejections[at];
@@ -69,10 +69,10 @@ impl Applier<'_> {
             let (failure, policy) = (Arc::new(failure), self.policy);
             // C16: what a server says of names that it is not asked for takes nothing away, however
             // wrong it is.
-            if policy.fail_on_data_errors && self.is_listened_to(&name) {
+            if policy.fail_on_data_errors && self.serves_name(&name) {
                 self.drop_variants(&name, constraints.as_ref(), cache, effects);
             }
-            self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
+            self.update_states(&name, constraints.as_ref(), Affected::All, effects, |state| {
                 state.on_nack(Arc::clone(&failure), policy);
             });
         }
@@ -80,13 +80,13 @@ impl Applier<'_> {
     }
 
     /// C11, S37
-    fn tell_error(&mut self, error: ReportedError, cache: &Cache, effects: &mut Effects) {
+    fn apply_error(&mut self, error: ReportedError, cache: &Cache, effects: &mut Effects) {
         let ReportedError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
         // G4: a proxy hands it on as it came.
         let text = if self.relay.is_some() { message } else { format!("{:?}: {message}", name.as_str()) };
         let failure = self.failure(code, text);
-        if !self.is_listened_to(&name) {
+        if !self.serves_name(&name) {
             return;
         }
         // D28, C9b: who asks for it from now on gets nothing.
@@ -94,7 +94,7 @@ impl Applier<'_> {
             self.drop_variants(&name, constraints.as_ref(), cache, effects);
         }
         let policy = self.policy;
-        self.each(&name, constraints.as_ref(), Affected::All, effects, |state| {
+        self.update_states(&name, constraints.as_ref(), Affected::All, effects, |state| {
             state.on_error(Arc::clone(&failure), policy);
         });
     }
@@ -126,7 +126,7 @@ impl Applier<'_> {
         let Some(named) = self.watched.names.get_mut(name) else { return };
         for ((name, constraints), _) in changes.removed {
             if let Ok(at) = named.position(&constraints) {
-                self.outdated.extend(named.variants.remove(at).expiry());
+                self.ended_expiries.extend(named.variants.remove(at).expiry());
             }
             let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
             effects.accepted.retain(|accepted| accepted.id() != id);
@@ -196,11 +196,11 @@ impl Applier<'_> {
     }
 
     /// Changes the states of those who watch a name and whose parameters match.
-    fn each(
+    fn update_states(
         &mut self,
         name: &ResourceName,
         constraints: Option<&Constraints>,
-        whom: Affected<'_>,
+        affected: Affected<'_>,
         effects: &mut Effects,
         mut change: impl FnMut(&mut ResourceState),
     ) {
@@ -209,7 +209,7 @@ impl Applier<'_> {
         for at in watching {
             let entry = self.watched.entry(at);
             let is_meant = constraints.is_none_or(|constraints| constraints.matches(&entry.parameters));
-            let is_spared = match whom {
+            let is_spared = match affected {
                 Affected::All => false,
                 // X13: of a glob this says that it has no members.
                 Affected::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
