@@ -1,19 +1,19 @@
-//! xDS seen from the client: what is watched, whom it is asked of, and what became of it.
+//! The client side of xDS: watches, subscriptions, requests, and the resources that servers send.
 //!
-//! A [`Client`] takes what the program watches and what servers send, and says what is to be sent
-//! and who is to be told. It holds no socket, task or clock. What servers say exists goes into one
-//! [`Cache`], by name and constraints; a watcher sees a [`ResourceView`] of what its parameters choose
-//! there, and of what went wrong.
+//! A [`Client`] is a state machine without sockets, tasks or a clock. Its events are watches,
+//! connections, responses and time. It returns the requests to send and the watches whose view
+//! changed. It stores the resources that servers send in one [`Cache`], by name and constraints. A
+//! watcher reads a [`ResourceView`]: the variant that matches its parameters, and errors.
 //!
-//! Nothing queues for a watcher: the caller is told *that* its view changed ([`Touched`]) and reads
-//! the newest one, so a watcher that does not look delays nobody.
+//! Nothing is queued for a watcher. The client reports *that* a view changed ([`Touched`]), and the
+//! caller reads the newest view. So a slow watcher delays no other.
 //!
-//! The life of one server, as the caller drives it:
+//! The states of one server, and the calls that change them:
 //!
 //! ```text
 //!            connect_at          on_open                     on_response (any number)
 //!   away ------------------> connecting -----> open -------------------------------------+
-//!    ^                            |             | next_request (until it has nothing)    |
+//!    ^                            |             | next_request (until it returns `None`) |
 //!    |          on_end            |   on_end    | <--------------------------------------+
 //!    +----------------------------+-------------+
 //! ```
@@ -27,14 +27,14 @@
 //! let watch = client.on_watch(&"example.com/acme.Thing".into(), "a", None)?;
 //! assert!(client.view(watch).copy.is_none());
 //!
-//! // The caller connects, and asks what to send.
+//! // The caller connects, and takes the requests to send.
 //! assert_eq!(client.connect_at(0), Some(Duration::ZERO));
 //! client.on_connecting(0);
 //! client.on_open(Duration::ZERO, 0);
 //! assert!(client.next_request(Duration::ZERO, 0).is_some(), "it subscribes to a");
 //! assert!(client.next_request(Duration::ZERO, 0).is_none());
 //!
-//! // C5: without an answer a timer decides.
+//! // C5: without a response, a timer makes the resource absent.
 //! assert_eq!(client.next_deadline(), Some(Duration::from_secs(15)));
 //! assert_eq!(client.on_timeout(Duration::from_secs(15)).touched.len(), 1);
 //! # Ok::<(), xds_core::client::WatchError>(())
@@ -42,16 +42,20 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `watched_type` | everything that is known of one type: what is watched, what was received |
-//! | `resource_state` | what follows from each event for one watched resource: the table of gRFC A88 |
-//! | `entries` | how what is watched comes and goes |
-//! | `upstream`, `authority` | one server and its stream; which servers an authority uses |
-//! | `fallback` | when the next server is asked, and what watchers hear when there is none |
-//! | `timers` | what happens because time passes |
-//! | `requests` | what is sent |
-//! | `received`, `rejection` | a response as it came; what can be wrong with it |
-//! | `apply`, `cache_changes` | what a response changes, and who is told; which of its variants cannot be kept beside others |
-//! | `effects`, `report` | what an event did; what is known of everything that is watched |
+//! | `watched_type` | one resource type: its watches, names, variants and aliases |
+//! | `resource_state` | the state of one watched resource, and how each event changes it (gRFC A88) |
+//! | `resource_failure`, `accepted` | the errors and the variants that watchers see |
+//! | `entries` | adding and removing watches |
+//! | `upstream`, `authority` | one server and its stream; the servers that an authority uses |
+//! | `fallback` | when an authority uses its next server, and what its watchers see during an outage |
+//! | `timers` | what happens as time passes |
+//! | `requests` | subscriptions, ACKs and NACKs on the wire |
+//! | `received`, `rejection` | a response as read from the wire; the reasons to reject parts of it |
+//! | `apply` | validates a response and applies it to the cache and to the watches |
+//! | `cache_changes` | commits a response to the cache, without the variants that overlap others |
+//! | `preview` | a response that some clients of a proxy try before it is applied |
+//! | `restore` | resources from an earlier run of the program |
+//! | `effects`, `report` | the effects of one event; the state of everything that is watched |
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -73,7 +77,7 @@ use authority::Authority;
 use preview::{LateSubscriptions, Refusal};
 use resource_state::ResourceState;
 use upstream::{Phase, Upstream};
-use watched_type::{WatchEntry, WatchedType};
+use watched_type::{WatchEntry, WatchedType, entry_number};
 
 pub use crate::code::Code;
 pub use accepted::{Accepted, Decode, Decoded};
@@ -131,31 +135,41 @@ mod variants_tests;
 
 /// A client of xDS servers, for as many types and names as the program watches.
 pub struct Client {
+    /// The encoded node, sent in the first request of each stream (S11).
     node: Bytes,
+    /// See [`ClientConfig::resource_timeout`] (C5).
     resource_timeout: Duration,
+    /// See [`ClientConfig::transient_resource_timeout`] (C6).
     transient_resource_timeout: Duration,
+    /// The valid resources that servers sent.
     cache: Arc<Cache>,
+    /// The servers, in the order of [`ClientConfig::servers`].
     upstreams: Vec<Upstream>,
-    /// The first one is that of old-style names.
+    /// The first authority is the one of old-style names.
     authorities: Vec<Authority>,
+    /// The index in `authorities` of each configured authority, by name.
     authority_numbers: Arc<BTreeMap<String, usize>>,
+    /// The types that are watched, declared or restored.
     types: Vec<WatchedType>,
+    /// The index in `types` of each type.
     type_numbers: BTreeMap<TypeUrl, usize>,
+    /// What differs for a client that belongs to a proxy.
     relay: Option<Relay>,
-    /// What clients of a proxy cannot use.
+    /// When clients of a proxy NACK the contents of a variant that they try, these contents are
+    /// rejected from then on (C2). Accepting other contents of the variant removes the entry.
     refused: BTreeMap<VariantId, Refusal>,
-    /// While clients of a proxy try a response: what a server was asked meanwhile.
+    /// While clients of a proxy try a response: what was subscribed to after the server made it.
     late: Option<LateSubscriptions>,
-    /// How many responses were judged.
+    /// How many responses were applied.
     responses: u64,
-    /// C5, C6: when entries count as absent, by how long they may take; those that do not any more
-    /// are passed over.
+    /// C5, C6: the deadlines of watches, oldest first: one queue for each of the two timeouts. An
+    /// element whose watch has another deadline by now, or none, is skipped.
     timers: [VecDeque<(Duration, WatchId)>; 2],
-    /// S38: when TTLs end, the same.
+    /// S38: when TTLs end: time, type, name and constraints.
     expiries: BTreeSet<(Duration, usize, ResourceName, Constraints)>,
 }
 
-/// One subscription, which all watchers of the same type, name and parameters share.
+/// One watch. All watchers of the same type, name and parameters share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatchId {
     of_type: u32,
@@ -176,7 +190,7 @@ pub enum WatchError {
         /// What is wrong with it.
         reason: Box<Reason>,
     },
-    /// X15: nobody is known to ask for names of this authority.
+    /// X15: no servers are configured for the authority of the name.
     #[error("{name:?}: the configuration has no servers for the authority {authority:?}")]
     UnknownAuthority {
         /// The name.
@@ -184,16 +198,16 @@ pub enum WatchError {
         /// Its authority.
         authority: String,
     },
-    /// W2: no constraints can name the key.
+    /// W2: a key of the parameters has a control character, so no constraints can name it.
     #[error("the parameter {key:?} has a control character in its key")]
     InvalidKey {
         /// The key.
         key: Arc<str>,
     },
-    /// The servers are not said to speak TP2, and one that does not would take a locator for a
-    /// wildcard.
+    /// The servers are not configured to support TP2. A server without TP2 would read a locator as
+    /// a wildcard.
     #[error(
-        "{name:?} cannot be watched with {parameters}: its servers are not configured to understand locators"
+        "{name:?} cannot be watched with {parameters}: its servers are not configured to support locators"
     )]
     NoLocators {
         /// The name.
@@ -204,7 +218,8 @@ pub enum WatchError {
 }
 
 impl Client {
-    /// A client that watches nothing yet, with a cache of its own.
+    /// A client without watches. It has its own cache, unless it belongs to a proxy (a
+    /// [relay](ClientConfig::relay)).
     ///
     /// # Panics
     /// With more than [`SERVERS_LIMIT`] servers.
@@ -216,12 +231,13 @@ impl Client {
             authority_numbers.insert(name, authorities.len());
             authorities.push(Authority::new(authority));
         }
-        assert!(config.servers.len() <= SERVERS_LIMIT, "each server has one bit");
+        assert!(config.servers.len() <= SERVERS_LIMIT, "more than {SERVERS_LIMIT} servers");
         Self {
             node: config.node,
             resource_timeout: config.resource_timeout,
             transient_resource_timeout: config.transient_resource_timeout,
-            // T34: variants of one name may come from before and after a change of their keys.
+            // T34: while a server changes the keys of a name, variants with the old keys and
+            // variants with the new keys may be in the cache together.
             cache: match &config.relay {
                 Some(relay) => Arc::clone(&relay.cache),
                 None => Cache::with_key_sets(KeySetRule::Free),
@@ -240,34 +256,33 @@ impl Client {
         }
     }
 
-    /// Whether nothing is watched, no server thinks so, and nothing that they brought is left in
-    /// the cache.
+    /// Whether there are no watches, no server has a subscription, and no resource is left in the
+    /// cache from this client.
     pub(crate) fn is_idle(&self) -> bool {
         self.types.iter().all(|of_type| of_type.entries.is_empty())
     }
 
-    /// What the servers say exists. A copy that watchers keep although it was deleted (C9) is not
-    /// in it (C9b).
+    /// The resources that exist on the servers. When a server deletes a resource, watchers may keep
+    /// their copy (C9), but the cache no longer has it (C9b).
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// Has the payloads of a type decoded when they come; one that cannot be is rejected (C2). To
-    /// be said before anything of the type is watched: what was received already is not looked at
-    /// again.
+    /// Decodes each payload of a type when it arrives, and rejects a payload that cannot be decoded
+    /// (C2). Call this before the first watch of the type: stored payloads are not decoded again.
     pub fn declare(&mut self, type_url: &TypeUrl, decode: Decode) {
         let of_type = self.type_number(type_url);
         self.types[of_type].decode = Some(decode);
     }
 
-    /// Watches a name, a glob (X12) or everything (`*`) with some parameters, or with those of its
-    /// authority. Watching the same again shares the subscription.
+    /// Adds a watcher of a name, a glob (X12) or the wildcard (`*`). Without `parameters`, those of
+    /// its authority apply. Watchers of the same name and parameters share one watch.
     ///
-    /// Its [`view`](Self::view) may show something at once.
+    /// The [`view`](Self::view) may have a resource at once, from the cache.
     ///
     /// # Errors
-    /// See [`WatchError`]; nothing is watched then.
+    /// See [`WatchError`]. In this case no watcher is added.
     pub fn on_watch(
         &mut self,
         type_url: &TypeUrl,
@@ -284,8 +299,8 @@ impl Client {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
         let authority = match &new_style {
             None => 0,
-            // Envoy's `default_config_source`: one upstream alone stands for whatever a proxy's
-            // clients ask for.
+            // As Envoy's `default_config_source`: without configured authorities, a proxy
+            // subscribes to names of all authorities on its one upstream.
             Some(_) if self.relay.is_some() && self.authority_numbers.is_empty() => 0,
             Some(new_style) => {
                 let known = self.authority_numbers.get(new_style.authority());
@@ -325,18 +340,19 @@ impl Client {
                 let server = self.authorities[authority].in_use()[at];
                 self.mark(server, id);
             }
-            // P4.7: what was not needed when the server failed may be now. Nobody else hears
-            // anything new of that.
+            // P4.7: the fallback may have been unnecessary when the server failed: nothing was
+            // missing. Now this resource is. For other watchers nothing changes, so the effects are
+            // dropped.
             if is_missing && self.fall_back(authority, &mut Effects::default()) {
-                // P4.5: the next server may have it.
+                // P4.5: a server works, and may have the resource.
                 self.types[of_type].entry_mut(entry).state.outage = None;
             }
         }
         Ok(id)
     }
 
-    /// One watcher less. Without any the subscription ends (C13); until the server was told so its
-    /// copy stays at hand (C13b).
+    /// Removes a watcher. The last one ends the subscription (C13). The resource stays in the cache
+    /// until the unsubscription is sent (C13b), so a new watcher may use it at once.
     pub fn on_unwatch(&mut self, watch: WatchId) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
@@ -344,31 +360,32 @@ impl Client {
         if entry.watchers > 0 {
             return;
         }
-        let (at_authority, told) = (entry.authority, entry.subscribed_on);
-        for server in bits(told) {
+        let (at_authority, subscribed_on) = (entry.authority, entry.subscribed_on);
+        for server in bits(subscribed_on) {
             self.mark(server, watch);
         }
-        if told == 0 {
+        if subscribed_on == 0 {
             self.remove(of_type, at);
         }
         let authority = &mut self.authorities[at_authority];
         authority.entries -= 1;
         if authority.entries == 0 {
-            // P4.1: what is needed next is asked of the first server.
+            // P4.1: the next watch starts at the first server again.
             authority.active = 0;
             self.set_outage(at_authority, None, &mut Effects::default());
         }
     }
 
-    /// What a watcher sees of its resource; of a glob or wildcard only what concerns all of it.
+    /// The view of a watched name. For a glob or wildcard: errors that concern all members, and
+    /// whether the member list is complete.
     #[must_use]
     pub fn view(&self, watch: WatchId) -> ResourceView {
         let (of_type, at) = watch.place();
         self.types[of_type].entry(at).state.view()
     }
 
-    /// What a watcher of a glob or wildcard sees of one of its members: neither copy nor error
-    /// where it is none.
+    /// The view of one member of a glob or wildcard. A name that is no member has neither copy nor
+    /// error.
     #[must_use]
     pub fn member_view(&self, watch: WatchId, name: &ResourceName) -> ResourceView {
         let (of_type, at) = watch.place();
@@ -377,7 +394,7 @@ impl Client {
         member.map(ResourceState::view).unwrap_or_default()
     }
 
-    /// The members of a glob or wildcard, in no particular order; `None` for what is watched by a
+    /// The members of a glob or wildcard, in no particular order; `None` for the watch of a single
     /// name.
     #[must_use]
     pub fn members(&self, watch: WatchId) -> Option<impl Iterator<Item = &ResourceName>> {
@@ -385,7 +402,7 @@ impl Client {
         self.types[of_type].entry(at).members.as_ref().map(|members| members.keys())
     }
 
-    /// What the watchers of a touched subscription or member see now.
+    /// The newest view of a watch or member whose view changed.
     #[must_use]
     pub fn view_of(&self, touched: &Touched) -> ResourceView {
         match &touched.member {
@@ -394,7 +411,7 @@ impl Client {
         }
     }
 
-    /// When to connect to a server; `None` where nobody needs it, or it is connected.
+    /// When to connect to a server; `None` if it is not needed, or is connected or connecting.
     #[must_use]
     pub fn connect_at(&self, server: usize) -> Option<Duration> {
         match self.upstreams[server].phase {
@@ -403,47 +420,47 @@ impl Client {
         }
     }
 
-    /// Whether a server is needed. A stream to one that is not is to be ended, which needs no
-    /// [`on_end`](Self::on_end) of failures: call [`on_closed`](Self::on_closed).
+    /// Whether a server is needed. If it is not, close its stream and call
+    /// [`on_closed`](Self::on_closed), not [`on_end`](Self::on_end).
     #[must_use]
     pub fn is_needed(&self, server: usize) -> bool {
         self.authorities.iter().any(|authority| authority.entries > 0 && authority.uses(server))
     }
 
-    /// How many servers there are; they go by number.
+    /// How many servers there are. Other methods take their index in [`ClientConfig::servers`].
     #[must_use]
     pub fn servers(&self) -> usize {
         self.upstreams.len()
     }
 
-    /// What a server is called.
+    /// The name of a server, [as configured](ServerConfig::name).
     #[must_use]
     pub fn server_name(&self, server: usize) -> &Arc<str> {
         &self.upstreams[server].config.name
     }
 
-    /// Whether a server is connected, and did not fail since (A78).
+    /// Whether a server is connected and works (A78): it sent a response since its last failure, or
+    /// its stream stayed open for the resource timeout.
     #[must_use]
     pub fn is_connected(&self, server: usize) -> bool {
         self.upstreams[server].is_open() && self.upstreams[server].failure.is_none()
     }
 
-    /// Which stream of a server stands: the number of streams there were, with it; `None` while
-    /// none does.
+    /// The number of the open stream to a server, 1 for the first; `None` without an open stream.
     #[must_use]
     pub fn stream(&self, server: usize) -> Option<u64> {
         let upstream = &self.upstreams[server];
         upstream.is_open().then_some(upstream.generation)
     }
 
-    /// C16: whether a wildcard stands for a name, which none does for those of authorities with
-    /// servers of their own.
+    /// C16: whether a wildcard may include a name. It never includes names of an authority that has
+    /// its own servers.
     pub(crate) fn is_in_wildcards(&self, name: &ResourceName) -> bool {
         let new_style = XdstpName::of(name.as_str()).ok().flatten();
         new_style.is_none_or(|new_style| !self.authority_numbers.contains_key(new_style.authority()))
     }
 
-    /// Whether a variant is in the cache from here.
+    /// Whether this client has a variant in the cache.
     #[must_use]
     pub fn has_variant(&self, id: &VariantId) -> bool {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
@@ -451,33 +468,33 @@ impl Client {
         named.is_some_and(|named| named.position(&id.constraints).is_ok())
     }
 
-    /// Has servers not asked for a type, or asked again. What they were asked for on a stream that
-    /// stands is not taken back.
+    /// Defers the subscriptions of a type, or sends them. A type that was already requested on an
+    /// open stream is not deferred there.
     pub fn defer(&mut self, type_url: &TypeUrl, is_deferred: bool) {
         let of_type = self.type_number(type_url);
         self.types[of_type].is_deferred = is_deferred;
     }
 
-    /// Whether a server could not be reached when it was tried last, and said nothing since.
+    /// Whether the last attempt to reach a server failed, and it has not worked since.
     #[must_use]
     pub fn has_failed(&self, server: usize) -> bool {
         self.upstreams[server].failure.is_some()
     }
 
-    /// A connection is being made.
+    /// The caller started to connect to a server.
     pub fn on_connecting(&mut self, server: usize) {
         self.upstreams[server].phase = Phase::Connecting;
     }
 
-    /// The stream stands, and what [`next_request`](Self::next_request) gives goes to the transport
-    /// (P5.4).
+    /// The stream is open. From now on [`next_request`](Self::next_request) returns the requests to
+    /// send (P5.4).
     pub fn on_open(&mut self, now: Duration, server: usize) {
         self.upstreams[server].open(now, self.responses);
         self.forget_subscriptions(server);
         for of_type in 0..self.types.len() {
-            let wanted: Vec<_> = self.types[of_type].entries.iter().map(|(at, _)| at).collect();
-            for at in wanted {
-                let at = u32::try_from(at).expect("entries have such numbers");
+            let entries: Vec<_> = self.types[of_type].entries.iter().map(|(at, _)| at).collect();
+            for at in entries {
+                let at = entry_number(at);
                 let entry = self.types[of_type].entry(at);
                 if entry.watchers > 0 && self.authorities[entry.authority].uses(server) {
                     self.mark(server, watch_id(of_type, at));
@@ -486,7 +503,8 @@ impl Client {
         }
     }
 
-    /// The stream ended, or the server could not be reached. `jitter` is a random number.
+    /// The stream ended, or the connection failed. `reason` becomes part of the error that watchers
+    /// see. `jitter` is a random number, for the backoff (C7).
     pub fn on_end(&mut self, now: Duration, server: usize, reason: &str, jitter: u32) -> Effects {
         let mut effects = Effects::default();
         let is_failure = self.upstreams[server].end(now, jitter);
@@ -503,7 +521,7 @@ impl Client {
         effects
     }
 
-    /// The stream was ended here, because nobody needs the server any more.
+    /// The caller closed the stream, because the server is [no longer needed](Self::is_needed).
     pub fn on_closed(&mut self, now: Duration, server: usize) {
         self.upstreams[server].phase = Phase::Away { retry_at: now };
         self.upstreams[server].failure = None;
@@ -538,10 +556,10 @@ impl fmt::Debug for Client {
 }
 
 fn watch_id(of_type: usize, entry: u32) -> WatchId {
-    WatchId { of_type: u32::try_from(of_type).expect("there are few types"), entry }
+    WatchId { of_type: u32::try_from(of_type).expect("fewer than 2^32 types are watched"), entry }
 }
 
-/// The servers of a mask.
+/// The servers of a bit mask.
 fn bits(mask: u64) -> impl Iterator<Item = usize> {
     (0..SERVERS_LIMIT).filter(move |server| mask & (1 << server) != 0)
 }

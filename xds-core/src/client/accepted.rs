@@ -12,34 +12,35 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 use crate::variants::Variant;
 
-/// A payload as the program uses it; what it is, only the typed layer knows.
+/// A payload as the program uses it. Only the typed layer knows the type behind `Any`.
 pub type Decoded = Arc<dyn Any + Send + Sync>;
 
-/// Makes a payload usable, or says what is wrong with it. Called once per payload that is new.
+/// Decodes a payload for the program, or returns what is wrong with it. Called once for each
+/// payload that changed.
 pub type Decode = Arc<dyn Fn(&ResourceName, &Bytes) -> Result<Decoded, String> + Send + Sync>;
 
 /// A variant that was received and found valid, as watchers use it.
 pub struct Accepted {
     /// Its type.
     pub type_url: TypeUrl,
-    /// The server that brought it; empty for what was restored.
+    /// The name of the server that sent it; empty for a restored variant.
     pub server: Arc<str>,
     pub(super) variant: Arc<Variant>,
-    /// What the typed layer made of the payload; `None` where the type is watched as bytes only.
+    /// The payload as the typed layer decoded it; `None` if the type is watched as bytes only.
     pub decoded: Option<Decoded>,
-    /// The version under which it came: its own in delta, that of the response in SotW. Opaque
+    /// The version that the server gave it: in delta its own, in SotW that of the response. Opaque
     /// (S31, D22).
     pub version: Arc<str>,
-    /// Which stream of its server brought it: the number of streams there were before.
+    /// Which stream of its server it came on: 1 for the first, and 0 for a restored variant.
     pub generation: u64,
-    /// It stems from an earlier life of the program, and no server said since that it still holds.
+    /// Whether it comes from an earlier run of the program, and no server has confirmed it since.
     pub is_restored: bool,
-    /// When it came, since the start of the client.
+    /// When it arrived, since the start of the client.
     pub at: Duration,
 }
 
 impl Accepted {
-    /// What it is known by.
+    /// Its type, name and constraints.
     #[must_use]
     pub fn id(&self) -> VariantId {
         let (type_url, name) = (self.type_url.clone(), self.name().clone());
@@ -52,7 +53,7 @@ impl Accepted {
         self.variant.name()
     }
 
-    /// Whom this variant is for.
+    /// The constraints: which clients the variant is for.
     #[must_use]
     pub fn constraints(&self) -> &Constraints {
         self.variant.constraints()
@@ -64,7 +65,7 @@ impl Accepted {
         self.variant.payload()
     }
 
-    /// The variant, as the cache holds it.
+    /// The variant as it is in the cache.
     #[must_use]
     pub fn variant(&self) -> &Arc<Variant> {
         &self.variant

@@ -6,15 +6,16 @@ use super::config::AuthorityConfig;
 use super::resource_failure::ResourceFailure;
 use super::resource_state::ResourceState;
 
-/// One authority: its servers in order, down to the one that is in use.
+/// One authority, and which of its servers are in use.
 #[derive(Debug)]
 pub(super) struct Authority {
     pub(super) config: AuthorityConfig,
-    /// The last of its servers that is asked. Those before it failed and are tried on (P4.6).
+    /// The last server in use, as an index into its configured servers. The servers before it
+    /// failed; the client keeps trying to reach them (P4.6).
     pub(super) active: usize,
-    /// How many things are watched.
+    /// How many watches have watchers.
     pub(super) entries: usize,
-    /// None of the servers in use can be reached: what watchers are told (C15, P4.5).
+    /// When no server in use can be reached (C15, P4.5): the error that its watchers see.
     pub(super) outage: Option<Arc<ResourceFailure>>,
 }
 
@@ -23,7 +24,7 @@ impl Authority {
         Self { config, active: 0, entries: 0, outage: None }
     }
 
-    /// The servers that are asked.
+    /// The servers in use: those that the client subscribes on.
     pub(super) fn in_use(&self) -> &[usize] {
         let end = (self.active + 1).min(self.config.servers.len());
         &self.config.servers[..end]
@@ -33,17 +34,18 @@ impl Authority {
         self.in_use().contains(&server)
     }
 
-    /// P4.6: whether only a server spoke of something that is not asked any more.
+    /// P4.6: whether the state of a resource comes from a server that is no longer in use.
     pub(super) fn is_from_unused(&self, state: &ResourceState) -> bool {
         state.server.is_some_and(|server| !self.uses(server))
     }
 
-    /// The server that is asked when the one in use last fails.
+    /// The server to use when all servers in use have failed.
     pub(super) fn next(&self) -> Option<usize> {
         self.config.servers.get(self.active + 1).copied()
     }
 
-    /// P4.6: a resource came from this server, so those after it are left.
+    /// P4.6: when a server before the active one sends a resource, the authority uses it again, and
+    /// no longer the servers after it. Returns whether the active server changed.
     pub(super) fn return_to(&mut self, server: usize) -> bool {
         let at = self.in_use().iter().position(|used| *used == server);
         let Some(at) = at.filter(|at| *at < self.active) else { return false };

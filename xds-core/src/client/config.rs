@@ -1,4 +1,4 @@
-//! Whom a client asks, for what names, and how long it waits.
+//! The servers of a client, the names that it requests from each, and its timeouts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,77 +11,80 @@ use crate::cache::Cache;
 use crate::constraint::Constraints;
 use crate::parameters::Parameters;
 
-/// Which form of the protocol a server is spoken to in. Both go over one aggregated stream.
+/// The variant of the protocol that the client uses with a server. Both use one aggregated stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// State of the world: each request names everything that is asked for. What every server
-    /// speaks.
+    /// State of the world: each request lists all names of the subscription. Every server supports
+    /// it.
     #[default]
     Sotw,
-    /// Delta: requests and responses say what changed, and the absence of a resource is told at
-    /// once.
+    /// Delta: requests and responses contain changes only, and the server reports at once that a
+    /// resource does not exist.
     Delta,
 }
 
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// What errors call it; its URI.
+    /// Its URI, by which errors name it.
     pub name: Arc<str>,
-    /// How it is spoken to.
+    /// Its variant of the protocol.
     pub protocol: Protocol,
-    /// What its features say about errors.
+    /// How to treat errors from it, by its features in the bootstrap file.
     pub errors: ErrorPolicy,
 }
 
-/// Who is asked for the names of one authority (C16).
+/// The servers for the names of one authority (C16).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthorityConfig {
-    /// Places in [`ClientConfig::servers`], the preferred one first (C15).
+    /// Indices into [`ClientConfig::servers`], the preferred server first (C15).
     pub servers: Vec<usize>,
-    /// The parameters of what is watched without parameters of its own (T40, X17).
+    /// The parameters of watches that have none of their own (T40, X17).
     pub parameters: Parameters,
-    /// The servers speak TP2, so parameters go to them in locators. One that does not would read a
-    /// locator as a wildcard.
+    /// Whether the servers support TP2, so that parameters are sent to them in locators. A server
+    /// without TP2 would read a locator as a wildcard.
     pub speaks_locators: bool,
-    /// Go to the next server when one cannot be reached even though nothing is missing (P4.9).
+    /// Whether to use the next server when one cannot be reached, even if no resource is missing
+    /// (P4.9).
     pub fallback_on_reachability_only: bool,
 }
 
-/// What a client does for a proxy, which serves from the cache what clients of its own ask for.
+/// What differs for a client that belongs to a proxy. The proxy serves its own clients from the
+/// cache.
 #[derive(Debug, Clone)]
 pub struct Relay {
-    /// Where everything goes. Several clients may fill it, as long as no two bring variants for the
-    /// same parameters.
+    /// The cache that the client fills. Several clients may fill it, if no two of them have
+    /// variants for the same parameters.
     pub cache: Arc<Cache>,
-    /// Whom that is for which comes without constraints. T43c: a server that speaks TP2 says with
-    /// `resource_name` that a resource without constraints is for everyone; what comes under a
-    /// plain name is only for the locator that was asked for. Without a stamp such a resource is
-    /// left out, and [told](super::Applied::plain).
+    /// The constraints of a resource that arrives without any. T43c: a server with TP2 marks a
+    /// resource without constraints as valid for every client by `resource_name`. A resource under
+    /// a plain name is valid only for the locator that was requested. Without a stamp the client
+    /// leaves such a resource out, and lists it in [`Applied::plain`](super::Applied::plain).
     pub stamp: Option<Constraints>,
 }
 
-/// What a client is told at its start.
+/// The configuration of a client.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     /// The encoded `envoy.config.core.v3.Node`, sent once per stream (S11).
     pub node: Bytes,
-    /// All servers; one that stands for several authorities is there once, and has one stream
-    /// (C16).
+    /// All servers. A server of several authorities is listed once, and has one stream (C16).
     pub servers: Vec<ServerConfig>,
-    /// Who is asked for old-style names.
+    /// The servers for old-style names.
     pub default_authority: AuthorityConfig,
-    /// Who is asked for new-style names, by their authority, which may be empty. When there is
-    /// none, a [relay](Self::relay) asks the default authority for all of them (X15).
+    /// The servers for new-style names, by authority; an authority may be the empty string. If
+    /// there are none, a [relay](Self::relay) uses the default authority for all names (X15).
     pub authorities: BTreeMap<String, AuthorityConfig>,
-    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5).
+    /// How long to wait for a resource after subscribing to it; then it counts as absent (C5).
     /// Default 15 s.
     pub resource_timeout: Duration,
-    /// The same with servers whose silence says nothing (C6). Default 30 s.
+    /// The same for servers whose silence does not mean absence
+    /// ([`ErrorPolicy::resource_timer_is_transient_error`], C6). Default 30 s.
     pub transient_resource_timeout: Duration,
-    /// For a proxy. T44: then names go to servers that speak TP2 in locators always, those without
-    /// parameters too, and to others by name whatever their parameters, which these have from the
-    /// node. Redirects are taken like resources (X14).
+    /// Set for a client that belongs to a proxy. T44: the client then sends all names in locators
+    /// to servers with TP2, also names without parameters. To other servers it sends plain names
+    /// without parameters, which these servers take from the node. It accepts redirects like
+    /// resources (X14).
     pub relay: Option<Relay>,
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::resource_state::{ResourceState, ResourceStatus};
-use super::watched_type::{ByName, WILDCARD, WatchEntry};
+use super::watched_type::{ByName, WILDCARD, WatchEntry, entry_number};
 use super::{Client, WatchId};
 use crate::cache::Transaction;
 use crate::name::ResourceName;
@@ -110,7 +110,7 @@ impl Client {
             let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.subscribed_on == 0;
             let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
             for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
-                let at = u32::try_from(at).expect("entries have such numbers");
+                let at = entry_number(at);
                 self.remove(of_type, at);
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::{Effects, Touched};
 use super::resource_failure::ResourceFailure;
-use super::watched_type::WatchEntry;
+use super::watched_type::{WatchEntry, entry_number};
 use super::{Client, WatchId, watch_id};
 
 impl Client {
@@ -69,7 +69,7 @@ impl Client {
         for (of_type, watched) in self.types.iter_mut().enumerate() {
             for (number, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.authority == at) {
                 entry.state.outage.clone_from(&outage);
-                let number = u32::try_from(number).expect("entries have such numbers");
+                let number = entry_number(number);
                 effects.touched.push(Touched { watch: watch_id(of_type, number), member: None });
             }
         }
@@ -81,8 +81,6 @@ impl Client {
             watched.entries.iter().map(move |(at, entry)| (of_type, at, entry))
         });
         let entries = entries.filter(move |(_, _, entry)| entry.authority == authority && entry.watchers > 0);
-        entries.map(|(of_type, at, entry)| {
-            (watch_id(of_type, u32::try_from(at).expect("entries have such numbers")), entry)
-        })
+        entries.map(|(of_type, at, entry)| (watch_id(of_type, entry_number(at)), entry))
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that is known of one type: what is watched, and what was received.
+//! One resource type: its watches, and the names, variants and aliases that servers sent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,67 +17,75 @@ use crate::parameters::Parameters;
 pub(super) use crate::subscription::WILDCARD;
 use crate::xdstp::{self, XdstpName};
 
-/// One type.
+/// One resource type.
 pub(super) struct WatchedType {
     pub(super) type_url: TypeUrl,
+    /// How the protocol serves the type.
     pub(super) known: &'static KnownType,
+    /// Makes a payload usable for the program (C2); `None` if watchers use the bytes.
     pub(super) decode: Option<Decode>,
-    /// Servers are not asked for it.
+    /// Requests for the type are deferred, unless the stream already requested it.
     pub(super) is_deferred: bool,
+    /// Everything of the type that is watched. [`WatchId`](super::WatchId) has its key as a number.
     pub(super) entries: Slab<WatchEntry>,
-    /// Those of them that are globs or the wildcard.
+    /// The numbers of the entries that are globs or wildcards.
     pub(super) collections: Vec<u32>,
+    /// All names that are watched, have a variant in the cache, or have an alias.
     pub(super) names: ByName<NameRecord>,
-    /// D24: names that are watched and turned out to be aliases, with the name of their resource.
+    /// D24: watched names that are aliases, each with the name of its resource.
     pub(super) aliases: ByName<ResourceName>,
-    /// Numbers of the authorities that have servers, by name.
+    /// The numbers of the configured authorities, by name.
     authorities: Arc<BTreeMap<String, usize>>,
 }
 
-/// A table in memory only: nothing goes out in its order.
+/// A table by name. Its order is never visible outside of the client.
 pub(super) type ByName<V> = HashMap<ResourceName, V, FixedState>;
 
-/// One thing that is watched, by however many watchers: a name, a glob or everything, with its
-/// parameters (T2).
+/// One watch: a name, a glob or the wildcard, with parameters (T2). Several watchers may share it.
 #[derive(Debug)]
 pub(super) struct WatchEntry {
     pub(super) name: ResourceName,
     pub(super) parameters: Parameters,
     /// The number of its authority.
     pub(super) authority: usize,
+    /// How many watchers share it. When the last one leaves (C13), the entry stays until each
+    /// server was sent the unsubscription.
     pub(super) watchers: usize,
-    /// The servers whose present stream was told of it, as bits.
+    /// The servers that were sent a subscription to it on their open stream, as bits.
     pub(super) subscribed_on: u64,
-    /// The servers that have it in their list of what may have to change, as bits.
+    /// The servers that have it in [`TypeStream::dirty`](super::upstream::TypeStream::dirty), as
+    /// bits.
     pub(super) dirty: u64,
-    /// When it counts as absent, if nothing comes (C5).
+    /// When the resource counts as absent unless a server sends it or reports on it (C5).
     pub(super) deadline: Option<Duration>,
+    /// The state of the named resource. For a glob or wildcard: of the whole collection.
     pub(super) state: ResourceState,
-    /// For a glob or a wildcard: what it stands for.
+    /// For a glob or a wildcard: its members.
     pub(super) members: Option<Box<ByName<ResourceState>>>,
 }
 
-/// What is known of one name.
+/// What the client stores of one name.
 #[derive(Debug, Default)]
 pub(super) struct NameRecord {
-    /// Who watches it.
+    /// The numbers of the entries that watch exactly this name.
     pub(super) entries: Vec<u32>,
-    /// What the cache holds of it from here, in the order of constraints.
+    /// The variants that this client has in the cache, in the order of their constraints.
     pub(super) variants: Vec<StoredVariant>,
-    /// D24: the watched names that turned out to be aliases of it.
+    /// D24: the aliases of this name that are watched.
     pub(super) aliases: Vec<ResourceName>,
 }
 
-/// A variant that the server says exists: one name and one set of constraints (T1, T29).
+/// A variant that this client has in the cache: one name and one set of constraints (T1, T29).
 #[derive(Debug)]
 pub(super) struct StoredVariant {
+    /// The variant as watchers see it.
     pub(super) accepted: Arc<Accepted>,
-    /// What the server called it last; for content that did not change newer than that of
-    /// `accepted`.
+    /// Its version in the newest response that had it. When a server sends the same content with a
+    /// new version, `accepted` keeps the old version, so that watchers see no change.
     pub(super) version: Arc<str>,
-    /// Who told it; `None` for what was restored.
+    /// The server that sent it last; `None` for a restored variant.
     pub(super) server: Option<usize>,
-    /// The response that held it last.
+    /// The number of the last response that had it; 0 for a restored variant.
     pub(super) last_response: u64,
     /// When its TTL ends (S38).
     pub(super) expires: Option<Duration>,
@@ -113,7 +121,7 @@ impl WatchedType {
 
     pub(super) fn insert(&mut self, entry: WatchEntry) -> u32 {
         let (name, is_collection) = (entry.name.clone(), entry.is_collection());
-        let at = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 things are watched");
+        let at = entry_number(self.entries.insert(entry));
         self.names.entry(name).or_default().entries.push(at);
         if is_collection {
             self.collections.push(at);
@@ -136,8 +144,8 @@ impl WatchedType {
         entry
     }
 
-    /// The number of the authority that a name belongs to (C16). What none is configured for may be
-    /// told by those who are asked for old-style names.
+    /// The number of the authority that a name belongs to (C16). A name whose authority is not
+    /// configured belongs to the authority of old-style names.
     pub(super) fn authority_of(&self, name: &str) -> usize {
         if self.authorities.is_empty() {
             return 0;
@@ -146,7 +154,7 @@ impl WatchedType {
         name.and_then(|name| self.authorities.get(name.authority())).copied().unwrap_or(0)
     }
 
-    /// D24; the resource that it was an alias of before.
+    /// Records an alias (D24). Returns the resource that it was an alias of before.
     pub(super) fn add_alias(&mut self, alias: ResourceName, name: &ResourceName) -> Option<ResourceName> {
         if self.aliases.get(&alias) == Some(name) {
             return None;
@@ -157,7 +165,7 @@ impl WatchedType {
         before
     }
 
-    /// The resource that it was an alias of.
+    /// Removes an alias (D24). Returns the resource that it was an alias of.
     pub(super) fn remove_alias(&mut self, alias: &ResourceName) -> Option<ResourceName> {
         let name = self.aliases.remove(alias)?;
         if let Some(named) = self.names.get_mut(&name) {
@@ -176,7 +184,8 @@ impl WatchedType {
         }
     }
 
-    /// Who watches a name by itself, by an alias (D24), by a glob (X12) or by the wildcard (T28).
+    /// Finds the entries that watch a name: by the name itself, by an alias (D24), by a glob (X12)
+    /// or by the wildcard (T28).
     pub(super) fn watching(&self, name: &str, into: &mut Vec<u32>) {
         into.clear();
         let entries = |name: &str| self.names.get(name).map(|named| &named.entries[..]).unwrap_or_default();
@@ -191,14 +200,14 @@ impl WatchedType {
         {
             into.extend_from_slice(entries(glob.as_str()));
         }
-        // C16: the wildcard is not for what other authorities have.
+        // C16: the wildcard does not include names of other authorities.
         if name != WILDCARD && self.authority_of(name) == 0 {
             into.extend_from_slice(entries(WILDCARD));
         }
     }
 
-    /// What the parameters choose of a name (T3), if anything (T4), or of the resource that it is
-    /// an alias of (D24).
+    /// The variant of a name that matches the parameters (T3), if there is one (T4). If the name is
+    /// an alias (D24), the variants are those of its resource.
     pub(super) fn resolve(
         &self,
         name: &ResourceName,
@@ -222,6 +231,7 @@ impl WatchedType {
 }
 
 impl NameRecord {
+    /// The index of the variant with these constraints, or the index where it belongs.
     pub(super) fn position(&self, constraints: &Constraints) -> Result<usize, usize> {
         self.variants.binary_search_by(|stored| stored.accepted.constraints().cmp(constraints))
     }
@@ -233,12 +243,18 @@ impl WatchEntry {
     }
 }
 
-/// When a TTL ends that is told now (S38). One that no program lives to see is none.
+/// The number of an entry, from its key in the slab.
+pub(super) fn entry_number(key: usize) -> u32 {
+    u32::try_from(key).expect("fewer than 2^32 things are watched")
+}
+
+/// When a TTL that starts now ends (S38). A TTL of more than 100 years never ends.
 pub(super) fn expiry_of(ttl: Option<Duration>, now: Duration) -> Option<Duration> {
     ttl.filter(|ttl| *ttl < LONGEST_TTL).map(|ttl| now + ttl)
 }
 
 const LONGEST_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Up to so many variants are looked through one by one.
+/// Up to this many variants of a name are searched one by one; more are searched in the index of
+/// the snapshot.
 const LINEAR_SEARCH_LIMIT: usize = 8;
