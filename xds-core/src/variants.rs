@@ -16,7 +16,7 @@ use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::references::References;
 use crate::resource::{Resource, VariantId};
-use crate::wire::Handle;
+use crate::wire::ResourceKey;
 use crate::xdstp;
 
 /// One stored variant of a resource.
@@ -138,13 +138,13 @@ impl Variant {
     }
 
     /// What a client of this form knows it by.
-    pub(crate) fn handle(&self, form: Form) -> Handle {
+    pub(crate) fn key(&self, form: Form) -> ResourceKey {
         // T43c: what is for one locator alone goes out as it came.
         let constraints = (form == Form::Located).then(|| match self.constraints() {
             exact if exact.is_exact() => Constraints::NONE,
             constraints => constraints.clone(),
         });
-        Handle { name: self.name().clone(), constraints }
+        ResourceKey { name: self.name().clone(), constraints }
     }
 
     /// The encoded message.

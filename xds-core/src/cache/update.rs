@@ -9,7 +9,7 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
 use crate::variants::{Form, Variant, Variants};
-use crate::wire::{Body, Handle};
+use crate::wire::{Body, ResourceKey};
 
 /// What the streams of a class at one cursor have to learn to be at another revision.
 ///
@@ -37,7 +37,7 @@ pub(crate) struct Update {
     /// The same, with what is gone, in delta.
     pub(crate) delta_body: OnceLock<Arc<Body>>,
     /// What a client knows all of that by.
-    pub(crate) handles: OnceLock<Arc<BTreeSet<Handle>>>,
+    pub(crate) keys: OnceLock<Arc<BTreeSet<ResourceKey>>>,
     /// The endpoints of the clusters in [`changed`](Self::changed).
     endpoints: OnceLock<Box<[ResourceName]>>,
     /// The cursor it starts from; zero when it holds everything.
@@ -51,7 +51,7 @@ impl Update {
     pub(super) fn new(from: Revision, to: Revision) -> Self {
         let (changed, replaced, removed) = (Vec::new(), Vec::new(), Vec::new());
         let (passed, absent, unmatched) = (Vec::new(), Vec::new(), Vec::new());
-        let (sotw_body, delta_body, handles) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let (sotw_body, delta_body, keys) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let endpoints = OnceLock::new();
         Self {
             changed,
@@ -62,7 +62,7 @@ impl Update {
             unmatched,
             sotw_body,
             delta_body,
-            handles,
+            keys,
             endpoints,
             from,
             to,

@@ -9,14 +9,14 @@ use super::response::Verdict;
 use super::responses::{Held, Part};
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
-use crate::wire::Handle;
+use crate::wire::ResourceKey;
 
 impl Progress {
     /// Notes a response and what it holds.
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
         if self.responses.have_rejected_groups() {
             let mut responses = std::mem::take(&mut self.responses);
-            responses.supersede(&content, |handle| self.is_live(handle, snapshot));
+            responses.supersede(&content, |key| self.is_live(key, snapshot));
             self.responses = responses;
         }
         self.responses.sent(now, nonce, content, self.cursor());
@@ -33,7 +33,7 @@ impl Progress {
     ) {
         let mut responses = std::mem::take(&mut self.responses);
         for content in std::iter::once(&content).chain(rest.iter().map(|part| &part.content)) {
-            responses.supersede(content, |handle| self.is_live(handle, snapshot));
+            responses.supersede(content, |key| self.is_live(key, snapshot));
         }
         responses.sent_first(now, nonce, content, rest, self.cursor());
         self.responses = responses;
@@ -83,7 +83,7 @@ impl Progress {
         &mut self,
         nonce: Nonce,
         error_detail: Option<String>,
-    ) -> Option<(Verdict, BTreeSet<Handle>)> {
+    ) -> Option<(Verdict, BTreeSet<ResourceKey>)> {
         let type_url = self.type_url.clone();
         match error_detail {
             None => {

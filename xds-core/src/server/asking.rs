@@ -4,20 +4,20 @@ use crate::cache::TypeSnapshot;
 use crate::name::ResourceName;
 use crate::subscription::{Locator, Subscription};
 use crate::variants::Variant;
-use crate::wire::Handle;
+use crate::wire::ResourceKey;
 use crate::xdstp;
 
 /// Whether a subscription asks for a resource, by its name or another one.
 pub(super) fn is_asked_for(
-    handle: &Handle,
+    key: &ResourceKey,
     subscription: &Subscription,
     resources: Option<&TypeSnapshot>,
 ) -> bool {
-    let others = resources.into_iter().flat_map(|resources| resources.others_of(&handle.name));
-    let covers = |name: &ResourceName| subscription.covering(name).any(|params| handle.matches(params));
-    covers(&handle.name)
+    let others = resources.into_iter().flat_map(|resources| resources.others_of(&key.name));
+    let covers = |name: &ResourceName| subscription.covering(name).any(|params| key.matches(params));
+    covers(&key.name)
         || others.into_iter().any(covers)
-        || xdstp::glob_of(&handle.name).is_some_and(|of| covers(&of))
+        || xdstp::glob_of(&key.name).is_some_and(|of| covers(&of))
 }
 
 /// As what a subscription asks for a variant: by its name, an alias or a glob.

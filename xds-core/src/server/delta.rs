@@ -20,7 +20,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Requested, Subscription, WILDCARD, can_be, is_set};
 use crate::variants::{Form, Variant};
-use crate::wire::{Failure, Handle};
+use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
 use content::Content;
@@ -64,14 +64,14 @@ struct Owed {
     /// variant (T31).
     left_later: Locators,
     /// Held removals of what was given up so.
-    gone: BTreeSet<Handle>,
+    gone: BTreeSet<ResourceKey>,
     everything: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
     /// What rejected responses held besides something that was put right since (D8).
-    uncertain: BTreeSet<Handle>,
+    uncertain: BTreeSet<ResourceKey>,
     /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist
     /// is not told.
     endpoints: BTreeSet<ResourceName>,
@@ -144,13 +144,13 @@ impl DeltaStream {
         // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
         let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || progress.canonical(name).is_err();
         let unreadable = refused.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
-        owed.gone.extend(unreadable.map(Handle::of_name));
+        owed.gone.extend(unreadable.map(ResourceKey::of_name));
         // C4: a client rejects an error that has no name.
         refused.retain(|failure| !failure.name.as_str().is_empty());
         // As where a type is not served (G4): who has nothing of it need not wait for it.
         let denied = refused.iter().filter(|failure| !progress.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
-        owed.gone.extend(denied.map(|failure| Handle::of_name(&failure.name)));
+        owed.gone.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
         owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {
@@ -191,7 +191,7 @@ impl DeltaStream {
             if !progress.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
-                owed.gone.extend(missing.map(Handle::of_name));
+                owed.gone.extend(missing.map(ResourceKey::of_name));
                 owed.refused.extend(progress.unserved(&added.locators));
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
@@ -256,11 +256,11 @@ fn respond(
     // gone meanwhile.
     if owed.everything || !owed.locators.is_empty() {
         let is_asked = asked_by(&owed.locators);
-        let is_asked = |handle: &Handle| owed.everything || is_asked(handle);
+        let is_asked = |key: &ResourceKey| owed.everything || is_asked(key);
         let mut crossed = progress.responses.take_crossed_contents(is_asked);
-        crossed.retain(|handle| {
-            let chosen = progress.chosen(&handle.name, snapshot);
-            let is_it = |variant| handle.constraints.is_none() || progress.handle(variant) == *handle;
+        crossed.retain(|key| {
+            let chosen = progress.chosen(&key.name, snapshot);
+            let is_it = |variant| key.constraints.is_none() || progress.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
         // T33: what is for none of its locators the client drops by itself.
@@ -270,7 +270,7 @@ fn respond(
     if progress.membership.is_some() {
         let form = progress.form();
         let is_asked = asked_by(&owed.locators);
-        let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.handle(form)) {
+        let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.key(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
             true if form == Form::Name && owed.locators.has_name(gone.name()) => Has::No,
             is_asked if is_asked || owed.everything => Has::Perhaps,
@@ -307,10 +307,10 @@ fn respond(
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
-    for handle in &content.removed {
-        match handle.constraints {
-            None => progress.told_all(&handle.name),
-            Some(_) => progress.told(handle),
+    for key in &content.removed {
+        match key.constraints {
+            None => progress.told_all(&key.name),
+            Some(_) => progress.told(key),
         }
     }
     let resources = snapshot.of_type(&progress.type_url);
@@ -331,7 +331,7 @@ fn respond(
     };
     let held = content.held(progress);
     // D8: what changed goes alone, the rest after it.
-    uncertain.retain(|handle| !held.has(handle));
+    uncertain.retain(|key| !held.has(key));
     if uncertain.is_empty() {
         progress.responses.tell_uncertain();
     }
@@ -354,9 +354,9 @@ fn respond(
 }
 
 /// What they ask for, by its name or by a set that it may belong to.
-fn asked_by(locators: &Locators) -> impl Fn(&Handle) -> bool {
+fn asked_by(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     let is_wildcard = locators.has_name(&WILDCARD.into());
-    move |Handle { name, .. }| {
+    move |ResourceKey { name, .. }| {
         let glob = || xdstp::glob_of(name);
         is_wildcard || locators.has_name(name) || glob().is_some_and(|glob| locators.has_name(&glob))
     }
@@ -369,7 +369,7 @@ impl Progress {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         for (name, version) in brought {
-            if !is_asked_for(&Handle::of_name(name), &self.subscription, resources) {
+            if !is_asked_for(&ResourceKey::of_name(name), &self.subscription, resources) {
                 version.clear();
             }
         }

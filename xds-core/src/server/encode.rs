@@ -10,7 +10,7 @@ use crate::extras::Ttl;
 use crate::name::{ResourceName, TypeUrl, Version};
 use crate::variants::{Form, Variant};
 use crate::wire::fields::field_len;
-use crate::wire::{Body, BodyWriter, Failure, Handle};
+use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
 /// How resources are told on one stream and type.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +88,7 @@ pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<
 pub(super) fn delta<'a>(
     shape: Shape<'_>,
     variants: impl Iterator<Item = &'a Arc<Variant>>,
-    removed: impl Iterator<Item = &'a Handle>,
+    removed: impl Iterator<Item = &'a ResourceKey>,
 ) -> Body {
     let mut body = BodyWriter::default();
     let mut variants: Vec<_> = variants.collect();
@@ -98,15 +98,15 @@ pub(super) fn delta<'a>(
     let mut removed = removed.peekable();
     for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
         let name = of_name[0].name();
-        while removed.peek().is_some_and(|handle| handle.name < *name) {
+        while removed.peek().is_some_and(|key| key.name < *name) {
             put_removals(&mut body, shape, &mut removed);
         }
         let mut of_removed = Vec::new();
-        while let Some(handle) = removed.next_if(|handle| handle.name == *name) {
-            of_removed.push(handle);
+        while let Some(key) = removed.next_if(|key| key.name == *name) {
+            of_removed.push(key);
         }
         let resources = of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload));
-        let removals = of_removed.iter().map(|handle| removal_len(shape, handle));
+        let removals = of_removed.iter().map(|key| removal_len(shape, key));
         body.part(resources.chain(removals).sum());
         for variant in of_name {
             body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
@@ -114,7 +114,7 @@ pub(super) fn delta<'a>(
             body.end_resource();
         }
         body.end_name(name);
-        of_removed.into_iter().for_each(|handle| put_removal(&mut body, shape, handle));
+        of_removed.into_iter().for_each(|key| put_removal(&mut body, shape, key));
     }
     while removed.peek().is_some() {
         put_removals(&mut body, shape, &mut removed);
@@ -220,19 +220,19 @@ fn put_resource_name(body: &mut BodyWriter, field: u32, name: &ResourceName, con
 fn put_removals<'a>(
     body: &mut BodyWriter,
     shape: Shape<'_>,
-    removed: &mut std::iter::Peekable<impl Iterator<Item = &'a Handle>>,
+    removed: &mut std::iter::Peekable<impl Iterator<Item = &'a ResourceKey>>,
 ) {
     let Some(first) = removed.next() else { return };
     let mut of_name = vec![first];
-    while let Some(handle) = removed.next_if(|handle| handle.name == first.name) {
-        of_name.push(handle);
+    while let Some(key) = removed.next_if(|key| key.name == first.name) {
+        of_name.push(key);
     }
-    body.part(of_name.iter().map(|handle| removal_len(shape, handle)).sum());
-    of_name.into_iter().for_each(|handle| put_removal(body, shape, handle));
+    body.part(of_name.iter().map(|key| removal_len(shape, key)).sum());
+    of_name.into_iter().for_each(|key| put_removal(body, shape, key));
 }
 
-fn put_removal(body: &mut BodyWriter, shape: Shape<'_>, handle: &Handle) {
-    let Handle { name, constraints } = handle;
+fn put_removal(body: &mut BodyWriter, shape: Shape<'_>, key: &ResourceKey) {
+    let ResourceKey { name, constraints } = key;
     match constraints {
         None => body.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
         Some(constraints) => {
@@ -260,7 +260,7 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
     field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }
 
-fn removal_len(shape: Shape<'_>, Handle { name, constraints }: &Handle) -> usize {
+fn removal_len(shape: Shape<'_>, ResourceKey { name, constraints }: &ResourceKey) -> usize {
     let name = shape.spell(name);
     let constraints = constraints.as_ref().unwrap_or(&Constraints::NONE);
     field_len(resource_name_len(name, constraints))

@@ -10,7 +10,7 @@ use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::References;
 use crate::variants::Variant;
-use crate::wire::Handle;
+use crate::wire::ResourceKey;
 
 /// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]
@@ -52,11 +52,11 @@ impl Gone {
 
 impl Progress {
     /// T31: what is gone is told with the variant that takes its place.
-    pub(super) fn drop_replaced(&mut self, told: &mut Vec<Handle>, snapshot: &Snapshot) {
-        let replaced = self.gone.keys().filter(|handle| self.is_replaced(handle, snapshot));
-        for handle in replaced.cloned().collect::<Vec<_>>() {
-            if let Some(Gone::Held { removed_at, .. }) = self.gone.remove(&handle) {
-                told.push(handle);
+    pub(super) fn drop_replaced(&mut self, told: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
+        let replaced = self.gone.keys().filter(|key| self.is_replaced(key, snapshot));
+        for key in replaced.cloned().collect::<Vec<_>>() {
+            if let Some(Gone::Held { removed_at, .. }) = self.gone.remove(&key) {
+                told.push(key);
                 self.responses.tell(removed_at);
             }
         }
@@ -64,12 +64,11 @@ impl Progress {
 
     /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps
     /// something else of the client cannot be held beside it.
-    fn is_replaced(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let Some(variants) = snapshot.get(&self.type_url, &handle.name) else { return false };
-        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
-        self.is_known_gone(handle, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some())
-                || self.meets_others(handle, snapshot))
+    fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        let Some(variants) = snapshot.get(&self.type_url, &key.name) else { return false };
+        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
+        self.is_known_gone(key, snapshot)
+            && (holders.any(|params| variants.resolve(params).is_some()) || self.meets_others(key, snapshot))
     }
 
     /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone
@@ -82,22 +81,21 @@ impl Progress {
         let update = membership.update(snapshot);
         let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
         removed.chain(self.held()).any(|variant| {
-            let handle = self.handle(variant);
-            !self.is_known_gone(&handle, snapshot) && self.meets_others(&handle, snapshot)
+            let key = self.key(variant);
+            !self.is_known_gone(&key, snapshot) && self.meets_others(&key, snapshot)
         })
     }
 
     /// Whether what else the client gets of the name overlaps this. What came back meets only
     /// itself.
-    fn meets_others(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let (Some(constraints), Some(variants)) =
-            (&handle.constraints, snapshot.get(&self.type_url, &handle.name))
+    fn meets_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        let (Some(constraints), Some(variants)) = (&key.constraints, snapshot.get(&self.type_url, &key.name))
         else {
             return false;
         };
-        let chosen = self.chosen(&handle.name, snapshot);
+        let chosen = self.chosen(&key.name, snapshot);
         let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
-        let is_other = |met: &&Arc<Variant>| self.handle(met) != *handle;
+        let is_other = |met: &&Arc<Variant>| self.key(met) != *key;
         // What is too complex to judge was judged when it was taken.
         variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
     }
@@ -109,7 +107,7 @@ impl Progress {
 
     /// Whether a removal of something with this name waits.
     pub(super) fn holds(&self, name: &ResourceName) -> bool {
-        let of_name = self.gone.range(Handle::of_name(name)..).take_while(|(handle, _)| handle.name == *name);
+        let of_name = self.gone.range(ResourceKey::of_name(name)..).take_while(|(key, _)| key.name == *name);
         of_name.into_iter().any(|(_, gone)| matches!(gone, Gone::Held { .. }))
     }
 
@@ -128,8 +126,8 @@ impl Progress {
         grace: Duration,
         snapshot: &Snapshot,
     ) -> Option<Duration> {
-        let known = self.gone.iter().filter(|(handle, _)| self.is_over(handle, snapshot));
-        known.filter_map(|(handle, gone)| gone.release_at(&handle.name, release, grace)).min()
+        let known = self.gone.iter().filter(|(key, _)| self.is_over(key, snapshot));
+        known.filter_map(|(key, gone)| gone.release_at(&key.name, release, grace)).min()
     }
 
     /// Lets go what may be.
@@ -142,29 +140,29 @@ impl Progress {
         grace: Duration,
         now: Duration,
         snapshot: &Snapshot,
-    ) -> Vec<Handle> {
-        let is_due = |(handle, gone): &(&Handle, &Gone)| {
-            gone.release_at(&handle.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_over(handle, snapshot)
+    ) -> Vec<ResourceKey> {
+        let is_due = |(key, gone): &(&ResourceKey, &Gone)| {
+            gone.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
+                && self.is_over(key, snapshot)
         };
         let due = self.gone.iter().filter(is_due);
-        let released: Vec<_> = due.map(|(handle, _)| handle.clone()).collect();
-        released.iter().for_each(|handle| self.told(handle));
+        let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();
+        released.iter().for_each(|key| self.told(key));
         released
     }
 
     /// The client is told that something is gone, if it had it.
-    pub(super) fn told(&mut self, handle: &Handle) {
-        if let Some(Gone::Held { removed_at, .. }) = self.gone.get(handle) {
+    pub(super) fn told(&mut self, key: &ResourceKey) {
+        if let Some(Gone::Held { removed_at, .. }) = self.gone.get(key) {
             self.responses.tell(*removed_at);
         }
         // X13: a client drops the member of a glob that it is told is gone.
-        let is_listed = self.subscription.lists_name(&handle.name);
+        let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and
         // goes on asking for it.
         if self.known.full_state || self.selects_all() || self.tells_unresolved() || !is_listed {
-            self.gone.remove(handle);
-        } else if let Some(gone) = self.gone.get_mut(handle) {
+            self.gone.remove(key);
+        } else if let Some(gone) = self.gone.get_mut(key) {
             let references = gone.references();
             *gone = Gone::Told { references };
         }
@@ -172,7 +170,7 @@ impl Progress {
 
     /// The client is told that nothing with a name is there.
     pub(super) fn told_all(&mut self, name: &ResourceName) {
-        let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
-        held.iter().for_each(|handle| self.told(handle));
+        let held: Vec<_> = self.gone.keys().filter(|key| key.name == *name).cloned().collect();
+        held.iter().for_each(|key| self.told(key));
     }
 }

@@ -143,7 +143,7 @@ pub(super) fn removals(
 /// known.
 pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &Snapshot) -> Unnamed {
     let Some(target) = Target::of(progress.type_url.as_str()) else { return Unnamed::new() };
-    let names = progress.gone.keys().map(|handle| &handle.name);
+    let names = progress.gone.keys().map(|key| &key.name);
     let with_time =
         |name: &ResourceName| Some((name.clone(), unnamed_at(target, name, referrers, snapshot)?));
     names.filter_map(with_time).collect()

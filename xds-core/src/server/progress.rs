@@ -19,7 +19,7 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
-use crate::wire::{Failure, Handle};
+use crate::wire::{Failure, ResourceKey};
 
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
@@ -47,7 +47,7 @@ pub(super) struct Progress {
     /// Where those who commit read that; `None` as long as nothing was asked for.
     pub(super) ledger: Option<Arc<Ledger>>,
     /// What the client was sent, still asks for, and the cache no longer has.
-    pub(super) gone: BTreeMap<Handle, Gone>,
+    pub(super) gone: BTreeMap<ResourceKey, Gone>,
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
@@ -87,7 +87,7 @@ pub(super) struct Progress {
 pub(super) struct Step {
     pub(super) update: Arc<Update>,
     /// What the client has to hear besides of what is gone.
-    pub(super) gone: Vec<Handle>,
+    pub(super) gone: Vec<ResourceKey>,
     /// What the update leaves out as what the client has, though it was told something else since.
     pub(super) unsure: Vec<Arc<Variant>>,
 }
@@ -100,7 +100,7 @@ pub(super) type Others = BTreeMap<ResourceName, bool>;
 pub(super) enum Answer {
     Variants(Vec<Arc<Variant>>),
     /// Nothing: what the client is told.
-    Gone(Vec<Handle>),
+    Gone(Vec<ResourceKey>),
 }
 
 impl Progress {
@@ -146,7 +146,7 @@ impl Progress {
     /// Follows a change of the subscription.
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
-    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<Handle> {
+    pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
         self.is_moved = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(asked) =
@@ -188,16 +188,16 @@ impl Progress {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         let mut left = Vec::new();
-        self.gone.retain(|handle, gone| {
+        self.gone.retain(|key, gone| {
             // What is known by its name alone was for certain parameters nevertheless.
             let is_covered = match gone {
                 Gone::Held { variant: Some(variant), .. } => {
                     asking_for(subscription, variant).next().is_some()
                 }
-                Gone::Held { .. } | Gone::Told { .. } => is_asked_for(handle, subscription, resources),
+                Gone::Held { .. } | Gone::Told { .. } => is_asked_for(key, subscription, resources),
             };
             match gone {
-                Gone::Held { .. } if !is_covered => left.push(handle.clone()),
+                Gone::Held { .. } if !is_covered => left.push(key.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
                 Gone::Told { .. } if subscription.is_wildcard() => return false,
                 _ => {}
@@ -213,18 +213,18 @@ impl Progress {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
-            self.responses.retain_rejected(|handle| is_asked_for(handle, subscription, resources));
+            self.responses.retain_rejected(|key| is_asked_for(key, subscription, resources));
         }
     }
 
     /// Leaves out what nobody asks for.
-    pub(super) fn retain_asked(&self, handles: &mut BTreeSet<Handle>) {
-        if handles.is_empty() {
+    pub(super) fn retain_asked(&self, keys: &mut BTreeSet<ResourceKey>) {
+        if keys.is_empty() {
             return;
         }
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        handles.retain(|handle| is_asked_for(handle, &self.subscription, resources));
+        keys.retain(|key| is_asked_for(key, &self.subscription, resources));
     }
 
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).
@@ -293,7 +293,7 @@ impl Progress {
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
                 for Removed { variant, at } in had {
                     self.responses.tell_ahead(update.from, *at);
-                    gone.push(self.handle(variant));
+                    gone.push(self.key(variant));
                 }
             }
         }
@@ -319,7 +319,7 @@ impl Progress {
         let mut returned = BTreeSet::new();
         if !self.gone.is_empty() {
             for variant in &update.changed {
-                let gone = self.gone.remove(&self.handle(variant));
+                let gone = self.gone.remove(&self.key(variant));
                 let is_same = gone.is_some_and(|gone| gone.is_content_of(variant));
                 if is_same && !ahead.contains_key(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
@@ -338,7 +338,7 @@ impl Progress {
             false => update,
         };
         let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
-        let gone = passed.map(|variant| self.handle(variant)).collect();
+        let gone = passed.map(|variant| self.key(variant)).collect();
         let mut step = Step { update, gone, unsure };
         let (subscription, update) = (&self.subscription, &step.update);
         // What came and went since the cursor was sent only where that was ahead.
@@ -346,22 +346,22 @@ impl Progress {
             |gone: &&Removed| gone.variant.was_there(update.from) || ahead.contains_key(gone.variant.name());
         let removed = update.removed.iter().filter(was_sent);
         let removed = removed.filter(|gone| has(subscription, &gone.variant) != Has::No);
-        let removed = removed.map(|gone| (self.handle(&gone.variant), gone.clone()));
+        let removed = removed.map(|gone| (self.key(&gone.variant), gone.clone()));
         // S24: only what is still asked for.
         let is_wanted = |gone: &&Removed| asking_for(subscription, &gone.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
-        let former = former.map(|gone| (Handle::of_name(gone.variant.name()), gone.clone()));
+        let former = former.map(|gone| (ResourceKey::of_name(gone.variant.name()), gone.clone()));
         if self.holds_removals() {
-            for (handle, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
+            for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
                 let is_sent = !variant.differs_since(step.update.from)
                     && !ahead.contains_key(variant.name())
                     && has(&self.subscription, &variant) == Has::Yes;
                 let held = Gone::Held { variant: Some(variant), is_sent, removed_at: at, since: now };
                 // What is held already stays: what came and went since was never sent.
-                self.gone.entry(handle).or_insert(held);
+                self.gone.entry(key).or_insert(held);
             }
         } else {
-            step.gone.extend(former.map(|(handle, _)| handle));
+            step.gone.extend(former.map(|(key, _)| key));
         }
         if self.form() == Form::Located {
             self.drop_replaced(&mut step.gone, snapshot);
@@ -397,32 +397,32 @@ impl Progress {
             return Answer::Variants(found);
         }
         let Locator { name, parameters } = locator;
-        let by_name = Handle::of_name(name);
+        let by_name = ResourceKey::of_name(name);
         if self.form() == Form::Name {
             self.told(&by_name);
             return Answer::Gone(vec![by_name]);
         }
         // T35: what it had is told by its constraints, and another locator's variant is left alone.
-        let held: Vec<_> = self.gone.keys().filter(|handle| handle.name == *name).cloned().collect();
+        let held: Vec<_> = self.gone.keys().filter(|key| key.name == *name).cloned().collect();
         // What others of its locators have, too, goes when nobody has anything in its place.
-        let own = held.iter().filter(|handle| handle.matches(parameters) && self.is_over(handle, snapshot));
+        let own = held.iter().filter(|key| key.matches(parameters) && self.is_over(key, snapshot));
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
-            own.iter().for_each(|handle| self.told(handle));
+            own.iter().for_each(|key| self.told(key));
             return Answer::Gone(own);
         }
         // Of the others nobody knows yet.
         let mut asking = self.subscription.covering(name);
         if !asking.all(|other| self.is_answered_for(name, other, snapshot)) {
-            return Answer::Gone(vec![Handle::of_variant(name, self.only_for(locator, snapshot))]);
+            return Answer::Gone(vec![ResourceKey::of_variant(name, self.only_for(locator, snapshot))]);
         }
-        let keys = held.iter().find_map(|handle| handle.constraints.as_ref()).map(Constraints::keys);
-        let disjoint = match (snapshot.get(&self.type_url, name), keys) {
+        let constraint_keys = held.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
+        let disjoint = match (snapshot.get(&self.type_url, name), constraint_keys) {
             (Some(variants), _) if self.is_there(name, others, snapshot) => variants.unmatched(parameters),
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
-        Answer::Gone(vec![disjoint.map_or(by_name, |constraints| Handle::of_variant(name, constraints))])
+        Answer::Gone(vec![disjoint.map_or(by_name, |constraints| ResourceKey::of_variant(name, constraints))])
     }
 
     /// Whether there is anything of a name for any locator.
@@ -440,7 +440,7 @@ impl Progress {
         snapshot: &Snapshot,
     ) -> Vec<Answer> {
         if self.form() == Form::Name && !self.subscription.covers(&locator.name) {
-            let by_name = Handle::of_name(&locator.name);
+            let by_name = ResourceKey::of_name(&locator.name);
             self.told(&by_name);
             return vec![Answer::Gone(vec![by_name])];
         }
@@ -456,12 +456,12 @@ impl Progress {
         let is_own =
             |variant: &Variant| variant.constraints().matches(&locator.parameters) && !is_shared(variant);
         let gone = gone.filter(|variant| had(variant) && is_own(variant));
-        let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.handle(variant)])).collect();
+        let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.key(variant)])).collect();
         for variant in self.find(locator, snapshot) {
             if self.chosen(variant.name(), snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
                 told.push(Answer::Variants(vec![variant]));
             } else if had(&variant) {
-                told.push(Answer::Gone(vec![self.handle(&variant)]));
+                told.push(Answer::Gone(vec![self.key(&variant)]));
             }
         }
         told
@@ -479,8 +479,8 @@ impl Progress {
     }
 
     /// What the client knows a variant by.
-    pub(super) fn handle(&self, variant: &Variant) -> Handle {
-        variant.handle(self.form())
+    pub(super) fn key(&self, variant: &Variant) -> ResourceKey {
+        variant.key(self.form())
     }
 
     /// Whether a first answer was given, or found needless.
@@ -497,30 +497,29 @@ impl Progress {
     }
 
     /// Whether the stream gets what it knows by this.
-    pub(super) fn is_live(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        self.chosen(&handle.name, snapshot).into_iter().any(|variant| self.handle(variant) == *handle)
+    pub(super) fn is_live(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        self.chosen(&key.name, snapshot).into_iter().any(|variant| self.key(variant) == *key)
     }
 
     /// What the client knows an update by, changes and removals alike.
-    pub(super) fn handles(&self, update: &Update) -> Arc<BTreeSet<Handle>> {
-        let changed = update.changed.iter().map(|variant| self.handle(variant));
-        Arc::clone(
-            update.handles.get_or_init(|| Arc::new(changed.chain(self.told_at_once(update)).collect())),
-        )
+    pub(super) fn keys(&self, update: &Update) -> Arc<BTreeSet<ResourceKey>> {
+        let changed = update.changed.iter().map(|variant| self.key(variant));
+        Arc::clone(update.keys.get_or_init(|| Arc::new(changed.chain(self.told_at_once(update)).collect())))
     }
 
     /// What an update removes and that is not held (S33). D29: also of types whose removal clients
     /// ignore.
-    pub(super) fn told_at_once(&self, update: &Update) -> impl Iterator<Item = Handle> {
+    pub(super) fn told_at_once(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
         let form = self.form();
         let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
-        let gone = removed.chain(&update.replaced).map(move |variant| variant.handle(form));
+        let gone = removed.chain(&update.replaced).map(move |variant| variant.key(form));
         let unmatched = update.unmatched.iter();
-        let unmatched = unmatched.map(|(name, constraints)| Handle::of_variant(name, constraints.clone()));
+        let unmatched =
+            unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
         // D24: what stands for nothing is told of by itself.
         let absent = if self.tells_unresolved() { &[] } else { update.absent.as_slice() };
-        absent.iter().map(Handle::of_name).chain(unmatched).chain(gone)
+        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(gone)
     }
 
     /// D24: whether a name that stands for nothing is told as an alias without a resource.

@@ -53,7 +53,7 @@ impl Progress {
         let names = snapshot.of_type(&self.type_url).into_iter().flat_map(TypeSnapshot::timed_names);
         let chosen = names.flat_map(|name| self.chosen(name, snapshot));
         let is_held = |variant: &&Arc<Variant>| {
-            variant.changed_at <= since && !self.responses.are_rejected_with(&self.handle(variant))
+            variant.changed_at <= since && !self.responses.are_rejected_with(&self.key(variant))
         };
         let timed = chosen.filter(|variant| variant.ttl().is_some());
         let mut timed: Vec<_> = timed.filter(is_held).cloned().collect();

@@ -121,7 +121,7 @@ impl Progress {
         let Some(membership) = &self.membership else { return Vec::new() };
         let everything = membership.everything(snapshot);
         let was_rejected = |variant: &&Arc<Variant>| {
-            self.responses.was_rejected_last(&self.handle(variant), variant.changed_at)
+            self.responses.was_rejected_last(&self.key(variant), variant.changed_at)
         };
         everything.changed.iter().filter(was_rejected).cloned().collect()
     }
@@ -134,11 +134,11 @@ impl Progress {
 
     /// What the client said of what it was sent last of a variant.
     fn answer_to(&self, variant: &Variant) -> ReportStatus {
-        let handle = self.handle(variant);
-        if self.responses.are_in_flight_with(&handle) {
+        let key = self.key(variant);
+        if self.responses.are_in_flight_with(&key) {
             return ReportStatus::Stale;
         }
-        match self.responses.complaint(&handle) {
+        match self.responses.complaint(&key) {
             Some(detail) => ReportStatus::Rejected { detail: Arc::clone(detail) },
             None => ReportStatus::Synced,
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::config::StreamConfig;
 use crate::cache::{Spans, Standing};
 use crate::name::{Nonce, ResourceName, Revision, Version};
-use crate::wire::{Body, Handle};
+use crate::wire::{Body, ResourceKey};
 
 /// What was sent and not answered yet, and what was rejected and not put right since.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Responses {
     /// A request that had not seen the newest one gave up something that may stand in it.
     is_crossed: bool,
     /// What was on its way when it was given up, until it is asked for again.
-    crossed: BTreeSet<Handle>,
+    crossed: BTreeSet<ResourceKey>,
     /// The [standing](Self::standing) may be another one than when it was last asked for news.
     is_news: bool,
 }
@@ -71,7 +71,7 @@ pub(super) struct Part {
 /// What a rejected response held.
 #[derive(Debug)]
 struct Rejected {
-    handles: BTreeSet<Handle>,
+    keys: BTreeSet<ResourceKey>,
     complaint: Complaint,
 }
 
@@ -90,8 +90,8 @@ pub(super) enum Held {
     /// Some resources and removals.
     Part {
         /// Those of an update, which the streams of a class share.
-        shared: Option<Arc<BTreeSet<Handle>>>,
-        own: BTreeSet<Handle>,
+        shared: Option<Arc<BTreeSet<ResourceKey>>>,
+        own: BTreeSet<ResourceKey>,
     },
 }
 
@@ -178,15 +178,18 @@ impl Responses {
     }
 
     /// Delta: what is on its way and was given up is held by who asks for it again before it comes.
-    pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&Handle) -> bool) {
+    pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&ResourceKey) -> bool) {
         let queued = self.queued.iter().map(|part| &part.content);
-        let contents = self.in_flight.iter().map(|sent| &sent.content).chain(queued).flat_map(Held::handles);
-        let crossed = contents.filter(|handle| self.crossed.contains(*handle) || is_given_up(handle));
+        let contents = self.in_flight.iter().map(|sent| &sent.content).chain(queued).flat_map(Held::keys);
+        let crossed = contents.filter(|key| self.crossed.contains(*key) || is_given_up(key));
         self.crossed = crossed.cloned().collect();
     }
 
     /// What was on its way so and is asked for again.
-    pub(super) fn take_crossed_contents(&mut self, is_asked: impl Fn(&Handle) -> bool) -> BTreeSet<Handle> {
+    pub(super) fn take_crossed_contents(
+        &mut self,
+        is_asked: impl Fn(&ResourceKey) -> bool,
+    ) -> BTreeSet<ResourceKey> {
         let (asked, rest) = std::mem::take(&mut self.crossed).into_iter().partition(is_asked);
         self.crossed = rest;
         asked
@@ -276,23 +279,23 @@ impl Responses {
     }
 
     /// Whether an answer is still to come to a response that held this.
-    pub(super) fn are_in_flight_with(&self, handle: &Handle) -> bool {
+    pub(super) fn are_in_flight_with(&self, key: &ResourceKey) -> bool {
         let queued = self.queued.iter().map(|part| &part.content);
         let mut open = self.in_flight.iter().map(|sent| &sent.content).chain(queued);
-        open.any(|content| content.has(handle))
+        open.any(|content| content.has(key))
     }
 
     /// What the client said when it rejected this.
-    pub(super) fn complaint(&self, handle: &Handle) -> Option<&Arc<str>> {
-        let of_part = self.rejected.iter().rev().find(|group| group.handles.contains(handle));
+    pub(super) fn complaint(&self, key: &ResourceKey) -> Option<&Arc<str>> {
+        let of_part = self.rejected.iter().rev().find(|group| group.keys.contains(key));
         of_part.map(|group| &group.complaint).or(self.state_rejected.as_ref()).map(|of| &of.detail)
     }
 
     /// Whether this, of that commit, was in what the client rejected last.
-    pub(super) fn was_rejected_last(&self, handle: &Handle, changed_at: Revision) -> bool {
+    pub(super) fn was_rejected_last(&self, key: &ResourceKey, changed_at: Revision) -> bool {
         match (&self.state_rejected, self.rejected.last()) {
             (Some(complaint), _) => complaint.about.cover(changed_at),
-            (None, Some(group)) => group.complaint.about.cover(changed_at) && group.handles.contains(handle),
+            (None, Some(group)) => group.complaint.about.cover(changed_at) && group.keys.contains(key),
             (None, None) => false,
         }
     }
@@ -305,11 +308,11 @@ impl Responses {
             return Some(Open::State);
         }
         let mut names: BTreeSet<_> = self.in_flight_names(limit)?.into_iter().cloned().collect();
-        if names.len() + self.rejected.iter().map(|group| group.handles.len()).sum::<usize>() > limit {
+        if names.len() + self.rejected.iter().map(|group| group.keys.len()).sum::<usize>() > limit {
             return None;
         }
-        let rejected = self.rejected.iter().flat_map(|group| &group.handles);
-        names.extend(rejected.map(|handle| handle.name.clone()));
+        let rejected = self.rejected.iter().flat_map(|group| &group.keys);
+        names.extend(rejected.map(|key| key.name.clone()));
         Some(Open::Names(names))
     }
 
@@ -322,12 +325,12 @@ impl Responses {
         if is_unknown && self.are_in_flight() || sent().map(Held::len).sum::<usize>() > limit {
             return None;
         }
-        Some(sent().flat_map(Held::handles).map(|handle| &handle.name).collect())
+        Some(sent().flat_map(Held::keys).map(|key| &key.name).collect())
     }
 
     /// Whether this is among what was rejected.
-    pub(super) fn are_rejected_with(&self, handle: &Handle) -> bool {
-        self.complaint(handle).is_some()
+    pub(super) fn are_rejected_with(&self, key: &ResourceKey) -> bool {
+        self.complaint(key).is_some()
     }
 
     /// S8c: whoever answers the newest response will not answer those before it.
@@ -357,7 +360,7 @@ impl Responses {
     ///
     /// D8: when the response changed something that an earlier, rejected one had held, what else
     /// that one held is still uncertain and comes back, to be told once.
-    pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<Handle>> {
+    pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<ResourceKey>> {
         let content = self.answered(nonce)?.content;
         self.is_news = true;
         match content {
@@ -367,12 +370,12 @@ impl Responses {
             }
             content => {
                 let mut uncertain = BTreeSet::new();
-                for Rejected { mut handles, complaint } in self.take_touched(&content) {
-                    handles.retain(|handle| !content.has(handle));
-                    if !handles.is_empty() {
+                for Rejected { mut keys, complaint } in self.take_touched(&content) {
+                    keys.retain(|key| !content.has(key));
+                    if !keys.is_empty() {
                         self.add_uncertain(complaint);
                     }
-                    uncertain.append(&mut handles);
+                    uncertain.append(&mut keys);
                 }
                 Some(uncertain)
             }
@@ -392,32 +395,32 @@ impl Responses {
             self.state_rejected = Some(complaint);
             return true;
         }
-        let mut handles: BTreeSet<_> = content.handles().cloned().collect();
+        let mut keys: BTreeSet<_> = content.keys().cloned().collect();
         for mut touched in self.take_touched(&content) {
-            handles.append(&mut touched.handles);
+            keys.append(&mut touched.keys);
             complaint.about.extend(&touched.complaint.about);
         }
-        self.reject(Rejected { handles, complaint });
+        self.reject(Rejected { keys, complaint });
         true
     }
 
     /// Goes on to count these as rejected, after the client took something that puts right what
     /// they were rejected with. To who wrote it that is an answer.
-    pub(super) fn keep_rejected(&mut self, handles: BTreeSet<Handle>) {
+    pub(super) fn keep_rejected(&mut self, keys: BTreeSet<ResourceKey>) {
         if let Some(Complaint { detail, .. }) = self.uncertain.take() {
             self.is_news = true;
-            self.reject(Rejected { handles, complaint: Complaint { about: Spans::default(), detail } });
+            self.reject(Rejected { keys, complaint: Complaint { about: Spans::default(), detail } });
         }
     }
 
     fn reject(&mut self, group: Rejected) {
-        if !group.handles.is_empty() {
+        if !group.keys.is_empty() {
             self.rejected.push(group);
         }
         if self.rejected.len() > REJECTED_REMEMBERED {
             // The oldest two become one: at worst more is told than need be.
             let mut oldest = self.rejected.remove(0);
-            self.rejected[0].handles.append(&mut oldest.handles);
+            self.rejected[0].keys.append(&mut oldest.keys);
             self.rejected[0].complaint.about.extend(&oldest.complaint.about);
         }
     }
@@ -431,15 +434,15 @@ impl Responses {
 
     /// A response says of some names what there is now: what was rejected of them and is no longer
     /// so stands for that from here on.
-    pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&Handle) -> bool) {
-        for Rejected { handles: group, .. } in &mut self.rejected {
-            let is_superseded = |handle: &Handle| {
-                content.of_name(&handle.name).next().is_some() && !content.has(handle) && !is_live(handle)
+    pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&ResourceKey) -> bool) {
+        for Rejected { keys: group, .. } in &mut self.rejected {
+            let is_superseded = |key: &ResourceKey| {
+                content.of_name(&key.name).next().is_some() && !content.has(key) && !is_live(key)
             };
             let (superseded, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(group).into_iter().partition(is_superseded);
             *group = rest.into_iter().collect();
-            group.extend(superseded.iter().flat_map(|handle| content.of_name(&handle.name)).cloned());
+            group.extend(superseded.iter().flat_map(|key| content.of_name(&key.name)).cloned());
         }
     }
 
@@ -453,11 +456,11 @@ impl Responses {
     }
 
     /// What is no longer asked for is no longer uncertain.
-    pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&Handle) -> bool) {
+    pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&ResourceKey) -> bool) {
         self.is_news |= !self.rejected.is_empty();
         self.rejected.retain_mut(|group| {
-            group.handles.retain(&mut is_covered);
-            !group.handles.is_empty()
+            group.keys.retain(&mut is_covered);
+            !group.keys.is_empty()
         });
     }
 
@@ -471,7 +474,7 @@ impl Responses {
 
     /// Takes out what was rejected together with something that this holds.
     fn take_touched(&mut self, content: &Held) -> Vec<Rejected> {
-        let touches = |group: &mut Rejected| group.handles.iter().any(|handle| content.has(handle));
+        let touches = |group: &mut Rejected| group.keys.iter().any(|key| content.has(key));
         self.rejected.extract_if(.., touches).collect()
     }
 }
@@ -486,10 +489,10 @@ impl Held {
     /// What stands in a part that ends with a name, and begins behind another; without an end it is
     /// the last.
     pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
-        let is_in = |handle: &&Handle| {
-            after.is_none_or(|after| handle.name > *after) && until.is_none_or(|until| handle.name <= *until)
+        let is_in = |key: &&ResourceKey| {
+            after.is_none_or(|after| key.name > *after) && until.is_none_or(|until| key.name <= *until)
         };
-        Self::Part { shared: None, own: self.handles().filter(is_in).cloned().collect() }
+        Self::Part { shared: None, own: self.keys().filter(is_in).cloned().collect() }
     }
 
     /// Nothing of the cache.
@@ -497,20 +500,20 @@ impl Held {
         Self::Part { shared: None, own: BTreeSet::new() }
     }
 
-    pub(super) fn has(&self, handle: &Handle) -> bool {
+    pub(super) fn has(&self, key: &ResourceKey) -> bool {
         match self {
             Self::State => true,
             Self::Part { shared, own } => {
-                own.contains(handle) || shared.as_ref().is_some_and(|shared| shared.contains(handle))
+                own.contains(key) || shared.as_ref().is_some_and(|shared| shared.contains(key))
             }
         }
     }
 
     /// What it says of one name.
-    fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s Handle> {
+    fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
         let (shared, own) = self.sets();
-        let of_set = move |set: &'s BTreeSet<Handle>| {
-            set.range(Handle::of_name(name)..).take_while(move |handle| handle.name == *name)
+        let of_set = move |set: &'s BTreeSet<ResourceKey>| {
+            set.range(ResourceKey::of_name(name)..).take_while(move |key| key.name == *name)
         };
         shared.into_iter().chain(own).flat_map(of_set)
     }
@@ -520,12 +523,12 @@ impl Held {
         shared.into_iter().chain(own).map(BTreeSet::len).sum()
     }
 
-    fn handles(&self) -> impl Iterator<Item = &Handle> {
+    fn keys(&self) -> impl Iterator<Item = &ResourceKey> {
         let (shared, own) = self.sets();
         shared.into_iter().chain(own).flatten()
     }
 
-    fn sets(&self) -> (Option<&BTreeSet<Handle>>, Option<&BTreeSet<Handle>>) {
+    fn sets(&self) -> (Option<&BTreeSet<ResourceKey>>, Option<&BTreeSet<ResourceKey>>) {
         match self {
             Self::State => (None, None),
             Self::Part { shared, own } => (shared.as_deref(), Some(own)),

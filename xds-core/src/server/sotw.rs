@@ -22,7 +22,7 @@ use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, Requested, Subscription};
 use crate::variants::Variant;
-use crate::wire::{Body, Failure, Handle};
+use crate::wire::{Body, Failure, ResourceKey};
 use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
@@ -417,7 +417,7 @@ impl Progress {
     /// locators by its parameters.
     fn missing(
         &mut self,
-        released: Vec<Handle>,
+        released: Vec<ResourceKey>,
         asked: &Locators,
         update: &Update,
         snapshot: &Snapshot,
@@ -428,12 +428,12 @@ impl Progress {
         }
         let mut others = Others::new();
         for locator in asked.iter() {
-            if let Answer::Gone(handles) = self.answer(&locator, &mut others, snapshot) {
-                missing.extend(handles);
+            if let Answer::Gone(keys) = self.answer(&locator, &mut others, snapshot) {
+                missing.extend(keys);
             }
         }
-        missing.retain(|handle| !self.is_live(handle, snapshot));
-        let failure = |Handle { name, constraints }| {
+        missing.retain(|key| !self.is_live(key, snapshot));
+        let failure = |ResourceKey { name, constraints }| {
             let message = format!("{} {name:?} does not exist", self.type_url.message_name());
             let constraints = constraints.unwrap_or_default();
             Failure { constraints, ..Failure::new(name, Code::NOT_FOUND, message) }
@@ -453,7 +453,7 @@ impl Progress {
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
-            removed.variant.was_there(update.from) && !self.gone.contains_key(&self.handle(&removed.variant))
+            removed.variant.was_there(update.from) && !self.gone.contains_key(&self.key(&removed.variant))
         };
         let gone = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
@@ -500,14 +500,14 @@ impl Progress {
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.refused.is_empty();
-            let held = || Held::Part { shared: Some(self.handles(fresh)), own: BTreeSet::new() };
+            let held = || Held::Part { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
             return is_due.then(|| (vec![self.sotw_body(fresh)], held()));
         }
         answers.extend(fresh.changed.iter().cloned());
         answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
         // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let own = answers.iter().map(|variant| self.handle(variant)).collect();
+        let own = answers.iter().map(|variant| self.key(variant)).collect();
         let body = encode::sotw(self.shape(), answers.iter());
         Some((vec![Arc::new(body)], Held::Part { shared: None, own }))
     }

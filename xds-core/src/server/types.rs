@@ -20,7 +20,7 @@ use crate::code::Code;
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, NameSet, Requested, can_be};
-use crate::wire::{Body, Failure, Handle};
+use crate::wire::{Body, Failure, ResourceKey};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
@@ -368,7 +368,7 @@ impl<O: Owed> Types<O> {
     }
 
     /// Lets go the held removals of a type that may be; their names.
-    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<Handle> {
+    pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
         if self.states[at].progress.gone.is_empty() {
             return Vec::new();
         }

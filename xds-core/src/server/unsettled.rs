@@ -54,7 +54,7 @@ impl Unsettled {
             return Self::Unknown;
         }
         let Some(open) = progress.responses.open(UNSETTLED_LIMIT) else { return Self::Unknown };
-        let gone = progress.gone.iter().map(|(handle, gone)| (handle.name.clone(), gone.references()));
+        let gone = progress.gone.iter().map(|(key, gone)| (key.name.clone(), gone.references()));
         Self::Some(Arc::new(Which { open, gone: gone.collect(), since: progress.settled_at }))
     }
 
@@ -160,7 +160,7 @@ pub(super) fn used(
         referrer.unsettled == Unsettled::Nothing && !referrer.position.is_behind(snapshot)
     };
     let target = Target::of(progress.type_url.as_str())?;
-    let mut held: BTreeSet<_> = progress.gone.keys().map(|handle| &handle.name).collect();
+    let mut held: BTreeSet<_> = progress.gone.keys().map(|key| &key.name).collect();
     if progress.selects_all() {
         // Who asks by name is told after the grace time that what it uses is gone; nobody can tell
         // that to Envoy.

@@ -19,7 +19,7 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::subscription::{Locator, WILDCARD};
 use crate::variants::Variant;
-use crate::wire::{Failure, Handle};
+use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
 /// Since when a locator waits, and whether the client was told.
@@ -177,26 +177,26 @@ impl Progress {
 
     /// Whether each locator that a client has something for gets another variant, or is known to
     /// get none. Where the cache is not filled on demand what it does not hold does not exist.
-    pub(super) fn is_known_gone(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.type_url, &handle.name);
-        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+    pub(super) fn is_known_gone(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        let variants = snapshot.get(&self.type_url, &key.name);
+        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
-            Some(found) => self.handle(found) != *handle,
-            None => self.is_answered_for(&handle.name, params, snapshot),
+            Some(found) => self.key(found) != *key,
+            None => self.is_answered_for(&key.name, params, snapshot),
         })
     }
 
     /// Whether a client can be told that something is gone. T31: not before it was sent what its
     /// locators get in its place, which may have to wait for other types (S33).
-    pub(super) fn is_over(&self, handle: &Handle, snapshot: &Snapshot) -> bool {
-        let variants = snapshot.get(&self.type_url, &handle.name);
-        let mut holders = self.subscription.covering(&handle.name).filter(|params| handle.matches(params));
+    pub(super) fn is_over(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+        let variants = snapshot.get(&self.type_url, &key.name);
+        let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         let is_unsent =
             |found: &Arc<Variant>| found.changed_at > self.cursor() && !is_sent(&self.ahead, found);
         let awaits = |params: &Parameters| {
             variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
         };
-        self.is_known_gone(handle, snapshot) && !holders.any(awaits)
+        self.is_known_gone(key, snapshot) && !holders.any(awaits)
     }
 
     /// T36: where others may get something of the name, an error says for whom it is.

@@ -14,7 +14,7 @@ use crate::server::gone::Gone;
 use crate::server::progress::{Answer, Others, Progress};
 use crate::server::responses::Held;
 use crate::variants::{Form, Variant};
-use crate::wire::{Body, Handle};
+use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
 
 /// What goes into a response.
@@ -23,8 +23,8 @@ pub(super) struct Content {
     /// An update that goes as it is, with the body that the streams of a class share.
     pub(super) shared: Option<Arc<Update>>,
     /// What goes besides, or instead.
-    pub(super) changed: BTreeMap<Handle, Arc<Variant>>,
-    pub(super) removed: BTreeSet<Handle>,
+    pub(super) changed: BTreeMap<ResourceKey, Arc<Variant>>,
+    pub(super) removed: BTreeSet<ResourceKey>,
     /// Told without their content (D26).
     pub(super) heartbeats: Vec<Arc<Variant>>,
     /// Names that stand for nothing (D24).
@@ -39,12 +39,11 @@ impl Content {
             self.shared = Some(Arc::clone(update));
             return;
         }
-        let changed = update.changed.iter().map(|variant| (progress.handle(variant), Arc::clone(variant)));
+        let changed = update.changed.iter().map(|variant| (progress.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        let is_held = |handle: &Handle| handle.constraints.is_none() && progress.holds(&handle.name);
+        let is_held = |key: &ResourceKey| key.constraints.is_none() && progress.holds(&key.name);
         let removed = progress.told_at_once(update);
-        self.removed
-            .extend(removed.filter(|handle| !is_held(handle) || owed.locators.has_name(&handle.name)));
+        self.removed.extend(removed.filter(|key| !is_held(key) || owed.locators.has_name(&key.name)));
     }
 
     /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
@@ -66,7 +65,7 @@ impl Content {
                 let is_equal = owed.brought.get(variant.name()) == Some(&version);
                 // D9: an assignment is sent though its version is equal when its cluster was.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
-                    self.changed.insert(progress.handle(variant), Arc::clone(variant));
+                    self.changed.insert(progress.key(variant), Arc::clone(variant));
                 }
             }
             self.removed.extend(progress.told_at_once(update));
@@ -81,16 +80,16 @@ impl Content {
             let brought = owed.brought.keys().filter(is_covered);
             let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
-                let handle = Handle::of_name(name);
+                let key = ResourceKey::of_name(name);
                 if progress.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the
                     // referrers' ACKs.
-                    self.removed.remove(&handle);
+                    self.removed.remove(&key);
                     let removed_at = Revision::ZERO;
                     let held = Gone::Held { variant: None, is_sent: false, removed_at, since: now };
-                    progress.gone.insert(handle, held);
+                    progress.gone.insert(key, held);
                 } else {
-                    self.removed.insert(handle);
+                    self.removed.insert(key);
                 }
             }
         }
@@ -102,8 +101,8 @@ impl Content {
             let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
             let mut others = Others::new();
             for locator in &told {
-                if let Answer::Gone(handles) = progress.answer(locator, &mut others, snapshot) {
-                    self.removed.extend(handles);
+                if let Answer::Gone(keys) = progress.answer(locator, &mut others, snapshot) {
+                    self.removed.extend(keys);
                 }
             }
         }
@@ -136,15 +135,15 @@ impl Content {
                 Answer::Variants(found) => {
                     let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
                     let found = found.into_iter().filter(is_new);
-                    self.changed.extend(found.map(|variant| (progress.handle(&variant), variant)));
+                    self.changed.extend(found.map(|variant| (progress.key(&variant), variant)));
                 }
-                Answer::Gone(handles) => self.removed.extend(handles),
+                Answer::Gone(keys) => self.removed.extend(keys),
             }
         }
         let endpoints = owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot));
         for variant in endpoints.chain(unsure) {
             if !fresh.has(variant.name(), variant.constraints()) {
-                self.changed.insert(progress.handle(variant), Arc::clone(variant));
+                self.changed.insert(progress.key(variant), Arc::clone(variant));
             }
         }
     }
@@ -158,7 +157,7 @@ impl Content {
         let absent = self.shared.iter().flat_map(|update| &update.absent);
         let asked = owed.locators.iter().filter(|locator| progress.find(locator, snapshot).is_empty());
         self.unresolved.extend(absent.cloned().chain(asked.map(|locator| locator.name)));
-        self.removed.retain(|handle| !self.unresolved.contains(&handle.name));
+        self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
 
     /// D26: what has a TTL is told again before that ends.
@@ -170,29 +169,33 @@ impl Content {
         snapshot: &Snapshot,
     ) {
         for variant in progress.take_refresh(now, since, snapshot) {
-            let handle = progress.handle(&variant);
+            let key = progress.key(&variant);
             let is_sent = self.shared.iter().any(|of| of.has(variant.name(), variant.constraints()));
-            if is_sent || self.changed.contains_key(&handle) {
+            if is_sent || self.changed.contains_key(&key) {
                 continue;
             }
             if progress.known.heartbeats {
                 self.heartbeats.push(variant);
             } else {
-                self.changed.insert(handle, variant);
+                self.changed.insert(key, variant);
             }
         }
     }
 
     /// D8: what a rejected response held and the cache still says.
-    pub(super) fn retell(&mut self, progress: &Progress, uncertain: &BTreeSet<Handle>, snapshot: &Snapshot) {
-        for handle in uncertain {
-            let chosen = progress.chosen(&handle.name, snapshot);
-            let mut same =
-                chosen.into_iter().filter(|variant| progress.handle(variant) == *handle).peekable();
-            if same.peek().is_none() && !progress.holds(&handle.name) {
-                self.removed.insert(handle.clone());
+    pub(super) fn retell(
+        &mut self,
+        progress: &Progress,
+        uncertain: &BTreeSet<ResourceKey>,
+        snapshot: &Snapshot,
+    ) {
+        for key in uncertain {
+            let chosen = progress.chosen(&key.name, snapshot);
+            let mut same = chosen.into_iter().filter(|variant| progress.key(variant) == *key).peekable();
+            if same.peek().is_none() && !progress.holds(&key.name) {
+                self.removed.insert(key.clone());
             }
-            self.changed.extend(same.map(|variant| (handle.clone(), Arc::clone(variant))));
+            self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));
         }
         self.narrow_names(progress, snapshot);
     }
@@ -204,23 +207,21 @@ impl Content {
         if progress.form() == Form::Name {
             return;
         }
-        let is_there = |handle: &Handle| {
-            handle.constraints.is_none() && !progress.chosen(&handle.name, snapshot).is_empty()
-        };
+        let is_there =
+            |key: &ResourceKey| key.constraints.is_none() && !progress.chosen(&key.name, snapshot).is_empty();
         let variants = |name: &ResourceName| snapshot.get(&progress.type_url, name);
-        let narrow = |handle: Handle| {
-            if !is_there(&handle) {
-                return vec![handle];
+        let narrow = |key: ResourceKey| {
+            if !is_there(&key) {
+                return vec![key];
             }
             // T35: what came from another stream can be told only by who has nothing now.
-            let unmatched = progress.subscription.covering(&handle.name);
-            let unmatched =
-                unmatched.filter(|params| progress.is_answered_for(&handle.name, params, snapshot));
-            let unmatched = unmatched.filter_map(|params| variants(&handle.name)?.unmatched(params));
-            let chosen = progress.chosen(&handle.name, snapshot);
+            let unmatched = progress.subscription.covering(&key.name);
+            let unmatched = unmatched.filter(|params| progress.is_answered_for(&key.name, params, snapshot));
+            let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
+            let chosen = progress.chosen(&key.name, snapshot);
             let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
             let told = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
-            told.map(|constraints| Handle::of_variant(&handle.name, constraints)).collect()
+            told.map(|constraints| ResourceKey::of_variant(&key.name, constraints)).collect()
         };
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
     }
@@ -228,16 +229,15 @@ impl Content {
     /// D13: what came back meanwhile is no removal.
     pub(super) fn drop_returned(&mut self) {
         let Self { shared, changed, removed, .. } = self;
-        removed.retain(|handle| {
-            let Handle { name, constraints } = handle;
+        removed.retain(|key| {
+            let ResourceKey { name, constraints } = key;
             let shared = shared.as_ref();
             match constraints {
                 Some(constraints) => {
-                    !changed.contains_key(handle)
-                        && !shared.is_some_and(|update| update.has(name, constraints))
+                    !changed.contains_key(key) && !shared.is_some_and(|update| update.has(name, constraints))
                 }
                 None => {
-                    let next = changed.range(handle..).next();
+                    let next = changed.range(key..).next();
                     next.is_none_or(|(next, _)| next.name != *name)
                         && !shared.is_some_and(|update| update.has_name(name))
                 }
@@ -262,7 +262,7 @@ impl Content {
 
     /// What the client's answer will be about.
     pub(super) fn held(&self, progress: &Progress) -> Held {
-        let shared = self.shared.as_ref().map(|update| progress.handles(update));
+        let shared = self.shared.as_ref().map(|update| progress.keys(update));
         Held::Part { shared, own: self.changed.keys().chain(&self.removed).cloned().collect() }
     }
 
@@ -295,7 +295,7 @@ impl Progress {
     /// T37: of several variants that a client could have brought only the version is known. When it
     /// is none of those it gets now, whom there is nothing for must not keep it; also not under a
     /// wildcard.
-    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<Handle> {
+    fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
         let form = self.form();
         let chosen = self.chosen(name, snapshot);
         let is_known = |variant: &&Arc<Variant>| variant.version_in(form).to_string() == version;
@@ -306,6 +306,6 @@ impl Progress {
         let known = self.subscription.covering(name);
         let known = known.filter(|params| self.is_answered_for(name, params, snapshot));
         let unmatched = known.filter_map(|params| variants.unmatched(params));
-        unmatched.map(|constraints| Handle::of_variant(name, constraints)).collect()
+        unmatched.map(|constraints| ResourceKey::of_variant(name, constraints)).collect()
     }
 }

@@ -6,14 +6,14 @@ use crate::parameters::Parameters;
 
 /// What a client knows a resource by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Handle {
+pub(crate) struct ResourceKey {
     pub(crate) name: ResourceName,
     /// Those of the variant, to a client that knows locators (T30). Without them it stands for all
     /// that the client has under the name.
     pub(crate) constraints: Option<Constraints>,
 }
 
-impl Handle {
+impl ResourceKey {
     pub(crate) fn of_name(name: &ResourceName) -> Self {
         Self { name: name.clone(), constraints: None }
     }
