@@ -137,7 +137,7 @@ impl Variant {
         &self.constraints
     }
 
-    /// What a client of this form knows it by.
+    /// The key by which a client of this form knows the variant.
     pub(crate) fn key(&self, form: Form) -> ResourceKey {
         // T43c: what is for one locator alone goes out as it came.
         let constraints = (form == Form::Located).then(|| match self.constraints() {

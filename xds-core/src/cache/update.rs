@@ -36,7 +36,7 @@ pub(crate) struct Update {
     pub(crate) sotw_body: OnceLock<Arc<Body>>,
     /// The same, with what is gone, in delta.
     pub(crate) delta_body: OnceLock<Arc<Body>>,
-    /// What a client knows all of that by.
+    /// The keys of all these resources, changes and removals alike.
     pub(crate) keys: OnceLock<Arc<BTreeSet<ResourceKey>>>,
     /// The endpoints of the clusters in [`changed`](Self::changed).
     endpoints: OnceLock<Box<[ResourceName]>>,

@@ -1,15 +1,16 @@
-//! What a client knows a resource by.
+//! The name and the constraints by which a client knows a resource.
 
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
 
-/// What a client knows a resource by.
+/// The name and the constraints by which a client knows a resource. On the wire: a name (SotW, and
+/// delta without locators) or a `ResourceName`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResourceKey {
     pub(crate) name: ResourceName,
-    /// Those of the variant, to a client that knows locators (T30). Without them it stands for all
-    /// that the client has under the name.
+    /// The constraints of the variant, for a client that knows locators (T30). `None` means every
+    /// resource that the client has under the name.
     pub(crate) constraints: Option<Constraints>,
 }
 
@@ -22,7 +23,7 @@ impl ResourceKey {
         Self { name: name.clone(), constraints: Some(constraints) }
     }
 
-    /// Whether who asks with these parameters had it.
+    /// Whether a locator with these parameters could have got the resource.
     pub(crate) fn matches(&self, parameters: &Parameters) -> bool {
         self.constraints.as_ref().is_none_or(|constraints| constraints.matches(parameters))
     }
