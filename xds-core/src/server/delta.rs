@@ -13,7 +13,7 @@ use super::encode::{self, DELTA_ERRORS};
 use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
-use super::types::{self, TypeState, Types};
+use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -116,19 +116,19 @@ impl DeltaStream {
     /// # Errors
     /// The stream has to end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.types.entry(&request.type_url)?;
+        let (at, is_first) = self.types.find_or_add(&request.type_url)?;
         let mut request = request;
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: giving up what cannot be changes nothing.
-            let spelled = self.types.state(at).progress.spelled.clone();
+            let spelled = self.types.entry(at).progress.spelled.clone();
             ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
-            self.types.state(at).progress.spelled = spelled;
+            self.types.entry(at).progress.spelled = spelled;
         }
         let mut refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
-        let TypeState { progress, owed } = self.types.state(at);
+        let TypeEntry { progress, owed } = self.types.entry(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks
         // nothing.
         let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
@@ -248,7 +248,7 @@ fn respond(
     let released = types.release(at, now, snapshot);
     let mut content = Content { removed: released.into_iter().collect(), ..Content::default() };
     let is_held_back = types.is_held_back(at, now, snapshot);
-    let TypeState { progress, owed } = types.state(at);
+    let TypeEntry { progress, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
@@ -303,7 +303,7 @@ fn respond(
     progress.is_retelling = false;
     if content.is_empty() && !is_answer {
         progress.responses.tell_uncertain();
-        types.state(at).owed.left_later = left_later;
+        types.entry(at).owed.left_later = left_later;
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
@@ -336,7 +336,7 @@ fn respond(
         progress.responses.tell_uncertain();
     }
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
-    let TypeState { progress, owed: rest } = types.state(at);
+    let TypeEntry { progress, owed: rest } = types.entry(at);
     progress.refresh_late(now, content.changed());
     progress.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
@@ -344,7 +344,7 @@ fn respond(
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
-        Some(TypeState { progress, owed }) if progress.is_answered() => {
+        Some(TypeEntry { progress, owed }) if progress.is_answered() => {
             let covered = endpoints.iter().filter(|name| progress.subscription.covers(name));
             owed.endpoints.extend(covered.cloned());
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::gone::Gone;
 use super::progress::{Progress, is_sent};
-use super::types::{Owed, TypeState, Types};
+use super::types::{Owed, TypeEntry, Types};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};
@@ -56,8 +56,8 @@ pub enum ReportStatus {
 impl<O: Owed> Types<O> {
     /// How far the client is, given the newest snapshot. O(what it asks for).
     pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        let states = self.states_mut().iter_mut().map(|state| {
-            let TypeState { progress, owed } = state;
+        let types = self.entries_mut().iter_mut().map(|entry| {
+            let TypeEntry { progress, owed } = entry;
             progress.refresh(snapshot);
             let resources = snapshot.of_type(&progress.type_url);
             // X12, D24: what is asked for may stand for other names.
@@ -65,14 +65,14 @@ impl<O: Owed> Types<O> {
             let unanswered: BTreeSet<_> = asked.flatten().collect();
             progress.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
         });
-        states.filter(|report| !report.resources.is_empty()).collect()
+        types.filter(|report| !report.resources.is_empty()).collect()
     }
 
     /// What the response of a type held that the client rejected last, as far as it is still the
     /// newest content.
     pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        let state = self.known(type_url.as_str());
-        state.map(|state| state.progress.rejected(snapshot)).unwrap_or_default()
+        let entry = self.of_type(type_url.as_str());
+        entry.map(|entry| entry.progress.rejected(snapshot)).unwrap_or_default()
     }
 }
 

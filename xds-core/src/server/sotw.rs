@@ -14,7 +14,7 @@ use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
 use super::responses::Held;
-use super::types::{self, TypeState, Types};
+use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
@@ -110,12 +110,12 @@ impl SotwStream {
         now: Duration,
         request: SotwRequest,
     ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.types.entry(&request.type_url)?;
+        let (at, is_first) = self.types.find_or_add(&request.type_url)?;
         let mut request = request;
         let refused = request.asked.as_mut().map(|asked| self.types.take_invalid(at, asked)).transpose()?;
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
         let names_limit = self.types.config.names_limit;
-        let TypeState { progress, owed } = self.types.state(at);
+        let TypeEntry { progress, owed } = self.types.entry(at);
         // S10: no nonce can be stale before something was sent.
         let is_current =
             progress.responses.last().is_none() || request.response_nonce == progress.responses.last();
@@ -227,7 +227,7 @@ impl SotwStream {
     /// answer is no, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.types.known(type_url.as_str()).is_some_and(|state| !state.progress.subscription.is_empty())
+        self.types.of_type(type_url.as_str()).is_some_and(|entry| !entry.progress.subscription.is_empty())
     }
 
     /// The version that a response with all that a type's subscription selects would have; that of
@@ -235,7 +235,7 @@ impl SotwStream {
     ///
     /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeState { progress, .. }) = self.types.of_type(type_url.as_str()) else {
+        let Some(TypeEntry { progress, .. }) = self.types.of_type_mut(type_url.as_str()) else {
             return Version(0);
         };
         progress.refresh(snapshot);
@@ -255,7 +255,7 @@ fn respond(
     let releases = !released.is_empty();
     let is_held_back = types.is_held_back(at, now, snapshot);
     let tells_missing = types.config.sotw_not_found;
-    let TypeState { progress, owed } = types.state(at);
+    let TypeEntry { progress, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
     if progress.membership.is_none() && !progress.is_served && progress.known.full_state {
         // G4: without resources it would delete them.
@@ -264,7 +264,7 @@ fn respond(
     if progress.membership.is_none() {
         let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot));
         let nonce = types.next_nonce();
-        let progress = &mut types.state(at).progress;
+        let progress = &mut types.entry(at).progress;
         progress.sent(now, nonce, Held::nothing(), snapshot);
         let errors = Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
@@ -337,7 +337,7 @@ fn respond(
     let resources = bodies.remove(0);
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     types.owe_endpoints(&endpoints);
-    if let Some(TypeState { progress, owed }) = types.endpoints() {
+    if let Some(TypeEntry { progress, owed }) = types.endpoints() {
         types::Owed::add_endpoints(
             owed,
             endpoints.iter().filter(|name| progress.subscription.covers(name)).cloned(),

@@ -36,14 +36,14 @@ pub(super) struct Types<O> {
     /// With the other streams of the client.
     seat: Option<Seat>,
     service: Service,
-    states: Vec<TypeState<O>>,
+    entries: Vec<TypeEntry<O>>,
     last_nonce: u64,
 }
 
 /// One type: what was sent, and what has to be answered. No type sees another's nonces, names or
 /// versions (S13).
 #[derive(Debug)]
-pub(super) struct TypeState<O> {
+pub(super) struct TypeEntry<O> {
     pub(super) progress: Progress,
     pub(super) owed: O,
 }
@@ -96,7 +96,7 @@ impl<O: Owed> Types<O> {
             honours_ttl: false,
             seat: None,
             service,
-            states: Vec::new(),
+            entries: Vec::new(),
             last_nonce: 0,
         }
     }
@@ -107,16 +107,16 @@ impl<O: Owed> Types<O> {
 
     /// The place of the type a request is about (S12, G2, G3), and whether it is new on this
     /// stream.
-    pub(super) fn entry(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |state: &TypeState<O>| state.progress.type_url.as_str() == type_url;
-        if let Some(at) = self.states.iter().position(known) {
+    pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
+        let known = |entry: &TypeEntry<O>| entry.progress.type_url.as_str() == type_url;
+        if let Some(at) = self.entries.iter().position(known) {
             return Ok((at, false));
         }
         let type_url = self.request_type(type_url)?;
-        if let Some(at) = self.states.iter().position(|state| state.progress.type_url == type_url) {
+        if let Some(at) = self.entries.iter().position(|entry| entry.progress.type_url == type_url) {
             return Ok((at, false));
         }
-        if self.states.len() >= self.config.types_limit {
+        if self.entries.len() >= self.config.types_limit {
             return Err(StreamError::TooManyTypes { limit: self.config.types_limit });
         }
         let (known, serving) = self.config.type_of(&type_url);
@@ -140,8 +140,8 @@ impl<O: Owed> Types<O> {
         progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can tell it, as what comes with a payload is content.
         progress.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
-        let at = self.states.partition_point(|state| state.progress.known.rank <= progress.known.rank);
-        self.states.insert(at, TypeState { progress, owed: O::default() });
+        let at = self.entries.partition_point(|entry| entry.progress.known.rank <= progress.known.rank);
+        self.entries.insert(at, TypeEntry { progress, owed: O::default() });
         Ok((at, true))
     }
 
@@ -150,30 +150,30 @@ impl<O: Owed> Types<O> {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
 
-    pub(super) fn state(&mut self, at: usize) -> &mut TypeState<O> {
-        &mut self.states[at]
+    pub(super) fn entry(&mut self, at: usize) -> &mut TypeEntry<O> {
+        &mut self.entries[at]
     }
 
-    pub(super) fn state_of(&self, at: usize) -> &TypeState<O> {
-        &self.states[at]
+    pub(super) fn entry_ref(&self, at: usize) -> &TypeEntry<O> {
+        &self.entries[at]
     }
 
-    pub(super) fn states_mut(&mut self) -> &mut [TypeState<O>] {
-        &mut self.states
+    pub(super) fn entries_mut(&mut self) -> &mut [TypeEntry<O>] {
+        &mut self.entries
     }
 
     /// The state of a type, if the stream ever asked for it.
-    pub(super) fn known(&self, type_url: &str) -> Option<&TypeState<O>> {
-        self.states.iter().find(|state| state.progress.type_url.as_str() == type_url)
+    pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry<O>> {
+        self.entries.iter().find(|entry| entry.progress.type_url.as_str() == type_url)
     }
 
     /// The same to change it.
-    pub(super) fn of_type(&mut self, type_url: &str) -> Option<&mut TypeState<O>> {
-        self.states.iter_mut().find(|state| state.progress.type_url.as_str() == type_url)
+    pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry<O>> {
+        self.entries.iter_mut().find(|entry| entry.progress.type_url.as_str() == type_url)
     }
 
-    pub(super) fn endpoints(&mut self) -> Option<&mut TypeState<O>> {
-        self.of_type(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
+    pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry<O>> {
+        self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
     }
 
     /// S34: the other streams of the client, too, send the endpoints of clusters that were sent.
@@ -193,7 +193,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
-        self.states.iter_mut().for_each(|state| state.progress.settle());
+        self.entries.iter_mut().for_each(|entry| entry.progress.settle());
         let group = self.seat().map(|seat| seat.group().clone());
         let _turn = group.as_ref().map(ClientGroup::turn);
         if let Some(seat) = &self.seat {
@@ -201,7 +201,7 @@ impl<O: Owed> Types<O> {
                 seat.wait(true);
             }
             let owed = seat.take_endpoints();
-            if let Some(TypeState { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
+            if let Some(TypeEntry { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
                 && progress.is_answered()
             {
                 answers
@@ -209,14 +209,14 @@ impl<O: Owed> Types<O> {
             }
         }
         let next = self.turns(now, snapshot, respond);
-        self.states.iter_mut().for_each(|state| state.progress.publish(snapshot));
+        self.entries.iter_mut().for_each(|entry| entry.progress.publish(snapshot));
         if let Some(seat) = &self.seat {
-            let mut states = self.states.iter_mut().map(|state| &mut state.progress);
+            let mut states = self.entries.iter_mut().map(|entry| &mut entry.progress);
             if seat.group().is_tied() || states.any(|progress| progress.is_moved) {
-                seat.tell(self.states.iter_mut().map(|state| &mut state.progress));
+                seat.tell(self.entries.iter_mut().map(|entry| &mut entry.progress));
             }
             if group.is_some() {
-                let mut states = self.states.iter().map(|state| &state.progress);
+                let mut states = self.entries.iter().map(|entry| &entry.progress);
                 seat.wait(states.any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
             }
         }
@@ -231,7 +231,7 @@ impl<O: Owed> Types<O> {
     ) -> Next {
         // A type that turns out to lack nothing may be what one before it waits for (S33).
         let mut next = Next::Wait { until: None };
-        for _ in 0..=self.states.len() {
+        for _ in 0..=self.entries.len() {
             let is_settled;
             (next, is_settled) = self.pass(now, snapshot, &mut respond);
             if is_settled {
@@ -251,8 +251,8 @@ impl<O: Owed> Types<O> {
     ) -> (Next, bool) {
         let mut is_settled = true;
         let mut until = None;
-        for at in 0..self.states.len() {
-            let progress = &mut self.states[at].progress;
+        for at in 0..self.entries.len() {
+            let progress = &mut self.entries[at].progress;
             // G13: before the first sync nothing is known, so only who asks for nothing can be
             // answered.
             if progress.membership.is_some() && !snapshot.is_synced() {
@@ -279,7 +279,7 @@ impl<O: Owed> Types<O> {
                 until = gate.earlier(until);
                 continue;
             }
-            let progress = &mut self.states[at].progress;
+            let progress = &mut self.entries[at].progress;
             progress.refresh(snapshot);
             progress.time_refresh(now, snapshot);
             if O::IS_SOTW
@@ -290,8 +290,8 @@ impl<O: Owed> Types<O> {
                 until = self.waits_until(at).into_iter().chain(until).min();
                 continue;
             }
-            if self.states[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
-                self.states[at].owed.resume();
+            if self.entries[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
+                self.entries[at].owed.resume();
             }
             let mut gate = self.due(at, now, snapshot);
             while gate == Gate::Open {
@@ -315,8 +315,8 @@ impl<O: Owed> Types<O> {
             return None;
         }
         let mut until = None;
-        for at in 0..self.states.len() {
-            let TypeState { progress, owed } = &mut self.states[at];
+        for at in 0..self.entries.len() {
+            let TypeEntry { progress, owed } = &mut self.entries[at];
             if progress.responses.has_parts() || owed.has_deferred() || snapshot.is_on_demand() {
                 return None;
             }
@@ -333,7 +333,7 @@ impl<O: Owed> Types<O> {
     /// G13: after a while the client is told of each name that nobody knows yet. What it has it
     /// keeps, and it is answered as soon as somebody does.
     fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
-        let TypeState { progress, owed } = &mut self.states[at];
+        let TypeEntry { progress, owed } = &mut self.entries[at];
         // No full state can be told, and one without resources deletes.
         if O::IS_SOTW && progress.known.full_state {
             return Err(Gate::Shut);
@@ -363,22 +363,22 @@ impl<O: Owed> Types<O> {
         let type_url = progress.type_url.clone();
         let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
         let nonce = self.next_nonce();
-        self.states[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
+        self.entries[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0), bodies, rest: Rest::None })
     }
 
     /// Lets go the held removals of a type that may be; their names.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        if self.states[at].progress.gone.is_empty() {
+        if self.entries[at].progress.gone.is_empty() {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
-        self.states[at].progress.release(&release, self.config.removal_grace, now, snapshot)
+        self.entries[at].progress.release(&release, self.config.removal_grace, now, snapshot)
     }
 
     /// Whether an answer must leave out what else is new, because that waits for other types (S33).
     pub(super) fn is_held_back(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
-        let progress = &self.states[at].progress;
+        let progress = &self.entries[at].progress;
         progress.is_answered()
             && progress.is_behind(snapshot)
             && self.additions(at, now, snapshot) != Gate::Open
@@ -396,7 +396,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
     ) -> Response {
         let nonce = self.next_nonce();
-        let progress = &mut self.states[at].progress;
+        let progress = &mut self.entries[at].progress;
         let type_url = progress.type_url.clone();
         let is_whole = matches!(held, Held::State);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
@@ -446,11 +446,11 @@ impl<O: Owed> Types<O> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let mut refused = self.states[at].progress.read_names(asked);
+        let mut refused = self.entries[at].progress.read_names(asked);
         if let Some(access) = &self.access {
-            refused.extend(self.states[at].progress.take_denied(access, asked));
+            refused.extend(self.entries[at].progress.take_denied(access, asked));
         }
-        let type_url = &self.states[at].progress.type_url;
+        let type_url = &self.entries[at].progress.type_url;
         let limit = self.config.parameters_limit;
         let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
@@ -473,7 +473,7 @@ impl<O: Owed> Types<O> {
             refused.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
-        if self.states[at].progress.is_on_demand {
+        if self.entries[at].progress.is_on_demand {
             asked.locators = asked.locators.bound();
         }
         let found = refused.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
@@ -501,7 +501,7 @@ impl<O: Owed> Types<O> {
     /// Whether a response of a type is due. What was asked for comes first; pushes keep the order
     /// of S33.
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let TypeState { progress, owed } = &self.states[at];
+        let TypeEntry { progress, owed } = &self.entries[at];
         let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, now));
         if answer == Gate::Open || progress.membership.is_none() {
             return answer;
@@ -516,7 +516,7 @@ impl<O: Owed> Types<O> {
             let release_at = progress.release_at(&release, self.config.removal_grace, snapshot);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
         };
-        let progress = &mut self.states[at].progress;
+        let progress = &mut self.entries[at].progress;
         let push = match progress.responses.wait_until(now, &self.config) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
@@ -531,7 +531,7 @@ impl<O: Owed> Types<O> {
     }
 
     fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let progress = &self.states[at].progress;
+        let progress = &self.entries[at].progress;
         let types = progress.known.waits_for;
         let gate = match order::additions(progress, now, &self.config, self.others(types, snapshot)) {
             Gate::Until(_) if self.is_unrelated(progress, types, snapshot) => Gate::Open,
@@ -557,7 +557,7 @@ impl<O: Owed> Types<O> {
     /// listener names some through routes.
     fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
         let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
-        let own = self.states.iter().map(|state| &state.progress);
+        let own = self.entries.iter().map(|entry| &entry.progress);
         let own = own.filter(|other| is_asked(other.type_url.as_str()));
         let mut reached: Vec<_> = own.filter_map(|other| Reached::of(other, snapshot)).collect();
         if let Some(seat) = self.seat() {
@@ -567,9 +567,9 @@ impl<O: Owed> Types<O> {
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
-        let progress = &self.states[at].progress;
+        let progress = &self.entries[at].progress;
         let types = progress.known.referrers;
-        let own = self.states.iter().map(|state| &state.progress);
+        let own = self.entries.iter().map(|entry| &entry.progress);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         let mut referrers: Vec<_> = own.filter_map(Referrer::of).collect();
         if let Some(seat) = self.seat() {
@@ -581,19 +581,19 @@ impl<O: Owed> Types<O> {
     /// When the client was sent the end of what named the removals that a type holds: only where no
     /// other stream of it can tell.
     fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
-        let progress = &self.states[at].progress;
+        let progress = &self.entries[at].progress;
         let types = progress.known.referrers;
         if self.seat().is_some_and(|seat| !seat.referrers(types).is_empty()) {
             return Unnamed::new();
         }
-        let own = self.states.iter().map(|state| &state.progress);
+        let own = self.entries.iter().map(|entry| &entry.progress);
         let referrers: Vec<_> = own.filter(|other| types.contains(&other.type_url.as_str())).collect();
         order::unnamed(progress, &referrers, snapshot)
     }
 
     /// How far the client is with these types, on this stream and its others.
     fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = Status> {
-        let own = self.states.iter().map(|state| &state.progress);
+        let own = self.entries.iter().map(|entry| &entry.progress);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         let own = own.map(|progress| Status::of(progress, snapshot));
         let seat = self.seat().filter(|_| !types.is_empty());

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::order::Gate;
 use super::progress::{Progress, is_sent};
-use super::types::{Owed, TypeState, Types};
+use super::types::{Owed, TypeEntry, Types};
 use crate::cache::{Answer, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -50,7 +50,7 @@ impl<O: Owed> Types<O> {
     /// has to wait as a whole, and until when; `None` when it can be answered.
     pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {
         let wait = self.config.sync_wait;
-        let TypeState { progress, owed } = self.state(at);
+        let TypeEntry { progress, owed } = self.entry(at);
         if !snapshot.is_on_demand() || progress.membership.is_none() {
             return None;
         }
@@ -121,7 +121,7 @@ impl<O: Owed> Types<O> {
 
     /// The earliest time at which a client is told that it waits in vain.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let untold = self.state_of(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
+        let untold = self.entry_ref(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
         untold.map(|waiting| waiting.since + self.config.sync_wait).min()
     }
 }
