@@ -37,7 +37,6 @@ mod locators_tests;
 #[cfg(test)]
 mod names_tests;
 mod order;
-mod progress;
 mod reached;
 #[cfg(test)]
 mod redirect_tests;
@@ -52,6 +51,7 @@ mod splitting_tests;
 mod switch_tests;
 #[cfg(test)]
 mod ttl_tests;
+mod type_state;
 mod types;
 mod unsettled;
 #[cfg(test)]

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::gone::Gone;
-use super::progress::Progress;
 use super::response::Verdict;
 use super::responses::{Held, Part};
+use super::type_state::TypeState;
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
 use crate::wire::ResourceKey;
 
-impl Progress {
+impl TypeState {
     /// Notes a response and what it holds.
     pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
         if self.responses.have_rejected_groups() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::progress::Progress;
+use super::type_state::TypeState;
 use crate::access::{Access, NamePatterns};
 use crate::code::Code;
 use crate::name::ResourceName;
@@ -10,7 +10,7 @@ use crate::subscription::{Locators, NameSet, Requested, is_set};
 use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
-impl Progress {
+impl TypeState {
     /// Takes new-style names by their canonical text (X4), and out those that no resource can have
     /// (X6).
     pub(super) fn read_names(&mut self, asked: &mut Requested) -> Vec<Failure> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::order::Reached;
-use super::progress::Progress;
+use super::type_state::TypeState;
 use super::unsettled::{Referrer, Unsettled};
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
@@ -161,20 +161,20 @@ impl Seat {
     }
 
     /// Tells the others how far this stream is. Those that wait for it look again.
-    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a mut Progress>) {
+    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a mut TypeState>) {
         let mut streams = lock(&self.group.0.streams);
         let is_alone = streams.streams.len() == 1;
         let Streams { streams: all, followed, .. } = &mut *streams;
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
-        for progress in types {
-            progress.is_moved = false;
-            is_changed |= match stream.standings.get_mut(&progress.type_url) {
-                Some(standing) => standing.follow(progress, is_alone),
+        for state in types {
+            state.is_moved = false;
+            is_changed |= match stream.standings.get_mut(&state.type_url) {
+                Some(standing) => standing.follow(state, is_alone),
                 None => {
-                    let standing = Standing::of(progress, is_alone);
-                    stream.standings.insert(progress.type_url.clone(), standing);
-                    *followed.entry(progress.type_url.clone()).or_default() += 1;
+                    let standing = Standing::of(state, is_alone);
+                    stream.standings.insert(state.type_url.clone(), standing);
+                    *followed.entry(state.type_url.clone()).or_default() += 1;
                     true
                 }
             };
@@ -337,24 +337,24 @@ impl Streams {
 }
 
 impl Standing {
-    fn of(progress: &Progress, is_alone: bool) -> Self {
+    fn of(state: &TypeState, is_alone: bool) -> Self {
         let mut standing = Self {
             position: None,
             cursor: Revision::ZERO,
             status: Status { unanswered_since: None, is_behind: false },
             unsettled: Unsettled::Nothing,
         };
-        standing.follow(progress, is_alone);
+        standing.follow(state, is_alone);
         standing
     }
 
     /// Whether it is another one than before.
-    fn follow(&mut self, progress: &Progress, is_alone: bool) -> bool {
-        let position = progress.membership.as_ref().map(Membership::position);
-        let cursor = progress.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let status = Status::of_responses(progress);
+    fn follow(&mut self, state: &TypeState, is_alone: bool) -> bool {
+        let position = state.membership.as_ref().map(Membership::position);
+        let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
+        let status = Status::of_responses(state);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
-        let unsettled = if is_alone { Unsettled::unread(progress) } else { Unsettled::of(progress) };
+        let unsettled = if is_alone { Unsettled::unread(state) } else { Unsettled::of(state) };
         let is_changed = (cursor, status) != (self.cursor, self.status) || unsettled != self.unsettled;
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
@@ -384,13 +384,13 @@ impl Standing {
 }
 
 impl Status {
-    pub(super) fn of(progress: &Progress, snapshot: &Snapshot) -> Self {
-        let position = progress.membership.as_ref().map(Membership::position);
-        Self::of_responses(progress).at(position, snapshot)
+    pub(super) fn of(state: &TypeState, snapshot: &Snapshot) -> Self {
+        let position = state.membership.as_ref().map(Membership::position);
+        Self::of_responses(state).at(position, snapshot)
     }
 
-    fn of_responses(progress: &Progress) -> Self {
-        let responses = &progress.responses;
+    fn of_responses(state: &TypeState) -> Self {
+        let responses = &state.responses;
         Self { unanswered_since: responses.unanswered_since(), is_behind: responses.has_parts() }
     }
 

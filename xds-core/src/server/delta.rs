@@ -10,9 +10,9 @@ use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
 use super::encode::{self, DELTA_ERRORS};
-use super::progress::{Has, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
+use super::type_state::{Has, Step, TypeState};
 use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
@@ -121,41 +121,41 @@ impl DeltaStream {
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: giving up what cannot be changes nothing.
-            let spelled = self.types.entry(at).progress.spelled.clone();
+            let spelled = self.types.entry(at).state.spelled.clone();
             ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
-            self.types.entry(at).progress.spelled = spelled;
+            self.types.entry(at).state.spelled = spelled;
         }
         let mut refused = self.types.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
-        let TypeEntry { progress, owed } = self.types.entry(at);
+        let TypeEntry { state, owed } = self.types.entry(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks
         // nothing.
-        let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, mut uncertain)| {
-            progress.is_retelling |= !uncertain.is_empty();
+            state.is_retelling |= !uncertain.is_empty();
             owed.uncertain.append(&mut uncertain);
             verdict
         });
         // D17: later ones do not end it.
         if is_first && (!refused.is_empty() || !ignored.is_empty()) {
-            progress.subscription.end_legacy_wildcard();
+            state.subscription.end_legacy_wildcard();
         }
         // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
-        let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || progress.canonical(name).is_err();
+        let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
         let unreadable = refused.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
         owed.gone.extend(unreadable.map(ResourceKey::of_name));
         // C4: a client rejects an error that has no name.
         refused.retain(|failure| !failure.name.as_str().is_empty());
         // As where a type is not served (G4): who has nothing of it need not wait for it.
-        let denied = refused.iter().filter(|failure| !progress.allows(&failure.name));
+        let denied = refused.iter().filter(|failure| !state.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
         owed.gone.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
         owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {
             // X4: also what it has goes by its canonical name.
-            let canonical = |name: ResourceName| progress.canonical(&name).ok().flatten().unwrap_or(name);
+            let canonical = |name: ResourceName| state.canonical(&name).ok().flatten().unwrap_or(name);
             owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
         // D21: what is given up is dropped by the client, so no version that it brought is one it
@@ -166,44 +166,44 @@ impl DeltaStream {
             }
         }
         if is_first || !request.subscribe.is_empty() || !request.unsubscribe.is_empty() {
-            let legacy = progress.known.legacy_wildcard;
-            let is_giving_up = progress.responses.are_in_flight() && !request.unsubscribe.is_empty();
-            let before = is_giving_up.then(|| progress.subscription.locators());
-            let added = progress.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            progress.awaits_sets |= added.wildcard;
-            let dropped = before.map(|before| before.without(&progress.subscription.locators()));
+            let legacy = state.known.legacy_wildcard;
+            let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
+            let before = is_giving_up.then(|| state.subscription.locators());
+            let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
+            state.awaits_sets |= added.wildcard;
+            let dropped = before.map(|before| before.without(&state.subscription.locators()));
             // By name the answer to who asks again says all.
             let leaves_variants = |dropped: &Locators| {
-                progress.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
+                state.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
             };
             if let Some(dropped) = dropped.filter(leaves_variants) {
-                progress.responses.cross_contents(asked_by(&dropped));
+                state.responses.cross_contents(asked_by(&dropped));
             }
-            progress.check_limit(names_limit)?;
-            let left = progress.reselect(&watch);
+            state.check_limit(names_limit)?;
+            let left = state.reselect(&watch);
             if is_first {
-                progress.forget_unasked(&mut owed.brought);
+                state.forget_unasked(&mut owed.brought);
             }
             // D18: as without a wildcard nobody waits to hear of them.
-            owed.gone.extend(left.into_iter().filter(|_| progress.subscription.is_wildcard()));
-            progress.retain_asked(&mut owed.uncertain);
-            owed.nothing = (is_first || owed.nothing) && progress.membership.is_none();
-            if !progress.is_served {
+            owed.gone.extend(left.into_iter().filter(|_| state.subscription.is_wildcard()));
+            state.retain_asked(&mut owed.uncertain);
+            owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
+            if !state.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
                 owed.gone.extend(missing.map(ResourceKey::of_name));
-                owed.refused.extend(progress.unserved(&added.locators));
+                owed.refused.extend(state.unserved(&added.locators));
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
             }
             owed.locators.extend(added.locators);
-            progress.subscription.retain_covered(&mut owed.locators);
+            state.subscription.retain_covered(&mut owed.locators);
             owed.left.extend(added.unsubscribed);
-            if !progress.subscription.is_wildcard() {
+            if !state.subscription.is_wildcard() {
                 owed.left.clear();
                 owed.left_later.clear();
             }
-            owed.everything = progress.subscription.is_wildcard() && (owed.everything || added.wildcard);
+            owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
         }
         Ok(verdict)
     }
@@ -248,7 +248,7 @@ fn respond(
     let released = types.release(at, now, snapshot);
     let mut content = Content { removed: released.into_iter().collect(), ..Content::default() };
     let is_held_back = types.is_held_back(at, now, snapshot);
-    let TypeEntry { progress, owed } = types.entry(at);
+    let TypeEntry { state, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.gone.iter().cloned());
@@ -257,18 +257,18 @@ fn respond(
     if owed.everything || !owed.locators.is_empty() {
         let is_asked = asked_by(&owed.locators);
         let is_asked = |key: &ResourceKey| owed.everything || is_asked(key);
-        let mut crossed = progress.responses.take_crossed_contents(is_asked);
+        let mut crossed = state.responses.take_crossed_contents(is_asked);
         crossed.retain(|key| {
-            let chosen = progress.chosen(&key.name, snapshot);
-            let is_it = |variant| key.constraints.is_none() || progress.key(variant) == *key;
+            let chosen = state.chosen(&key.name, snapshot);
+            let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
         // T33: what is for none of its locators the client drops by itself.
-        progress.retain_asked(&mut crossed);
+        state.retain_asked(&mut crossed);
         content.removed.extend(crossed);
     }
-    if progress.membership.is_some() {
-        let form = progress.form();
+    if state.membership.is_some() {
+        let form = state.form();
         let is_asked = asked_by(&owed.locators);
         let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.key(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
@@ -279,73 +279,73 @@ fn respond(
         let Step { update, gone, unsure } = match is_held_back && !owed.everything {
             true => {
                 left_later.append(&mut owed.left);
-                progress.stay(&owed.locators, snapshot)
+                state.stay(&owed.locators, snapshot)
             }
-            false => progress.advance(now, snapshot, has)?,
+            false => state.advance(now, snapshot, has)?,
         };
         content.removed.extend(gone);
         if update.from == Revision::ZERO {
-            content.first_answer(progress, &owed, &update, clusters_sent, now, snapshot);
+            content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);
         } else {
-            content.update(progress, &owed, &unsure, &update, snapshot);
+            content.update(state, &owed, &unsure, &update, snapshot);
         }
-        content.refresh(progress, now, update.from, snapshot);
+        content.refresh(state, now, update.from, snapshot);
     }
-    content.split_unresolved(progress, &owed, snapshot);
-    content.narrow_names(progress, snapshot);
+    content.split_unresolved(state, &owed, snapshot);
+    content.narrow_names(state, snapshot);
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
     let is_answer = owed.nothing || !owed.refused.is_empty() || (owed.everything && owed.brought.is_empty());
     let mut uncertain = owed.uncertain;
     if content.is_empty() && !is_answer {
-        content.retell(progress, &std::mem::take(&mut uncertain), snapshot);
+        content.retell(state, &std::mem::take(&mut uncertain), snapshot);
     }
-    progress.is_retelling = false;
+    state.is_retelling = false;
     if content.is_empty() && !is_answer {
-        progress.responses.tell_uncertain();
+        state.responses.tell_uncertain();
         types.entry(at).owed.left_later = left_later;
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
     for key in &content.removed {
         match key.constraints {
-            None => progress.told_all(&key.name),
-            Some(_) => progress.told(key),
+            None => state.told_all(&key.name),
+            Some(_) => state.told(key),
         }
     }
-    let resources = snapshot.of_type(&progress.type_url);
+    let resources = snapshot.of_type(&state.type_url);
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
-    let (resources, mut bodies) = (content.body(progress), Vec::new());
+    let (resources, mut bodies) = (content.body(state), Vec::new());
     if !content.unresolved.is_empty() {
-        bodies.push(Arc::new(encode::unresolved(progress.shape(), content.unresolved.iter())));
+        bodies.push(Arc::new(encode::unresolved(state.shape(), content.unresolved.iter())));
     }
     if !content.heartbeats.is_empty() {
-        bodies.push(Arc::new(encode::heartbeats(progress.shape(), now, content.heartbeats.iter())));
+        bodies.push(Arc::new(encode::heartbeats(state.shape(), now, content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, progress.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.shape(), owed.refused.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
-    let held = content.held(progress);
+    let held = content.held(state);
     // D8: what changed goes alone, the rest after it.
     uncertain.retain(|key| !held.has(key));
     if uncertain.is_empty() {
-        progress.responses.tell_uncertain();
+        state.responses.tell_uncertain();
     }
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
-    let TypeEntry { progress, owed: rest } = types.entry(at);
-    progress.refresh_late(now, content.changed());
-    progress.is_retelling = !uncertain.is_empty();
+    let TypeEntry { state, owed: rest } = types.entry(at);
+    state.refresh_late(now, content.changed());
+    state.is_retelling = !uncertain.is_empty();
     rest.uncertain = uncertain;
     rest.left_later = left_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
-        Some(TypeEntry { progress, owed }) if progress.is_answered() => {
-            let covered = endpoints.iter().filter(|name| progress.subscription.covers(name));
+        Some(TypeEntry { state, owed }) if state.is_answered() => {
+            let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
             owed.endpoints.extend(covered.cloned());
         }
         _ => clusters_sent.add(&endpoints, content.is_whole()),
@@ -362,7 +362,7 @@ fn asked_by(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     }
 }
 
-impl Progress {
+impl TypeState {
     /// D1: what the client brought and does not ask for it drops, so later it has none of these
     /// versions.
     fn forget_unasked(&self, brought: &mut BTreeMap<ResourceName, String>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::Release;
-use super::progress::Progress;
+use super::type_state::TypeState;
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::References;
@@ -50,7 +50,7 @@ impl Gone {
     }
 }
 
-impl Progress {
+impl TypeState {
     /// T31: what is gone is told with the variant that takes its place.
     pub(super) fn drop_replaced(&mut self, told: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
         let replaced = self.gone.keys().filter(|key| self.is_replaced(key, snapshot));

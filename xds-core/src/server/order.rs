@@ -14,7 +14,7 @@ use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
 use super::client_group::Status;
 use super::config::StreamConfig;
-use super::progress::Progress;
+use super::type_state::TypeState;
 use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
@@ -57,12 +57,12 @@ impl Gate {
 /// client answers again; else each update would wait that long. What such a type is still to be
 /// sent goes first all the same: it waits for the silence no longer than `ack_wait` (S9b).
 pub(super) fn additions(
-    progress: &Progress,
+    state: &TypeState,
     now: Duration,
     config: &StreamConfig,
     before: impl Iterator<Item = Status>,
 ) -> Gate {
-    let since = progress.waiting_since.unwrap_or(now);
+    let since = state.waiting_since.unwrap_or(now);
     let longest = since + config.order_wait;
     let waits_until = before.filter_map(|other| match (other.unanswered_since, other.is_behind) {
         (None, false) => None,
@@ -111,39 +111,39 @@ impl Release {
 /// configuration, and the clusters it names, for the connections of a listener that drains. What no
 /// such referrer names need not wait for it.
 pub(super) fn removals(
-    progress: &Progress,
+    state: &TypeState,
     referrers: &[Referrer],
     unnamed: impl FnOnce() -> Unnamed,
     snapshot: &Snapshot,
 ) -> Release {
-    if progress.gone.len() > HELD_LIMIT {
+    if state.gone.len() > HELD_LIMIT {
         return Release::now();
     }
-    if progress.known.referrers.is_empty() {
+    if state.known.referrers.is_empty() {
         return Release::now();
     }
     if referrers.is_empty() {
         return Release::AfterGrace(BTreeSet::new(), Unnamed::new());
     }
-    match unsettled::used(progress, referrers, snapshot) {
+    match unsettled::used(state, referrers, snapshot) {
         None => Release::Later,
         // A client that asks by name gives a name up when it no longer needs it. One that asks for
         // everything cannot say; but its routes, which name most clusters, may come over a stream
         // of their own (S33b).
-        Some(used) if progress.selects_all() && !may_have_other_routes(progress, referrers, snapshot) => {
+        Some(used) if state.selects_all() && !may_have_other_routes(state, referrers, snapshot) => {
             Release::Now(used)
         }
         // When what named it was dropped says nothing where not all that names it is known.
-        Some(used) if progress.selects_all() => Release::AfterGrace(used, Unnamed::new()),
+        Some(used) if state.selects_all() => Release::AfterGrace(used, Unnamed::new()),
         Some(used) => Release::AfterGrace(used, unnamed()),
     }
 }
 
 /// When the client was sent the end of what named the removals that a type holds, where that is
 /// known.
-pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &Snapshot) -> Unnamed {
-    let Some(target) = Target::of(progress.type_url.as_str()) else { return Unnamed::new() };
-    let names = progress.gone.keys().map(|key| &key.name);
+pub(super) fn unnamed(state: &TypeState, referrers: &[&TypeState], snapshot: &Snapshot) -> Unnamed {
+    let Some(target) = Target::of(state.type_url.as_str()) else { return Unnamed::new() };
+    let names = state.gone.keys().map(|key| &key.name);
     let with_time =
         |name: &ResourceName| Some((name.clone(), unnamed_at(target, name, referrers, snapshot)?));
     names.filter_map(with_time).collect()
@@ -154,7 +154,7 @@ pub(super) fn unnamed(progress: &Progress, referrers: &[&Progress], snapshot: &S
 fn unnamed_at(
     target: Target,
     name: &ResourceName,
-    referrers: &[&Progress],
+    referrers: &[&TypeState],
     snapshot: &Snapshot,
 ) -> Option<Duration> {
     let (mut is_dropped, mut unnamed_at) = (false, Duration::ZERO);
@@ -175,9 +175,9 @@ fn unnamed_at(
 
 /// Whether the client may use clusters because of routes that are not known here: it follows
 /// listeners that name routes, and no routes.
-fn may_have_other_routes(progress: &Progress, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
+fn may_have_other_routes(state: &TypeState, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     let has_routes = |of: &Referrer| of.is_of(ROUTE_CONFIGURATION) || of.is_of(VIRTUAL_HOST);
-    progress.type_url.as_str() == CLUSTER
+    state.type_url.as_str() == CLUSTER
         && !referrers.iter().any(has_routes)
         && referrers.iter().any(|of| of.may_name(Target::Routes, snapshot))
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::progress::Progress;
+use super::type_state::TypeState;
 use crate::cache::{Snapshot, TypeSnapshot};
 use crate::name::Revision;
 use crate::variants::Variant;
 
-impl Progress {
+impl TypeState {
     /// Times the next refresh of what has a TTL: at half of the shortest one, or of what is left of
     /// it where the server of the cache is who extends it.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::gone::Gone;
-use super::progress::{Progress, is_sent};
+use super::type_state::{TypeState, is_sent};
 use super::types::{Owed, TypeEntry, Types};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
@@ -57,13 +57,13 @@ impl<O: Owed> Types<O> {
     /// How far the client is, given the newest snapshot. O(what it asks for).
     pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         let types = self.entries_mut().iter_mut().map(|entry| {
-            let TypeEntry { progress, owed } = entry;
-            progress.refresh(snapshot);
-            let resources = snapshot.of_type(&progress.type_url);
+            let TypeEntry { state, owed } = entry;
+            state.refresh(snapshot);
+            let resources = snapshot.of_type(&state.type_url);
             // X12, D24: what is asked for may stand for other names.
             let asked = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
             let unanswered: BTreeSet<_> = asked.flatten().collect();
-            progress.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
+            state.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
         });
         types.filter(|report| !report.resources.is_empty()).collect()
     }
@@ -72,11 +72,11 @@ impl<O: Owed> Types<O> {
     /// newest content.
     pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let entry = self.of_type(type_url.as_str());
-        entry.map(|entry| entry.progress.rejected(snapshot)).unwrap_or_default()
+        entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
     }
 }
 
-impl Progress {
+impl TypeState {
     fn report(&self, owes: impl Fn(&ResourceName) -> bool, snapshot: &Snapshot) -> TypeReport {
         let type_url = self.type_url.clone();
         let missing = |name: &ResourceName, constraints| {

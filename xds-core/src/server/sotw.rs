@@ -10,10 +10,10 @@ use super::client_group::ClientGroup;
 use super::config::StreamConfig;
 use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
-use super::progress::{Answer, Has, Others, Progress, Step};
 use super::report::TypeReport;
 use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
 use super::responses::Held;
+use super::type_state::{Answer, Has, Others, Step, TypeState};
 use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
@@ -115,23 +115,22 @@ impl SotwStream {
         let refused = request.asked.as_mut().map(|asked| self.types.take_invalid(at, asked)).transpose()?;
         let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
         let names_limit = self.types.config.names_limit;
-        let TypeEntry { progress, owed } = self.types.entry(at);
+        let TypeEntry { state, owed } = self.types.entry(at);
         // S10: no nonce can be stale before something was sent.
-        let is_current =
-            progress.responses.last().is_none() || request.response_nonce == progress.responses.last();
-        let booked = request.response_nonce.and_then(|nonce| progress.book(nonce, request.error_detail));
+        let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
+        let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, uncertain)| {
             // S6: nothing is told again for it, and until it changes the client may use what it had
             // before (S33).
-            progress.responses.keep_rejected(uncertain);
+            state.responses.keep_rejected(uncertain);
             verdict
         });
         if is_current {
             if matches!(verdict, Some(Verdict::Nacked { .. })) {
-                progress.responses.reject_in_flight();
+                state.responses.reject_in_flight();
             }
             // S8c: whoever answers the newest response will not answer those before it.
-            progress.responses.forget_in_flight();
+            state.responses.forget_in_flight();
         }
         // S1: the first request says what the client has from another stream.
         if is_first {
@@ -142,56 +141,55 @@ impl SotwStream {
             // S37: told once, though each request repeats it.
             let mut refused: BTreeSet<_> = refused.into_iter().collect();
             if !refused.is_empty() {
-                progress.subscription.end_legacy_wildcard();
+                state.subscription.end_legacy_wildcard();
             }
             // G8: some clients unsubscribe by an empty name; and they reject an error that has none
             // (C4).
             refused.retain(|failure| !failure.name.as_str().is_empty());
-            let is_asked = |failure: &Failure| {
-                refused.contains(failure) || progress.subscription.lists_name(&failure.name)
-            };
+            let is_asked =
+                |failure: &Failure| refused.contains(failure) || state.subscription.lists_name(&failure.name);
             owed.refused.retain(is_asked);
-            owed.refused.extend(refused.difference(&progress.refused).cloned());
-            progress.refused = refused;
+            owed.refused.extend(refused.difference(&state.refused).cloned());
+            state.refused = refused;
         }
         if let Some(asked) = request.asked {
             if !is_first && let Some(brought) = &mut owed.brought {
                 // S32: what it brought stands for what it asked for then.
                 brought.clear();
             }
-            let is_late = progress.known.full_state && !is_current;
-            let before = is_late.then(|| progress.subscription.locators());
-            let added = progress.subscription.replace(asked, progress.known.legacy_wildcard);
-            progress.awaits_sets |= added.wildcard;
+            let is_late = state.known.full_state && !is_current;
+            let before = is_late.then(|| state.subscription.locators());
+            let added = state.subscription.replace(asked, state.known.legacy_wildcard);
+            state.awaits_sets |= added.wildcard;
             // S8b: who wants it again by the time that response comes takes it from there.
-            let was_crossed = is_current && progress.responses.take_crossed();
-            if before.is_some_and(|before| !before.without(&progress.subscription.locators()).is_empty()) {
-                progress.responses.cross();
+            let was_crossed = is_current && state.responses.take_crossed();
+            if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
+                state.responses.cross();
             }
-            progress.check_limit(names_limit)?;
-            _ = progress.reselect(&watch);
-            if !progress.is_served && !progress.known.full_state {
+            state.check_limit(names_limit)?;
+            _ = state.reselect(&watch);
+            if !state.is_served && !state.known.full_state {
                 // G4: but a full state without resources would delete them.
-                owed.refused.extend(progress.unserved(&added.locators));
+                owed.refused.extend(state.unserved(&added.locators));
             }
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
-            progress.subscription.retain_covered(&mut owed.locators);
-            owed.endpoints.retain(|name| progress.subscription.covers(name));
+            state.subscription.retain_covered(&mut owed.locators);
+            owed.endpoints.retain(|name| state.subscription.covers(name));
             // S15, S16: sent whatever version the client has, also when it was sent before.
-            if progress.is_served {
+            if state.is_served {
                 owed.locators.extend(added.locators);
             }
-            let is_wildcard = progress.is_served && progress.subscription.is_wildcard();
+            let is_wildcard = state.is_served && state.subscription.is_wildcard();
             owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             if !is_wildcard {
                 owed.left.clear();
             }
-            if progress.known.full_state {
+            if state.known.full_state {
                 owed.left.extend(added.unsubscribed);
             }
             // V25: what went by name comes again in the other form, or is gone.
-            owed.everything |= progress.is_switching() && progress.responses.last().is_some();
+            owed.everything |= state.is_switching() && state.responses.last().is_some();
         }
         // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
@@ -227,7 +225,7 @@ impl SotwStream {
     /// answer is no, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.types.of_type(type_url.as_str()).is_some_and(|entry| !entry.progress.subscription.is_empty())
+        self.types.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
     }
 
     /// The version that a response with all that a type's subscription selects would have; that of
@@ -235,11 +233,11 @@ impl SotwStream {
     ///
     /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeEntry { progress, .. }) = self.types.of_type_mut(type_url.as_str()) else {
+        let Some(TypeEntry { state, .. }) = self.types.of_type_mut(type_url.as_str()) else {
             return Version(0);
         };
-        progress.refresh(snapshot);
-        progress.version(snapshot)
+        state.refresh(snapshot);
+        state.version(snapshot)
     }
 }
 
@@ -255,18 +253,18 @@ fn respond(
     let releases = !released.is_empty();
     let is_held_back = types.is_held_back(at, now, snapshot);
     let tells_missing = types.config.sotw_not_found;
-    let TypeEntry { progress, owed } = types.entry(at);
+    let TypeEntry { state, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
-    if progress.membership.is_none() && !progress.is_served && progress.known.full_state {
+    if state.membership.is_none() && !state.is_served && state.known.full_state {
         // G4: without resources it would delete them.
         return Ok(None);
     }
-    if progress.membership.is_none() {
-        let (type_url, version) = (progress.type_url.clone(), progress.version(snapshot));
+    if state.membership.is_none() {
+        let (type_url, version) = (state.type_url.clone(), state.version(snapshot));
         let nonce = types.next_nonce();
-        let progress = &mut types.entry(at).progress;
-        progress.sent(now, nonce, Held::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter()));
+        let state = &mut types.entry(at).state;
+        state.sent(now, nonce, Held::nothing(), snapshot);
+        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter()));
         return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is
@@ -282,45 +280,44 @@ fn respond(
             false => Has::Yes,
         }
     };
-    let is_answer_only = is_held_back && !owed.everything && !progress.known.full_state;
+    let is_answer_only = is_held_back && !owed.everything && !state.known.full_state;
     let Step { update, mut unsure, .. } = match is_answer_only {
-        true => progress.stay(&owed.locators, snapshot),
-        false => progress.advance(now, snapshot, has)?,
+        true => state.stay(&owed.locators, snapshot),
+        false => state.advance(now, snapshot, has)?,
     };
-    if !progress.known.full_state && tells_missing {
-        owed.refused.extend(progress.missing(released, &owed.locators, &update, snapshot));
-    } else if !progress.known.full_state {
+    if !state.known.full_state && tells_missing {
+        owed.refused.extend(state.missing(released, &owed.locators, &update, snapshot));
+    } else if !state.known.full_state {
         // S26: without resource errors no response can say that such a resource is gone.
-        progress.release(&Release::now(), Duration::ZERO, now, snapshot);
+        state.release(&Release::now(), Duration::ZERO, now, snapshot);
     }
     let since = update.from;
     // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent
     // again.
-    let refreshed = progress.take_refresh(now, since, snapshot);
-    let needs_everything = owed.everything || progress.known.full_state;
-    let everything =
-        if needs_everything { progress.everything(&update, snapshot) } else { Arc::clone(&update) };
-    let version = match progress.version(snapshot) {
+    let refreshed = state.take_refresh(now, since, snapshot);
+    let needs_everything = owed.everything || state.known.full_state;
+    let everything = if needs_everything { state.everything(&update, snapshot) } else { Arc::clone(&update) };
+    let version = match state.version(snapshot) {
         // Not all of the snapshot's content is sent, so it is not the version of that.
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
         version => version,
     };
     // S32: only a wildcard is sure to be what it was on the stream before.
-    let is_comparable = progress.known.full_state && progress.selects_all();
+    let is_comparable = state.known.full_state && state.selects_all();
     if is_comparable && owed.brings(version) == Some(true) {
         return Ok(None);
     }
-    let made = if progress.known.full_state {
+    let made = if state.known.full_state {
         let must_send = releases || !refreshed.is_empty();
-        let bodies = progress.full_state(&owed, &update, &everything, must_send, version, snapshot);
+        let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
         bodies.map(|bodies| (bodies, Held::State))
     } else {
         unsure.extend(refreshed);
-        progress.partial(&owed, &unsure, &everything, snapshot)
+        state.partial(&owed, &unsure, &everything, snapshot)
     };
     let Some((mut bodies, held)) = made else { return Ok(None) };
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, progress.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -337,10 +334,10 @@ fn respond(
     let resources = bodies.remove(0);
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     types.owe_endpoints(&endpoints);
-    if let Some(TypeEntry { progress, owed }) = types.endpoints() {
+    if let Some(TypeEntry { state, owed }) = types.endpoints() {
         types::Owed::add_endpoints(
             owed,
-            endpoints.iter().filter(|name| progress.subscription.covers(name)).cloned(),
+            endpoints.iter().filter(|name| state.subscription.covers(name)).cloned(),
             now,
         );
     }
@@ -405,7 +402,7 @@ impl types::Owed for Owed {
     }
 }
 
-impl Progress {
+impl TypeState {
     /// T38: the version of what the client is sent with the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));

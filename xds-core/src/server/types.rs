@@ -9,10 +9,10 @@ use super::client_group::{Awaited, ClientGroup, Seat, Status};
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::order::{self, Gate, Reached, Release, Unnamed};
-use super::progress::Progress;
 use super::response::{Next, Response, Rest, Service, StreamError};
 use super::responses::Held;
 use super::responses::Part;
+use super::type_state::TypeState;
 use super::unsettled::Referrer;
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -44,7 +44,7 @@ pub(super) struct Types<O> {
 /// versions (S13).
 #[derive(Debug)]
 pub(super) struct TypeEntry<O> {
-    pub(super) progress: Progress,
+    pub(super) state: TypeState,
     pub(super) owed: O,
 }
 
@@ -108,12 +108,12 @@ impl<O: Owed> Types<O> {
     /// The place of the type a request is about (S12, G2, G3), and whether it is new on this
     /// stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
-        let known = |entry: &TypeEntry<O>| entry.progress.type_url.as_str() == type_url;
+        let known = |entry: &TypeEntry<O>| entry.state.type_url.as_str() == type_url;
         if let Some(at) = self.entries.iter().position(known) {
             return Ok((at, false));
         }
         let type_url = self.request_type(type_url)?;
-        if let Some(at) = self.entries.iter().position(|entry| entry.progress.type_url == type_url) {
+        if let Some(at) = self.entries.iter().position(|entry| entry.state.type_url == type_url) {
             return Ok((at, false));
         }
         if self.entries.len() >= self.config.types_limit {
@@ -133,15 +133,15 @@ impl<O: Owed> Types<O> {
         let derived =
             access.map_or_else(|| self.parameters.clone(), |access| access.overlay(&self.parameters));
         let derived = if is_on_demand { derived.bound() } else { derived };
-        let mut progress = Progress::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
-        progress.scope = scope;
+        let mut state = TypeState::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
+        state.scope = scope;
         let apart = self.watch.cache().read(|snapshot| snapshot.apart.clone());
-        progress.subscription = std::mem::take(&mut progress.subscription).without(apart);
-        progress.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
+        state.subscription = std::mem::take(&mut state.subscription).without(apart);
+        state.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can tell it, as what comes with a payload is content.
-        progress.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
-        let at = self.entries.partition_point(|entry| entry.progress.known.rank <= progress.known.rank);
-        self.entries.insert(at, TypeEntry { progress, owed: O::default() });
+        state.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
+        let at = self.entries.partition_point(|entry| entry.state.known.rank <= state.known.rank);
+        self.entries.insert(at, TypeEntry { state, owed: O::default() });
         Ok((at, true))
     }
 
@@ -164,12 +164,12 @@ impl<O: Owed> Types<O> {
 
     /// The state of a type, if the stream ever asked for it.
     pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry<O>> {
-        self.entries.iter().find(|entry| entry.progress.type_url.as_str() == type_url)
+        self.entries.iter().find(|entry| entry.state.type_url.as_str() == type_url)
     }
 
     /// The same to change it.
     pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry<O>> {
-        self.entries.iter_mut().find(|entry| entry.progress.type_url.as_str() == type_url)
+        self.entries.iter_mut().find(|entry| entry.state.type_url.as_str() == type_url)
     }
 
     pub(super) fn endpoints(&mut self) -> Option<&mut TypeEntry<O>> {
@@ -193,7 +193,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
-        self.entries.iter_mut().for_each(|entry| entry.progress.settle());
+        self.entries.iter_mut().for_each(|entry| entry.state.settle());
         let group = self.seat().map(|seat| seat.group().clone());
         let _turn = group.as_ref().map(ClientGroup::turn);
         if let Some(seat) = &self.seat {
@@ -201,23 +201,22 @@ impl<O: Owed> Types<O> {
                 seat.wait(true);
             }
             let owed = seat.take_endpoints();
-            if let Some(TypeEntry { progress, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
-                && progress.is_answered()
+            if let Some(TypeEntry { state, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
+                && state.is_answered()
             {
-                answers
-                    .add_endpoints(owed.into_iter().filter(|name| progress.subscription.covers(name)), now);
+                answers.add_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
             }
         }
         let next = self.turns(now, snapshot, respond);
-        self.entries.iter_mut().for_each(|entry| entry.progress.publish(snapshot));
+        self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
         if let Some(seat) = &self.seat {
-            let mut states = self.entries.iter_mut().map(|entry| &mut entry.progress);
-            if seat.group().is_tied() || states.any(|progress| progress.is_moved) {
-                seat.tell(self.entries.iter_mut().map(|entry| &mut entry.progress));
+            let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
+            if seat.group().is_tied() || states.any(|state| state.is_moved) {
+                seat.tell(self.entries.iter_mut().map(|entry| &mut entry.state));
             }
             if group.is_some() {
-                let mut states = self.entries.iter().map(|entry| &entry.progress);
-                seat.wait(states.any(|progress| progress.is_behind(snapshot) || !progress.gone.is_empty()));
+                let mut states = self.entries.iter().map(|entry| &entry.state);
+                seat.wait(states.any(|state| state.is_behind(snapshot) || !state.gone.is_empty()));
             }
         }
         next
@@ -252,26 +251,26 @@ impl<O: Owed> Types<O> {
         let mut is_settled = true;
         let mut until = None;
         for at in 0..self.entries.len() {
-            let progress = &mut self.entries[at].progress;
+            let state = &mut self.entries[at].state;
             // G13: before the first sync nothing is known, so only who asks for nothing can be
             // answered.
-            if progress.membership.is_some() && !snapshot.is_synced() {
+            if state.membership.is_some() && !snapshot.is_synced() {
                 match self.unknown(at, now) {
                     Ok(response) => return (Next::Send(response), true),
                     Err(gate) => until = gate.earlier(until),
                 }
                 continue;
             }
-            if !progress.unknown.is_empty() {
-                progress.unknown.clear();
+            if !state.unknown.is_empty() {
+                state.unknown.clear();
             }
-            let (type_url, last_nonce) = (&progress.type_url, &mut self.last_nonce);
-            let part = progress.responses.next_part(now, || {
+            let (type_url, last_nonce) = (&state.type_url, &mut self.last_nonce);
+            let part = state.responses.next_part(now, || {
                 *last_nonce += 1;
                 Nonce::nth(*last_nonce)
             });
             if let Some((nonce, Part { version, bodies, .. })) = part {
-                let rest = Self::rest(progress.responses.has_parts());
+                let rest = Self::rest(state.responses.has_parts());
                 let response = Response { type_url: type_url.clone(), nonce, version, bodies, rest };
                 return (Next::Send(response), true);
             }
@@ -279,14 +278,10 @@ impl<O: Owed> Types<O> {
                 until = gate.earlier(until);
                 continue;
             }
-            let progress = &mut self.entries[at].progress;
-            progress.refresh(snapshot);
-            progress.time_refresh(now, snapshot);
-            if O::IS_SOTW
-                && progress.known.full_state
-                && snapshot.is_on_demand()
-                && progress.is_torn(snapshot)
-            {
+            let state = &mut self.entries[at].state;
+            state.refresh(snapshot);
+            state.time_refresh(now, snapshot);
+            if O::IS_SOTW && state.known.full_state && snapshot.is_on_demand() && state.is_torn(snapshot) {
                 until = self.waits_until(at).into_iter().chain(until).min();
                 continue;
             }
@@ -316,12 +311,12 @@ impl<O: Owed> Types<O> {
         }
         let mut until = None;
         for at in 0..self.entries.len() {
-            let TypeEntry { progress, owed } = &mut self.entries[at];
-            if progress.responses.has_parts() || owed.has_deferred() || snapshot.is_on_demand() {
+            let TypeEntry { state, owed } = &mut self.entries[at];
+            if state.responses.has_parts() || owed.has_deferred() || snapshot.is_on_demand() {
                 return None;
             }
-            progress.refresh(snapshot);
-            progress.time_refresh(now, snapshot);
+            state.refresh(snapshot);
+            state.time_refresh(now, snapshot);
             match self.due(at, now, snapshot) {
                 Gate::Open => return None,
                 gate => until = gate.earlier(until),
@@ -333,22 +328,22 @@ impl<O: Owed> Types<O> {
     /// G13: after a while the client is told of each name that nobody knows yet. What it has it
     /// keeps, and it is answered as soon as somebody does.
     fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
-        let TypeEntry { progress, owed } = &mut self.entries[at];
+        let TypeEntry { state, owed } = &mut self.entries[at];
         // No full state can be told, and one without resources deletes.
-        if O::IS_SOTW && progress.known.full_state {
+        if O::IS_SOTW && state.known.full_state {
             return Err(Gate::Shut);
         }
-        progress.unknown.retain(|name, _| progress.subscription.lists_name(name));
-        for name in owed.names().filter(|name| progress.subscription.lists_name(name)) {
-            if !progress.unknown.contains_key(name) {
-                progress.unknown.insert(name.clone(), (now, false));
+        state.unknown.retain(|name, _| state.subscription.lists_name(name));
+        for name in owed.names().filter(|name| state.subscription.lists_name(name)) {
+            if !state.unknown.contains_key(name) {
+                state.unknown.insert(name.clone(), (now, false));
             }
         }
         let wait = self.config.sync_wait;
-        let message = format!("{} is not known yet: no source was read", progress.type_url.message_name());
+        let message = format!("{} is not known yet: no source was read", state.type_url.message_name());
         let mut failures = Vec::new();
         let mut gate = Gate::Shut;
-        for (name, (since, is_told)) in progress.unknown.iter_mut().filter(|(_, (_, is_told))| !is_told) {
+        for (name, (since, is_told)) in state.unknown.iter_mut().filter(|(_, (_, is_told))| !is_told) {
             match Gate::at(*since + wait, now) {
                 Gate::Open => {
                     *is_told = true;
@@ -360,28 +355,26 @@ impl<O: Owed> Types<O> {
         if failures.is_empty() {
             return Err(gate);
         }
-        let type_url = progress.type_url.clone();
-        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, progress.shape(), failures.iter()))];
+        let type_url = state.type_url.clone();
+        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, state.shape(), failures.iter()))];
         let nonce = self.next_nonce();
-        self.entries[at].progress.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
+        self.entries[at].state.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0), bodies, rest: Rest::None })
     }
 
     /// Lets go the held removals of a type that may be; their names.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        if self.entries[at].progress.gone.is_empty() {
+        if self.entries[at].state.gone.is_empty() {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
-        self.entries[at].progress.release(&release, self.config.removal_grace, now, snapshot)
+        self.entries[at].state.release(&release, self.config.removal_grace, now, snapshot)
     }
 
     /// Whether an answer must leave out what else is new, because that waits for other types (S33).
     pub(super) fn is_held_back(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
-        let progress = &self.entries[at].progress;
-        progress.is_answered()
-            && progress.is_behind(snapshot)
-            && self.additions(at, now, snapshot) != Gate::Open
+        let state = &self.entries[at].state;
+        state.is_answered() && state.is_behind(snapshot) && self.additions(at, now, snapshot) != Gate::Open
     }
 
     /// Books a response: the resources, and what goes besides. G10, D32: one that is too large goes
@@ -396,12 +389,12 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
     ) -> Response {
         let nonce = self.next_nonce();
-        let progress = &mut self.entries[at].progress;
-        let type_url = progress.type_url.clone();
+        let state = &mut self.entries[at].state;
+        let type_url = state.type_url.clone();
         let is_whole = matches!(held, Held::State);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
         if parts.len() == 1 {
-            progress.sent(now, nonce, held, snapshot);
+            state.sent(now, nonce, held, snapshot);
             let bodies = std::iter::once(resources).chain(besides).collect();
             return Response { type_url, nonce, version, bodies, rest: Rest::None };
         }
@@ -416,7 +409,7 @@ impl<O: Owed> Types<O> {
         if let Some(last) = rest.last_mut() {
             last.bodies.extend(besides);
         }
-        progress.sent_first(now, nonce, content, rest, snapshot);
+        state.sent_first(now, nonce, content, rest, snapshot);
         Response { type_url, nonce, version, bodies: vec![first], rest: Self::rest(true) }
     }
 
@@ -446,11 +439,11 @@ impl<O: Owed> Types<O> {
         if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let mut refused = self.entries[at].progress.read_names(asked);
+        let mut refused = self.entries[at].state.read_names(asked);
         if let Some(access) = &self.access {
-            refused.extend(self.entries[at].progress.take_denied(access, asked));
+            refused.extend(self.entries[at].state.take_denied(access, asked));
         }
-        let type_url = &self.entries[at].progress.type_url;
+        let type_url = &self.entries[at].state.type_url;
         let limit = self.config.parameters_limit;
         let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
@@ -473,7 +466,7 @@ impl<O: Owed> Types<O> {
             refused.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
-        if self.entries[at].progress.is_on_demand {
+        if self.entries[at].state.is_on_demand {
             asked.locators = asked.locators.bound();
         }
         let found = refused.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
@@ -501,28 +494,28 @@ impl<O: Owed> Types<O> {
     /// Whether a response of a type is due. What was asked for comes first; pushes keep the order
     /// of S33.
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let TypeEntry { progress, owed } = &self.entries[at];
+        let TypeEntry { state, owed } = &self.entries[at];
         let answer = owed.due().map_or(Gate::Shut, |due| Gate::at(due, now));
-        if answer == Gate::Open || progress.membership.is_none() {
+        if answer == Gate::Open || state.membership.is_none() {
             return answer;
         }
-        let is_behind = progress.is_behind(snapshot);
+        let is_behind = state.is_behind(snapshot);
         let push = if is_behind {
             self.additions(at, now, snapshot)
-        } else if progress.gone.is_empty() {
+        } else if state.gone.is_empty() {
             Gate::Shut
         } else {
             let release = self.removals(at, snapshot);
-            let release_at = progress.release_at(&release, self.config.removal_grace, snapshot);
+            let release_at = state.release_at(&release, self.config.removal_grace, snapshot);
             release_at.map_or(Gate::Shut, |time| Gate::at(time, now))
         };
-        let progress = &mut self.entries[at].progress;
-        let push = match progress.responses.wait_until(now, &self.config) {
+        let state = &mut self.entries[at].state;
+        let push = match state.responses.wait_until(now, &self.config) {
             Some(until) if push == Gate::Open => Gate::Until(until),
             _ => push,
         };
-        progress.waiting_since = is_behind.then(|| progress.waiting_since.unwrap_or(now));
-        let refresh = progress.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, now));
+        state.waiting_since = is_behind.then(|| state.waiting_since.unwrap_or(now));
+        let refresh = state.refresh_at.map_or(Gate::Shut, |at| Gate::at(at, now));
         match answer.earlier(push.earlier(refresh.earlier(None))) {
             _ if push == Gate::Open || refresh == Gate::Open => Gate::Open,
             Some(until) => Gate::Until(until),
@@ -531,10 +524,10 @@ impl<O: Owed> Types<O> {
     }
 
     fn additions(&self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
-        let progress = &self.entries[at].progress;
-        let types = progress.known.waits_for;
-        let gate = match order::additions(progress, now, &self.config, self.others(types, snapshot)) {
-            Gate::Until(_) if self.is_unrelated(progress, types, snapshot) => Gate::Open,
+        let state = &self.entries[at].state;
+        let types = state.known.waits_for;
+        let gate = match order::additions(state, now, &self.config, self.others(types, snapshot)) {
+            Gate::Until(_) if self.is_unrelated(state, types, snapshot) => Gate::Open,
             gate => gate,
         };
         let Some(seat) = self.seat().filter(|_| gate == Gate::Open && !types.is_empty()) else {
@@ -542,11 +535,11 @@ impl<O: Owed> Types<O> {
         };
         let patience = match seat.awaits_endpoints() {
             None => return gate,
-            Some(Awaited::Surely) if self.is_unrelated(progress, types, snapshot) => return gate,
+            Some(Awaited::Surely) if self.is_unrelated(state, types, snapshot) => return gate,
             Some(Awaited::Surely) => self.config.order_wait,
             Some(Awaited::Perhaps) => self.config.ack_wait,
         };
-        let gate = Gate::at(progress.waiting_since.unwrap_or(now) + patience, now);
+        let gate = Gate::at(state.waiting_since.unwrap_or(now) + patience, now);
         if gate == Gate::Open {
             seat.forget_awaited();
         }
@@ -555,47 +548,47 @@ impl<O: Owed> Types<O> {
 
     /// Whether what is new of a type names nothing of these that the client has yet to take. A
     /// listener names some through routes.
-    fn is_unrelated(&self, progress: &Progress, types: &[&str], snapshot: &Snapshot) -> bool {
+    fn is_unrelated(&self, state: &TypeState, types: &[&str], snapshot: &Snapshot) -> bool {
         let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
-        let own = self.entries.iter().map(|entry| &entry.progress);
+        let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| is_asked(other.type_url.as_str()));
         let mut reached: Vec<_> = own.filter_map(|other| Reached::of(other, snapshot)).collect();
         if let Some(seat) = self.seat() {
             reached.extend(seat.reached(is_asked, snapshot));
         }
-        order::is_unrelated(progress, &reached, snapshot)
+        order::is_unrelated(state, &reached, snapshot)
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {
-        let progress = &self.entries[at].progress;
-        let types = progress.known.referrers;
-        let own = self.entries.iter().map(|entry| &entry.progress);
+        let state = &self.entries[at].state;
+        let types = state.known.referrers;
+        let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
         let mut referrers: Vec<_> = own.filter_map(Referrer::of).collect();
         if let Some(seat) = self.seat() {
             referrers.extend(seat.referrers(types));
         }
-        order::removals(progress, &referrers, || self.unnamed(at, snapshot), snapshot)
+        order::removals(state, &referrers, || self.unnamed(at, snapshot), snapshot)
     }
 
     /// When the client was sent the end of what named the removals that a type holds: only where no
     /// other stream of it can tell.
     fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
-        let progress = &self.entries[at].progress;
-        let types = progress.known.referrers;
+        let state = &self.entries[at].state;
+        let types = state.known.referrers;
         if self.seat().is_some_and(|seat| !seat.referrers(types).is_empty()) {
             return Unnamed::new();
         }
-        let own = self.entries.iter().map(|entry| &entry.progress);
+        let own = self.entries.iter().map(|entry| &entry.state);
         let referrers: Vec<_> = own.filter(|other| types.contains(&other.type_url.as_str())).collect();
-        order::unnamed(progress, &referrers, snapshot)
+        order::unnamed(state, &referrers, snapshot)
     }
 
     /// How far the client is with these types, on this stream and its others.
     fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = Status> {
-        let own = self.entries.iter().map(|entry| &entry.progress);
+        let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        let own = own.map(|progress| Status::of(progress, snapshot));
+        let own = own.map(|state| Status::of(state, snapshot));
         let seat = self.seat().filter(|_| !types.is_empty());
         own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }

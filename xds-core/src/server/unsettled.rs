@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::gone::Gone;
-use super::progress::Progress;
 use super::responses::Open;
+use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::references::{Reference, References, Target};
@@ -43,19 +43,18 @@ pub(super) struct Referrer {
 }
 
 impl Unsettled {
-    pub(super) fn of(progress: &Progress) -> Self {
-        if progress.is_clean() {
+    pub(super) fn of(state: &TypeState) -> Self {
+        if state.is_clean() {
             return Self::Nothing;
         }
         // What a client had before it accepted anything here comes from elsewhere.
-        let is_known =
-            progress.settled_at > Revision::ZERO && !progress.is_switching() && !progress.is_retelling;
-        if !is_known || progress.gone.len() > UNSETTLED_LIMIT {
+        let is_known = state.settled_at > Revision::ZERO && !state.is_switching() && !state.is_retelling;
+        if !is_known || state.gone.len() > UNSETTLED_LIMIT {
             return Self::Unknown;
         }
-        let Some(open) = progress.responses.open(UNSETTLED_LIMIT) else { return Self::Unknown };
-        let gone = progress.gone.iter().map(|(key, gone)| (key.name.clone(), gone.references()));
-        Self::Some(Arc::new(Which { open, gone: gone.collect(), since: progress.settled_at }))
+        let Some(open) = state.responses.open(UNSETTLED_LIMIT) else { return Self::Unknown };
+        let gone = state.gone.iter().map(|(key, gone)| (key.name.clone(), gone.references()));
+        Self::Some(Arc::new(Which { open, gone: gone.collect(), since: state.settled_at }))
     }
 
     /// The names in responses that were rejected, or not answered yet; `None` when they are not
@@ -72,16 +71,16 @@ impl Unsettled {
     }
 
     /// The same for others who do not look at it now.
-    pub(super) fn unread(progress: &Progress) -> Self {
-        if progress.is_clean() { Self::Nothing } else { Self::Unknown }
+    pub(super) fn unread(state: &TypeState) -> Self {
+        if state.is_clean() { Self::Nothing } else { Self::Unknown }
     }
 }
 
 impl Referrer {
     /// `None` when nothing of the type is asked for.
-    pub(super) fn of(progress: &Progress) -> Option<Self> {
-        let position = progress.membership.as_ref().map(Membership::position);
-        Self::new(&progress.type_url, position, || Unsettled::of(progress))
+    pub(super) fn of(state: &TypeState) -> Option<Self> {
+        let position = state.membership.as_ref().map(Membership::position);
+        Self::new(&state.type_url, position, || Unsettled::of(state))
     }
 
     pub(super) fn new(
@@ -151,7 +150,7 @@ impl Referrer {
 /// Of what a type holds, the names that a client may still use because of these; `None` when that
 /// may be any.
 pub(super) fn used(
-    progress: &Progress,
+    state: &TypeState,
     referrers: &[Referrer],
     snapshot: &Snapshot,
 ) -> Option<BTreeSet<ResourceName>> {
@@ -159,9 +158,9 @@ pub(super) fn used(
     let is_settled = |referrer: &Referrer| {
         referrer.unsettled == Unsettled::Nothing && !referrer.position.is_behind(snapshot)
     };
-    let target = Target::of(progress.type_url.as_str())?;
-    let mut held: BTreeSet<_> = progress.gone.keys().map(|key| &key.name).collect();
-    if progress.selects_all() {
+    let target = Target::of(state.type_url.as_str())?;
+    let mut held: BTreeSet<_> = state.gone.keys().map(|key| &key.name).collect();
+    if state.selects_all() {
         // Who asks by name is told after the grace time that what it uses is gone; nobody can tell
         // that to Envoy.
         let live = held.iter().filter(|name| is_named(target, name, referrers, snapshot));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::Gate;
-use super::progress::{Progress, is_sent};
+use super::type_state::{TypeState, is_sent};
 use super::types::{Owed, TypeEntry, Types};
 use crate::cache::{Answer, Snapshot};
 use crate::code::Code;
@@ -50,16 +50,16 @@ impl<O: Owed> Types<O> {
     /// has to wait as a whole, and until when; `None` when it can be answered.
     pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {
         let wait = self.config.sync_wait;
-        let TypeEntry { progress, owed } = self.entry(at);
-        if !snapshot.is_on_demand() || progress.membership.is_none() {
+        let TypeEntry { state, owed } = self.entry(at);
+        if !snapshot.is_on_demand() || state.membership.is_none() {
             return None;
         }
         let cannot_be_answered = |locator: &Locator| {
-            matches!(progress.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
+            matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.set_aside(cannot_be_answered) {
             let new = Waiting { since: now, is_told: false, failure: None };
-            let waiting = progress.waiting.entry(locator).or_insert_with(|| new.clone());
+            let waiting = state.waiting.entry(locator).or_insert_with(|| new.clone());
             // D9: who asks anew is told anew.
             if waiting.failure.is_some() {
                 *waiting = new;
@@ -67,20 +67,20 @@ impl<O: Owed> Types<O> {
         }
         // S25: what a full state does not hold does not exist. G4: so no error can go with one that
         // lacks what it is about.
-        let is_state = O::IS_SOTW && progress.known.full_state;
+        let is_state = O::IS_SOTW && state.known.full_state;
         // An error that cannot go out yet would go with the answer that came meanwhile.
-        let has_to_wait = progress.awaits_sets && !progress.knows_sets(snapshot);
-        progress.awaits_sets = has_to_wait;
+        let has_to_wait = state.awaits_sets && !state.knows_sets(snapshot);
+        state.awaits_sets = has_to_wait;
         let mut gate = Gate::Shut;
-        if progress.waiting.is_empty() {
+        if state.waiting.is_empty() {
             return has_to_wait.then_some(gate);
         }
-        let mut waiting = std::mem::take(&mut progress.waiting);
+        let mut waiting = std::mem::take(&mut state.waiting);
         waiting.retain(|locator, waiting| {
-            if !progress.subscription.lists(locator) {
+            if !state.subscription.lists(locator) {
                 return false;
             }
-            match progress.knows(locator, snapshot) {
+            match state.knows(locator, snapshot) {
                 Knowledge::Found => return false,
                 Knowledge::Absent => {
                     owed.ask(locator.clone(), now);
@@ -89,14 +89,14 @@ impl<O: Owed> Types<O> {
                 // C9c: the full state goes all the same, and beside it the error says that this is
                 // no absence.
                 Knowledge::Failed { code, message } if is_state => {
-                    owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                    owed.refuse(state.failure_of(locator, code, &message, snapshot), now);
                     return false;
                 }
                 // S37: once. The source may still say that there is nothing.
                 Knowledge::Failed { code, message } => {
                     let failure = Some((code, Arc::clone(&message)));
                     if !has_to_wait && waiting.failure != failure {
-                        owed.refuse(progress.failure_of(locator, code, &message, snapshot), now);
+                        owed.refuse(state.failure_of(locator, code, &message, snapshot), now);
                         (waiting.failure, waiting.is_told) = (failure, true);
                     }
                     return true;
@@ -108,25 +108,25 @@ impl<O: Owed> Types<O> {
                 Gate::Open => {
                     waiting.is_told = true;
                     let text = format!("{:?} is not known yet: its source did not answer", locator.name);
-                    owed.refuse(progress.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
+                    owed.refuse(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
                 until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
             }
             true
         });
-        progress.waiting = waiting;
-        let is_partial = (is_state && !progress.waiting.is_empty()) || has_to_wait;
+        state.waiting = waiting;
+        let is_partial = (is_state && !state.waiting.is_empty()) || has_to_wait;
         is_partial.then_some(gate)
     }
 
     /// The earliest time at which a client is told that it waits in vain.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let untold = self.entry_ref(at).progress.waiting.values().filter(|waiting| !waiting.is_told);
+        let untold = self.entry_ref(at).state.waiting.values().filter(|waiting| !waiting.is_told);
         untold.map(|waiting| waiting.since + self.config.sync_wait).min()
     }
 }
 
-impl Progress {
+impl TypeState {
     fn knows(&self, locator: &Locator, snapshot: &Snapshot) -> Knowledge {
         if !self.find(locator, snapshot).is_empty() {
             return Knowledge::Found;

@@ -11,8 +11,8 @@ use crate::name::{ResourceName, Revision};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::encode;
 use crate::server::gone::Gone;
-use crate::server::progress::{Answer, Others, Progress};
 use crate::server::responses::Held;
+use crate::server::type_state::{Answer, Others, TypeState};
 use crate::variants::{Form, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
@@ -34,22 +34,22 @@ pub(super) struct Content {
 impl Content {
     /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
     /// asks for it (S33, D10).
-    fn share(&mut self, progress: &Progress, owed: &Owed, update: &Arc<Update>) {
-        if !update.absent.iter().any(|name| progress.holds(name)) {
+    fn share(&mut self, state: &TypeState, owed: &Owed, update: &Arc<Update>) {
+        if !update.absent.iter().any(|name| state.holds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
         }
-        let changed = update.changed.iter().map(|variant| (progress.key(variant), Arc::clone(variant)));
+        let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        let is_held = |key: &ResourceKey| key.constraints.is_none() && progress.holds(&key.name);
-        let removed = progress.told_at_once(update);
+        let is_held = |key: &ResourceKey| key.constraints.is_none() && state.holds(&key.name);
+        let removed = state.told_at_once(update);
         self.removed.extend(removed.filter(|key| !is_held(key) || owed.locators.has_name(&key.name)));
     }
 
     /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
     pub(super) fn first_answer(
         &mut self,
-        progress: &mut Progress,
+        state: &mut TypeState,
         owed: &Owed,
         update: &Arc<Update>,
         clusters_sent: &ClustersSent,
@@ -57,51 +57,49 @@ impl Content {
         snapshot: &Snapshot,
     ) {
         if owed.brought.is_empty() {
-            self.share(progress, owed, update);
+            self.share(state, owed, update);
         } else {
-            let is_endpoints = progress.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
+            let is_endpoints = state.type_url.as_str() == xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
             for variant in &update.changed {
-                let version = variant.version_in(progress.form()).to_string();
+                let version = variant.version_in(state.form()).to_string();
                 let is_equal = owed.brought.get(variant.name()) == Some(&version);
                 // D9: an assignment is sent though its version is equal when its cluster was.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
-                    self.changed.insert(progress.key(variant), Arc::clone(variant));
+                    self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
             }
-            self.removed.extend(progress.told_at_once(update));
+            self.removed.extend(state.told_at_once(update));
             self.removed.extend(
-                owed.brought
-                    .iter()
-                    .flat_map(|(name, version)| progress.deny_brought(name, version, snapshot)),
+                owed.brought.iter().flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
             );
-            let covers = |name: &ResourceName| progress.subscription.covers(name);
+            let covers = |name: &ResourceName| state.subscription.covers(name);
             let is_covered =
                 |name: &&ResourceName| covers(name) || xdstp::glob_of(name).is_some_and(|of| covers(&of));
             let brought = owed.brought.keys().filter(is_covered);
-            let gone: Vec<_> = brought.filter(|name| progress.chosen(name, snapshot).is_empty()).collect();
+            let gone: Vec<_> = brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
                 let key = ResourceKey::of_name(name);
-                if progress.holds_removals() {
+                if state.holds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the
                     // referrers' ACKs.
                     self.removed.remove(&key);
                     let removed_at = Revision::ZERO;
                     let held = Gone::Held { variant: None, is_sent: false, removed_at, since: now };
-                    progress.gone.insert(key, held);
+                    state.gone.insert(key, held);
                 } else {
                     self.removed.insert(key);
                 }
             }
         }
         // D10: under the wildcard a name of its own without a resource is told too.
-        if progress.selects_all() || snapshot.is_on_demand() {
+        if state.selects_all() || snapshot.is_on_demand() {
             let is_held = |name: &ResourceName| {
-                owed.brought.contains_key(name) && progress.chosen(name, snapshot).is_empty()
+                owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
             };
             let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
             let mut others = Others::new();
             for locator in &told {
-                if let Answer::Gone(keys) = progress.answer(locator, &mut others, snapshot) {
+                if let Answer::Gone(keys) = state.answer(locator, &mut others, snapshot) {
                     self.removed.extend(keys);
                 }
             }
@@ -111,51 +109,51 @@ impl Content {
     /// A later response: what changed, and what was asked for again.
     pub(super) fn update(
         &mut self,
-        progress: &mut Progress,
+        state: &mut TypeState,
         owed: &Owed,
         unsure: &[Arc<Variant>],
         update: &Arc<Update>,
         snapshot: &Snapshot,
     ) {
-        let fresh = if owed.everything { progress.everything(update, snapshot) } else { Arc::clone(update) };
-        if !fresh.changed.is_empty() || progress.told_at_once(&fresh).next().is_some() {
-            self.share(progress, owed, &fresh);
+        let fresh = if owed.everything { state.everything(update, snapshot) } else { Arc::clone(update) };
+        if !fresh.changed.is_empty() || state.told_at_once(&fresh).next().is_some() {
+            self.share(state, owed, &fresh);
         }
         if owed.everything {
-            self.removed.extend(progress.told_at_once(update));
+            self.removed.extend(state.told_at_once(update));
         }
         // D10, D18: the client is told at once, and again each time it asks.
         let mut others = Others::new();
-        let answers = owed.locators.iter().map(|locator| progress.answer(&locator, &mut others, snapshot));
+        let answers = owed.locators.iter().map(|locator| state.answer(&locator, &mut others, snapshot));
         let answers = answers.collect::<Vec<_>>();
-        let left = owed.left.iter().flat_map(|locator| progress.answer_left(&locator, update.from, snapshot));
+        let left = owed.left.iter().flat_map(|locator| state.answer_left(&locator, update.from, snapshot));
         for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
                 Answer::Variants(found) => {
                     let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
                     let found = found.into_iter().filter(is_new);
-                    self.changed.extend(found.map(|variant| (progress.key(&variant), variant)));
+                    self.changed.extend(found.map(|variant| (state.key(&variant), variant)));
                 }
                 Answer::Gone(keys) => self.removed.extend(keys),
             }
         }
-        let endpoints = owed.endpoints.iter().flat_map(|name| progress.chosen(name, snapshot));
+        let endpoints = owed.endpoints.iter().flat_map(|name| state.chosen(name, snapshot));
         for variant in endpoints.chain(unsure) {
             if !fresh.has(variant.name(), variant.constraints()) {
-                self.changed.insert(progress.key(variant), Arc::clone(variant));
+                self.changed.insert(state.key(variant), Arc::clone(variant));
             }
         }
     }
 
     /// D24: what is asked for and stands for nothing is told so, where that is not told as a
     /// removal.
-    pub(super) fn split_unresolved(&mut self, progress: &Progress, owed: &Owed, snapshot: &Snapshot) {
-        if !progress.tells_unresolved() {
+    pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
+        if !state.tells_unresolved() {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
-        let asked = owed.locators.iter().filter(|locator| progress.find(locator, snapshot).is_empty());
+        let asked = owed.locators.iter().filter(|locator| state.find(locator, snapshot).is_empty());
         self.unresolved.extend(absent.cloned().chain(asked.map(|locator| locator.name)));
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
@@ -163,18 +161,18 @@ impl Content {
     /// D26: what has a TTL is told again before that ends.
     pub(super) fn refresh(
         &mut self,
-        progress: &mut Progress,
+        state: &mut TypeState,
         now: Duration,
         since: Revision,
         snapshot: &Snapshot,
     ) {
-        for variant in progress.take_refresh(now, since, snapshot) {
-            let key = progress.key(&variant);
+        for variant in state.take_refresh(now, since, snapshot) {
+            let key = state.key(&variant);
             let is_sent = self.shared.iter().any(|of| of.has(variant.name(), variant.constraints()));
             if is_sent || self.changed.contains_key(&key) {
                 continue;
             }
-            if progress.known.heartbeats {
+            if state.known.heartbeats {
                 self.heartbeats.push(variant);
             } else {
                 self.changed.insert(key, variant);
@@ -185,40 +183,40 @@ impl Content {
     /// D8: what a rejected response held and the cache still says.
     pub(super) fn retell(
         &mut self,
-        progress: &Progress,
+        state: &TypeState,
         uncertain: &BTreeSet<ResourceKey>,
         snapshot: &Snapshot,
     ) {
         for key in uncertain {
-            let chosen = progress.chosen(&key.name, snapshot);
-            let mut same = chosen.into_iter().filter(|variant| progress.key(variant) == *key).peekable();
-            if same.peek().is_none() && !progress.holds(&key.name) {
+            let chosen = state.chosen(&key.name, snapshot);
+            let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
+            if same.peek().is_none() && !state.holds(&key.name) {
                 self.removed.insert(key.clone());
             }
             self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));
         }
-        self.narrow_names(progress, snapshot);
+        self.narrow_names(state, snapshot);
     }
 
     /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or
     /// from another stream, is told as the variant without constraints when something is there for
     /// others of its locators.
-    pub(super) fn narrow_names(&mut self, progress: &Progress, snapshot: &Snapshot) {
-        if progress.form() == Form::Name {
+    pub(super) fn narrow_names(&mut self, state: &TypeState, snapshot: &Snapshot) {
+        if state.form() == Form::Name {
             return;
         }
         let is_there =
-            |key: &ResourceKey| key.constraints.is_none() && !progress.chosen(&key.name, snapshot).is_empty();
-        let variants = |name: &ResourceName| snapshot.get(&progress.type_url, name);
+            |key: &ResourceKey| key.constraints.is_none() && !state.chosen(&key.name, snapshot).is_empty();
+        let variants = |name: &ResourceName| snapshot.get(&state.type_url, name);
         let narrow = |key: ResourceKey| {
             if !is_there(&key) {
                 return vec![key];
             }
             // T35: what came from another stream can be told only by who has nothing now.
-            let unmatched = progress.subscription.covering(&key.name);
-            let unmatched = unmatched.filter(|params| progress.is_answered_for(&key.name, params, snapshot));
+            let unmatched = state.subscription.covering(&key.name);
+            let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
-            let chosen = progress.chosen(&key.name, snapshot);
+            let chosen = state.chosen(&key.name, snapshot);
             let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
             let told = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
             told.map(|constraints| ResourceKey::of_variant(&key.name, constraints)).collect()
@@ -261,8 +259,8 @@ impl Content {
     }
 
     /// What the client's answer will be about.
-    pub(super) fn held(&self, progress: &Progress) -> Held {
-        let shared = self.shared.as_ref().map(|update| progress.keys(update));
+    pub(super) fn held(&self, state: &TypeState) -> Held {
+        let shared = self.shared.as_ref().map(|update| state.keys(update));
         Held::Part { shared, own: self.changed.keys().chain(&self.removed).cloned().collect() }
     }
 
@@ -276,11 +274,10 @@ impl Content {
     }
 
     /// The encoded resources and removals; D13: each stands once.
-    pub(super) fn body(&self, progress: &Progress) -> Arc<Body> {
-        let shape = progress.shape();
-        let told = || -> BTreeSet<_> {
-            self.shared.iter().flat_map(|update| progress.told_at_once(update)).collect()
-        };
+    pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
+        let shape = state.shape();
+        let told =
+            || -> BTreeSet<_> { self.shared.iter().flat_map(|update| state.told_at_once(update)).collect() };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
                 let make = || Arc::new(encode::delta(shape, update.changed.iter(), told().iter()));
@@ -291,7 +288,7 @@ impl Content {
     }
 }
 
-impl Progress {
+impl TypeState {
     /// T37: of several variants that a client could have brought only the version is known. When it
     /// is none of those it gets now, whom there is nothing for must not keep it; also not under a
     /// wildcard.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::cache::{Membership, Position, Snapshot};
 use crate::name::ResourceName;
 use crate::references::{References, Target, Targets};
-use crate::server::progress::Progress;
+use crate::server::type_state::TypeState;
 use crate::variants::Variant;
 
 /// How far a client is with a type that others name.
@@ -23,11 +23,11 @@ pub(in crate::server) struct Reached<'a> {
 
 impl<'a> Reached<'a> {
     /// `None` when the client subscribes to nothing of the type.
-    pub(in crate::server) fn of(progress: &'a Progress, snapshot: &Snapshot) -> Option<Self> {
-        let target = Target::of(progress.type_url.as_str())?;
-        let position = progress.membership.as_ref().map(Membership::position)?;
+    pub(in crate::server) fn of(state: &'a TypeState, snapshot: &Snapshot) -> Option<Self> {
+        let target = Target::of(state.type_url.as_str())?;
+        let position = state.membership.as_ref().map(Membership::position)?;
         // Of routes nobody asks for that.
-        let unanswered = if target == Target::Routes { None } else { unanswered(progress, snapshot) };
+        let unanswered = if target == Target::Routes { None } else { unanswered(state, snapshot) };
         Some(Self { target, position: Cow::Borrowed(position), unanswered })
     }
 }
@@ -38,7 +38,7 @@ impl<'a> Reached<'a> {
 /// Only where all of it is known: a listener that names routes to which the client does not
 /// subscribe yet may bring whatever clusters those name.
 pub(in crate::server) fn is_unrelated(
-    progress: &Progress,
+    state: &TypeState,
     reached: &[Reached<'_>],
     snapshot: &Snapshot,
 ) -> bool {
@@ -48,7 +48,7 @@ pub(in crate::server) fn is_unrelated(
         return false;
     }
     let Some(client) = Client::new(reached, snapshot) else { return false };
-    let Some(update) = progress.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
+    let Some(update) = state.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
         return false;
     };
     let changed = update.changed.iter().map(|variant| (variant.name(), &variant.references));
@@ -151,12 +151,12 @@ impl<'a> Client<'a> {
 
 /// The names of a type that were sent and not answered, or are yet to be sent; `None` when these
 /// are not known.
-fn unanswered(progress: &Progress, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
+fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
-        progress.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
-    if progress.is_behind(snapshot) {
-        let update = progress.membership.as_ref()?.update(snapshot)?;
-        if progress.is_switching() || update.changed.len() > UNANSWERED_LIMIT {
+        state.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
+    if state.is_behind(snapshot) {
+        let update = state.membership.as_ref()?.update(snapshot)?;
+        if state.is_switching() || update.changed.len() > UNANSWERED_LIMIT {
             return None;
         }
         names.extend(update.changed.iter().map(|variant| variant.name().clone()));

@@ -26,7 +26,7 @@ use crate::wire::{Failure, ResourceKey};
 /// The content a client has is not stored. It is what its selection held at the cursor of the
 /// membership, and what of the [`gone`](Self::gone) is held besides.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct TypeState {
     pub(super) type_url: TypeUrl,
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
@@ -103,7 +103,7 @@ pub(super) enum Answer {
     Gone(Vec<ResourceKey>),
 }
 
-impl Progress {
+impl TypeState {
     /// For a stream whose plain names go by these parameters.
     pub(super) fn new(
         type_url: TypeUrl,
