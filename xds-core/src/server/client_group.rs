@@ -21,13 +21,13 @@ use crate::references::Target;
 /// types. When two streams follow all listeners, or all clusters, two clients go by one name, and
 /// each stream is on its own.
 #[derive(Debug, Clone, Default)]
-pub struct ClientGroup(Arc<Shared>);
+pub struct ClientGroup(Arc<GroupState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct GroupState {
     /// Held while one of them decides what to send: it must not see another half way from one
     /// revision to the next.
-    turn: Mutex<()>,
+    deciding: Mutex<()>,
     streams: Mutex<Streams>,
     /// What is sent on one of them depends on another. Most clients use one stream for all, a whole
     /// fleet may go by one name, and a client may have a stream for each cluster's endpoints: none
@@ -41,7 +41,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Streams {
     last_id: u64,
-    streams: BTreeMap<u64, Stream>,
+    streams: BTreeMap<u64, GroupStream>,
     /// On how many streams each type is followed.
     followed: BTreeMap<TypeUrl, usize>,
     /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses
@@ -51,9 +51,9 @@ struct Streams {
 }
 
 #[derive(Debug)]
-struct Stream {
+struct GroupStream {
     watch: Arc<Watch>,
-    standings: BTreeMap<TypeUrl, Standing>,
+    summaries: BTreeMap<TypeUrl, TypeSummary>,
     /// Whether something of it waits for other streams.
     is_waiting: bool,
     /// Endpoints that it has to send because another stream sent their cluster (S34).
@@ -62,20 +62,20 @@ struct Stream {
 
 /// How far a client is with one type on one stream, as the others know it.
 #[derive(Debug)]
-struct Standing {
+struct TypeSummary {
     /// `None` while nothing is asked for.
     position: Option<Position>,
     /// The revision of what was sent last.
     cursor: Revision,
     /// Without regard to what is new since.
-    status: Status,
+    status: AckStatus,
     /// What it may use that is not the newest.
     unsettled: Unsettled,
 }
 
 /// What the order of S33 asks of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Status {
+pub(super) struct AckStatus {
     /// Since when the client owes an answer; `None` when it answered all that was sent.
     pub(super) unanswered_since: Option<Duration>,
     /// Something is still to be sent, or nobody knows.
@@ -103,8 +103,8 @@ impl ClientGroup {
     }
 
     /// Waits until no other stream of the group decides what to send.
-    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
-        lock(&self.0.turn)
+    pub(super) fn begin_deciding(&self) -> MutexGuard<'_, ()> {
+        lock(&self.0.deciding)
     }
 
     /// Whether what is sent on one of its streams depends on another.
@@ -115,14 +115,14 @@ impl ClientGroup {
     /// Sees whether its streams depend on each other now; whether any may have waited for this one,
     /// or does. When they begin to, only this one has just told the others how far it is; of the
     /// rest nothing is known until they do.
-    fn tie(&self, streams: &mut Streams, teller: u64) -> bool {
+    fn tie(&self, streams: &mut Streams, publisher: u64) -> bool {
         let is_tied = streams.are_tied();
         let was_tied = self.0.is_tied.swap(is_tied, Ordering::AcqRel);
         if was_tied || !is_tied {
             return was_tied;
         }
-        for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != teller) {
-            stream.standings.values_mut().for_each(Standing::forget);
+        for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != publisher) {
+            stream.summaries.values_mut().for_each(TypeSummary::forget);
             stream.watch.wake();
         }
         true
@@ -131,8 +131,8 @@ impl ClientGroup {
     pub(super) fn join(&self, watch: &Arc<Watch>) -> Seat {
         let mut streams = lock(&self.0.streams);
         streams.last_id += 1;
-        let (standings, endpoints) = (BTreeMap::new(), BTreeSet::new());
-        let stream = Stream { watch: Arc::clone(watch), standings, is_waiting: false, endpoints };
+        let (summaries, endpoints) = (BTreeMap::new(), BTreeSet::new());
+        let stream = GroupStream { watch: Arc::clone(watch), summaries, is_waiting: false, endpoints };
         let id = streams.last_id;
         streams.streams.insert(id, stream);
         Seat { group: self.clone(), id }
@@ -148,10 +148,10 @@ pub(super) enum Awaited {
     Perhaps,
 }
 
-impl Stream {
+impl GroupStream {
     /// What it follows of the endpoints.
     fn endpoints_position(&self) -> Option<Position> {
-        self.standings.get(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)?.position.clone()
+        self.summaries.get(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)?.position.clone()
     }
 }
 
@@ -161,7 +161,7 @@ impl Seat {
     }
 
     /// Tells the others how far this stream is. Those that wait for it look again.
-    pub(super) fn tell<'a>(&self, types: impl Iterator<Item = &'a mut TypeState>) {
+    pub(super) fn publish<'a>(&self, types: impl Iterator<Item = &'a mut TypeState>) {
         let mut streams = lock(&self.group.0.streams);
         let is_alone = streams.streams.len() == 1;
         let Streams { streams: all, followed, .. } = &mut *streams;
@@ -169,11 +169,11 @@ impl Seat {
         let mut is_changed = false;
         for state in types {
             state.is_moved = false;
-            is_changed |= match stream.standings.get_mut(&state.type_url) {
-                Some(standing) => standing.follow(state, is_alone),
+            is_changed |= match stream.summaries.get_mut(&state.type_url) {
+                Some(summary) => summary.update(state, is_alone),
                 None => {
-                    let standing = Standing::of(state, is_alone);
-                    stream.standings.insert(state.type_url.clone(), standing);
+                    let summary = TypeSummary::of(state, is_alone);
+                    stream.summaries.insert(state.type_url.clone(), summary);
                     *followed.entry(state.type_url.clone()).or_default() += 1;
                     true
                 }
@@ -191,16 +191,16 @@ impl Seat {
 
     /// Says before it looks at the others whether it has something that waits for them, so that
     /// nothing they do meanwhile is missed.
-    pub(super) fn wait(&self, is_waiting: bool) {
+    pub(super) fn set_waiting(&self, is_waiting: bool) {
         if let Some(stream) = lock(&self.group.0.streams).streams.get_mut(&self.id) {
             stream.is_waiting = is_waiting;
         }
     }
 
     /// How far the client is with these types on its other streams.
-    pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<Status> {
+    pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<AckStatus> {
         let streams = lock(&self.group.0.streams);
-        streams.of_others(self.id, types).map(|(_, standing)| standing.status(snapshot)).collect()
+        streams.of_others(self.id, types).map(|(_, summary)| summary.status(snapshot)).collect()
     }
 
     /// What the client has of such types on its other streams.
@@ -211,14 +211,14 @@ impl Seat {
     ) -> Vec<Reached<'static>> {
         let streams = lock(&self.group.0.streams);
         let others = streams.others(self.id).filter(|(type_url, _)| is_asked(type_url.as_str()));
-        others.filter_map(|(type_url, standing)| standing.reached(type_url, snapshot)).collect()
+        others.filter_map(|(type_url, summary)| summary.reached(type_url, snapshot)).collect()
     }
 
     /// Those of these types that the client asks for on its other streams.
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);
-        let referrer = |(type_url, standing): (&TypeUrl, &Standing)| {
-            Referrer::new(type_url, standing.position.as_ref(), || standing.unsettled.clone())
+        let referrer = |(type_url, summary): (&TypeUrl, &TypeSummary)| {
+            Referrer::new(type_url, summary.position.as_ref(), || summary.unsettled.clone())
         };
         streams.of_others(self.id, types).filter_map(referrer).collect()
     }
@@ -285,7 +285,7 @@ impl Drop for Seat {
         let mut streams = lock(&self.group.0.streams);
         let left = streams.streams.remove(&self.id);
         streams.awaited.clear();
-        for type_url in left.iter().flat_map(|left| left.standings.keys()) {
+        for type_url in left.iter().flat_map(|left| left.summaries.keys()) {
             let count = streams.followed.get_mut(type_url).expect("what a stream follows is counted");
             *count -= 1;
             if *count == 0 {
@@ -317,14 +317,14 @@ impl Streams {
     }
 
     /// These types on all streams but one; nothing when nobody can say whose they are.
-    fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &Standing)> {
+    fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &TypeSummary)> {
         self.others(id).filter(move |(type_url, _)| types.contains(&type_url.as_str()))
     }
 
-    fn others(&self, id: u64) -> impl Iterator<Item = (&TypeUrl, &Standing)> {
+    fn others(&self, id: u64) -> impl Iterator<Item = (&TypeUrl, &TypeSummary)> {
         let is_known = self.streams.len() > 1 && !self.is_ambiguous();
         let others = self.streams.iter().filter(move |(other, _)| is_known && **other != id);
-        others.flat_map(|(_, stream)| &stream.standings)
+        others.flat_map(|(_, stream)| &stream.summaries)
     }
 
     fn wake_waiting(&self, except: u64) {
@@ -336,23 +336,23 @@ impl Streams {
     }
 }
 
-impl Standing {
+impl TypeSummary {
     fn of(state: &TypeState, is_alone: bool) -> Self {
-        let mut standing = Self {
+        let mut summary = Self {
             position: None,
             cursor: Revision::ZERO,
-            status: Status { unanswered_since: None, is_behind: false },
+            status: AckStatus { unanswered_since: None, is_behind: false },
             unsettled: Unsettled::Nothing,
         };
-        standing.follow(state, is_alone);
-        standing
+        summary.update(state, is_alone);
+        summary
     }
 
     /// Whether it is another one than before.
-    fn follow(&mut self, state: &TypeState, is_alone: bool) -> bool {
+    fn update(&mut self, state: &TypeState, is_alone: bool) -> bool {
         let position = state.membership.as_ref().map(Membership::position);
         let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let status = Status::of_responses(state);
+        let status = AckStatus::of_responses(state);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
         let unsettled = if is_alone { Unsettled::unread(state) } else { Unsettled::of(state) };
         let is_changed = (cursor, status) != (self.cursor, self.status) || unsettled != self.unsettled;
@@ -378,12 +378,12 @@ impl Standing {
         Some(Reached { target, position: Cow::Owned(position), unanswered })
     }
 
-    fn status(&self, snapshot: &Snapshot) -> Status {
+    fn status(&self, snapshot: &Snapshot) -> AckStatus {
         self.status.at(self.position.as_ref(), snapshot)
     }
 }
 
-impl Status {
+impl AckStatus {
     pub(super) fn of(state: &TypeState, snapshot: &Snapshot) -> Self {
         let position = state.membership.as_ref().map(Membership::position);
         Self::of_responses(state).at(position, snapshot)

@@ -12,7 +12,7 @@ pub(super) use unrelated::{Reached, is_unrelated};
 
 use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
-use super::client_group::Status;
+use super::client_group::AckStatus;
 use super::config::StreamConfig;
 use super::type_state::TypeState;
 use super::unsettled::{self, Referrer};
@@ -60,7 +60,7 @@ pub(super) fn additions(
     state: &TypeState,
     now: Duration,
     config: &StreamConfig,
-    before: impl Iterator<Item = Status>,
+    before: impl Iterator<Item = AckStatus>,
 ) -> Gate {
     let since = state.waiting_since.unwrap_or(now);
     let longest = since + config.order_wait;

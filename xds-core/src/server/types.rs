@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
-use super::client_group::{Awaited, ClientGroup, Seat, Status};
+use super::client_group::{AckStatus, Awaited, ClientGroup, Seat};
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::order::{self, Gate, Reached, Release, Unnamed};
@@ -195,10 +195,10 @@ impl<O: Owed> Types<O> {
     ) -> Next {
         self.entries.iter_mut().for_each(|entry| entry.state.settle());
         let group = self.seat().map(|seat| seat.group().clone());
-        let _turn = group.as_ref().map(ClientGroup::turn);
+        let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
         if let Some(seat) = &self.seat {
             if group.is_some() {
-                seat.wait(true);
+                seat.set_waiting(true);
             }
             let owed = seat.take_endpoints();
             if let Some(TypeEntry { state, owed: answers }) = self.endpoints().filter(|_| !owed.is_empty())
@@ -212,11 +212,11 @@ impl<O: Owed> Types<O> {
         if let Some(seat) = &self.seat {
             let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
             if seat.group().is_tied() || states.any(|state| state.is_moved) {
-                seat.tell(self.entries.iter_mut().map(|entry| &mut entry.state));
+                seat.publish(self.entries.iter_mut().map(|entry| &mut entry.state));
             }
             if group.is_some() {
                 let mut states = self.entries.iter().map(|entry| &entry.state);
-                seat.wait(states.any(|state| state.is_behind(snapshot) || !state.gone.is_empty()));
+                seat.set_waiting(states.any(|state| state.is_behind(snapshot) || !state.gone.is_empty()));
             }
         }
         next
@@ -585,10 +585,10 @@ impl<O: Owed> Types<O> {
     }
 
     /// How far the client is with these types, on this stream and its others.
-    fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = Status> {
+    fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = AckStatus> {
         let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        let own = own.map(|state| Status::of(state, snapshot));
+        let own = own.map(|state| AckStatus::of(state, snapshot));
         let seat = self.seat().filter(|_| !types.is_empty());
         own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }
