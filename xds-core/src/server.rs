@@ -17,12 +17,10 @@ pub use crate::wire::Body;
 
 #[cfg(test)]
 mod access_tests;
-mod answers;
-mod asked;
-mod asking;
 mod client_group;
 mod clusters_sent;
 mod config;
+mod covering;
 mod delta;
 #[cfg(test)]
 mod edges_tests;
@@ -31,29 +29,31 @@ mod encode;
 mod errors_tests;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod gone;
+mod in_use;
 #[cfg(test)]
 mod locators_tests;
 #[cfg(test)]
 mod names_tests;
 mod order;
-mod reached;
 #[cfg(test)]
 mod redirect_tests;
 mod refresh;
 mod report;
+mod request_names;
 mod response;
 mod responses;
+mod retained;
+mod send_times;
 mod sotw;
 #[cfg(test)]
 mod splitting_tests;
+mod stream;
 #[cfg(test)]
 mod switch_tests;
 #[cfg(test)]
 mod ttl_tests;
 mod type_state;
-mod types;
-mod unsettled;
 #[cfg(test)]
 mod variants_tests;
+mod verdicts;
 mod waiting;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::in_use::{Referrer, Unsettled};
 use super::order::Reached;
 use super::type_state::TypeState;
-use super::unsettled::{Referrer, Unsettled};
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asking::is_asked_for;
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
+use super::covering::is_asked_for;
 use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
+use super::stream::{self, TypeEntry, Types};
 use super::type_state::{Has, Step, TypeState};
-use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -387,7 +387,7 @@ impl Owed {
     }
 }
 
-impl types::Owed for Owed {
+impl stream::Owed for Owed {
     const IS_SOTW: bool = false;
     const ERRORS_FIELD: u32 = DELTA_ERRORS;
 

@@ -14,8 +14,8 @@ use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
 use super::client_group::AckStatus;
 use super::config::StreamConfig;
+use super::in_use::{self, Referrer};
 use super::type_state::TypeState;
-use super::unsettled::{self, Referrer};
 use crate::cache::Snapshot;
 use crate::name::{ResourceName, Revision};
 use crate::references::Target;
@@ -125,7 +125,7 @@ pub(super) fn removals(
     if referrers.is_empty() {
         return Release::AfterGrace(BTreeSet::new(), Unnamed::new());
     }
-    match unsettled::used(state, referrers, snapshot) {
+    match in_use::used(state, referrers, snapshot) {
         None => Release::Later,
         // A client that asks by name gives a name up when it no longer needs it. One that asks for
         // everything cannot say; but its routes, which name most clusters, may come over a stream

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::gone::Gone;
+use super::retained::Gone;
+use super::stream::{Owed, TypeEntry, Types};
 use super::type_state::{TypeState, is_sent};
-use super::types::{Owed, TypeEntry, Types};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl, Version};

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asking::asking_for;
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
+use super::covering::asking_for;
 use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
 use super::report::TypeReport;
 use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
 use super::responses::Held;
+use super::stream::{self, TypeEntry, Types};
 use super::type_state::{Answer, Has, Others, Step, TypeState};
-use super::types::{self, TypeEntry, Types};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
@@ -335,7 +335,7 @@ fn respond(
     let response = types.send(at, now, version, (resources, bodies), held, snapshot);
     types.owe_endpoints(&endpoints);
     if let Some(TypeEntry { state, owed }) = types.endpoints() {
-        types::Owed::add_endpoints(
+        stream::Owed::add_endpoints(
             owed,
             endpoints.iter().filter(|name| state.subscription.covers(name)).cloned(),
             now,
@@ -361,7 +361,7 @@ impl Owed {
     }
 }
 
-impl types::Owed for Owed {
+impl stream::Owed for Owed {
     const IS_SOTW: bool = true;
     const ERRORS_FIELD: u32 = SOTW_ERRORS;
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::asking::{asking_for, is_asked_for};
+use super::covering::{asking_for, is_asked_for};
 use super::encode::Shape;
-use super::gone::Gone;
-use super::reached::Reached;
 use super::response::StreamError;
 use super::responses::Responses;
+use super::retained::Gone;
+use super::send_times::Reached;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};

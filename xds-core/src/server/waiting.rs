@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::Gate;
+use super::stream::{Owed, TypeEntry, Types};
 use super::type_state::{TypeState, is_sent};
-use super::types::{Owed, TypeEntry, Types};
 use crate::cache::{Answer, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::gone::Gone;
 use super::response::Verdict;
 use super::responses::{Held, Part};
+use super::retained::Gone;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
