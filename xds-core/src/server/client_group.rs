@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::in_use::{Referrer, Unsettled};
+use super::in_use::{InUse, Referrer};
 use super::order::Reached;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
@@ -70,7 +70,7 @@ struct TypeSummary {
     /// Without regard to what is new since.
     status: AckStatus,
     /// What it may use that is not the newest.
-    unsettled: Unsettled,
+    in_use: InUse,
 }
 
 /// What the order of S33 asks of a type.
@@ -218,7 +218,7 @@ impl Seat {
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);
         let referrer = |(type_url, summary): (&TypeUrl, &TypeSummary)| {
-            Referrer::new(type_url, summary.position.as_ref(), || summary.unsettled.clone())
+            Referrer::new(type_url, summary.position.as_ref(), || summary.in_use.clone())
         };
         streams.of_others(self.id, types).filter_map(referrer).collect()
     }
@@ -342,7 +342,7 @@ impl TypeSummary {
             position: None,
             cursor: Revision::ZERO,
             status: AckStatus { unanswered_since: None, is_behind: false },
-            unsettled: Unsettled::Nothing,
+            in_use: InUse::NewestOnly,
         };
         summary.update(state, is_alone);
         summary
@@ -354,27 +354,27 @@ impl TypeSummary {
         let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
         let status = AckStatus::of_responses(state);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
-        let unsettled = if is_alone { Unsettled::unread(state) } else { Unsettled::of(state) };
-        let is_changed = (cursor, status) != (self.cursor, self.status) || unsettled != self.unsettled;
+        let in_use = if is_alone { InUse::coarse(state) } else { InUse::of(state) };
+        let is_changed = (cursor, status) != (self.cursor, self.status) || in_use != self.in_use;
         // Cloned only when it is another: all streams of a class would write to one counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
         }
-        (self.cursor, self.status, self.unsettled) = (cursor, status, unsettled);
+        (self.cursor, self.status, self.in_use) = (cursor, status, in_use);
         has_moved || is_changed
     }
 
     /// Nobody knows how far it is.
     fn forget(&mut self) {
-        (self.status.is_behind, self.unsettled) = (true, Unsettled::Unknown);
+        (self.status.is_behind, self.in_use) = (true, InUse::Unknown);
     }
 
     /// `None` when the client subscribes to nothing of the type.
     fn reached(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<Reached<'static>> {
         let (target, position) = (Target::of(type_url.as_str())?, self.position.clone()?);
         // What is still to be sent only its own stream can say.
-        let unanswered = if self.status(snapshot).is_behind { None } else { self.unsettled.open_names() };
+        let unanswered = if self.status(snapshot).is_behind { None } else { self.in_use.unaccepted_names() };
         Some(Reached { target, position: Cow::Owned(position), unanswered })
     }
 

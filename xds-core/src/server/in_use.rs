@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::responses::Open;
+use super::responses::Unaccepted;
 use super::retained::Gone;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
@@ -14,20 +14,20 @@ use crate::variants::Variant;
 /// Of which resources of a type a client may use another version than the newest, or one that is
 /// gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unsettled {
+pub(super) enum InUse {
     /// Of none.
-    Nothing,
+    NewestOnly,
     /// Of these.
-    Some(Arc<Which>),
+    Older(Arc<OlderInUse>),
     /// Nobody can say of which.
     Unknown,
 }
 
 /// Some resources of a type.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Which {
+pub(super) struct OlderInUse {
     /// Those that stand in a response that was rejected, or not answered yet.
-    open: Open,
+    unaccepted: Unaccepted,
     /// What is gone and may be in use, with what it named last.
     gone: Vec<(ResourceName, References)>,
     /// What the client used at this revision, or came after it.
@@ -39,40 +39,40 @@ pub(super) struct Which {
 pub(super) struct Referrer {
     type_url: TypeUrl,
     position: Position,
-    unsettled: Unsettled,
+    in_use: InUse,
 }
 
-impl Unsettled {
+impl InUse {
     pub(super) fn of(state: &TypeState) -> Self {
         if state.is_clean() {
-            return Self::Nothing;
+            return Self::NewestOnly;
         }
         // What a client had before it accepted anything here comes from elsewhere.
         let is_known = state.settled_at > Revision::ZERO && !state.is_switching() && !state.is_retelling;
-        if !is_known || state.gone.len() > UNSETTLED_LIMIT {
+        if !is_known || state.gone.len() > IN_USE_LIMIT {
             return Self::Unknown;
         }
-        let Some(open) = state.responses.open(UNSETTLED_LIMIT) else { return Self::Unknown };
+        let Some(unaccepted) = state.responses.unaccepted(IN_USE_LIMIT) else { return Self::Unknown };
         let gone = state.gone.iter().map(|(key, gone)| (key.name.clone(), gone.references()));
-        Self::Some(Arc::new(Which { open, gone: gone.collect(), since: state.settled_at }))
+        Self::Older(Arc::new(OlderInUse { unaccepted, gone: gone.collect(), since: state.settled_at }))
     }
 
     /// The names in responses that were rejected, or not answered yet; `None` when they are not
     /// known.
-    pub(super) fn open_names(&self) -> Option<BTreeSet<ResourceName>> {
+    pub(super) fn unaccepted_names(&self) -> Option<BTreeSet<ResourceName>> {
         match self {
-            Self::Nothing => Some(BTreeSet::new()),
-            Self::Some(which) => match &which.open {
-                Open::Names(names) => Some(names.clone()),
-                Open::State => None,
+            Self::NewestOnly => Some(BTreeSet::new()),
+            Self::Older(older) => match &older.unaccepted {
+                Unaccepted::Names(names) => Some(names.clone()),
+                Unaccepted::FullState => None,
             },
             Self::Unknown => None,
         }
     }
 
     /// The same for others who do not look at it now.
-    pub(super) fn unread(state: &TypeState) -> Self {
-        if state.is_clean() { Self::Nothing } else { Self::Unknown }
+    pub(super) fn coarse(state: &TypeState) -> Self {
+        if state.is_clean() { Self::NewestOnly } else { Self::Unknown }
     }
 }
 
@@ -80,16 +80,16 @@ impl Referrer {
     /// `None` when nothing of the type is asked for.
     pub(super) fn of(state: &TypeState) -> Option<Self> {
         let position = state.membership.as_ref().map(Membership::position);
-        Self::new(&state.type_url, position, || Unsettled::of(state))
+        Self::new(&state.type_url, position, || InUse::of(state))
     }
 
     pub(super) fn new(
         type_url: &TypeUrl,
         position: Option<&Position>,
-        unsettled: impl FnOnce() -> Unsettled,
+        in_use: impl FnOnce() -> InUse,
     ) -> Option<Self> {
         let position = position?.clone();
-        Some(Self { type_url: type_url.clone(), position, unsettled: unsettled() })
+        Some(Self { type_url: type_url.clone(), position, in_use: in_use() })
     }
 
     pub(super) fn is_of(&self, type_url: &str) -> bool {
@@ -102,48 +102,53 @@ impl Referrer {
         let names_any =
             |variant: &&Arc<Variant>| variant.references.of_type(target, variant.name()).next().is_some();
         let chosen = |name| self.position.chosen(name, snapshot);
-        resources.len() > UNSETTLED_LIMIT
-            || resources.iter().any(|(name, _)| chosen(name).iter().any(names_any))
+        resources.len() > IN_USE_LIMIT || resources.iter().any(|(name, _)| chosen(name).iter().any(names_any))
     }
 
     /// Adds what of the held removals of a type it may still use; whether that is all that can be.
-    fn find(&self, search: &mut Search<'_>, snapshot: &Snapshot) -> Found {
+    fn find(&self, search: &mut UseSearch<'_>, snapshot: &Snapshot) -> SearchResult {
         if self.position.is_behind(snapshot) {
-            return Found::Anything;
+            return SearchResult::AnyName;
         }
-        let which = match &self.unsettled {
-            Unsettled::Nothing => return Found::These,
-            Unsettled::Unknown => return Found::Anything,
-            Unsettled::Some(which) => which,
+        let older = match &self.in_use {
+            InUse::NewestOnly => return SearchResult::Complete,
+            InUse::Unknown => return SearchResult::AnyName,
+            InUse::Older(older) => older,
         };
         let resources = snapshot.of_type(&self.type_url);
-        let dropped = |search: &mut Search<'_>, name: &ResourceName| {
-            let dropped = |of: &TypeSnapshot| search.add(of.dropped_after(name, which.since, search.target));
-            resources.map_or(Found::These, dropped)
+        let dropped = |search: &mut UseSearch<'_>, name: &ResourceName| {
+            let dropped = |of: &TypeSnapshot| search.add(of.dropped_after(name, older.since, search.target));
+            resources.map_or(SearchResult::Complete, dropped)
         };
-        for (name, references) in &which.gone {
-            if search.add_all(name, references) == Found::Anything || dropped(search, name) == Found::Anything
+        for (name, references) in &older.gone {
+            if search.add_all(name, references) == SearchResult::AnyName
+                || dropped(search, name) == SearchResult::AnyName
             {
-                return Found::Anything;
+                return SearchResult::AnyName;
             }
         }
-        let names: Box<dyn Iterator<Item = &ResourceName>> = match (&which.open, resources) {
-            (Open::Names(names), _) => Box::new(names.iter()),
-            (Open::State, Some(resources)) if resources.len() > UNSETTLED_LIMIT => return Found::Anything,
-            (Open::State, Some(of)) => Box::new(of.iter().map(|(name, _)| name).chain(of.dropping_names())),
-            (Open::State, None) => Box::new(std::iter::empty()),
+        let names: Box<dyn Iterator<Item = &ResourceName>> = match (&older.unaccepted, resources) {
+            (Unaccepted::Names(names), _) => Box::new(names.iter()),
+            (Unaccepted::FullState, Some(resources)) if resources.len() > IN_USE_LIMIT => {
+                return SearchResult::AnyName;
+            }
+            (Unaccepted::FullState, Some(of)) => {
+                Box::new(of.iter().map(|(name, _)| name).chain(of.dropping_names()))
+            }
+            (Unaccepted::FullState, None) => Box::new(std::iter::empty()),
         };
         for name in names {
             let chosen = self.position.chosen(name, snapshot);
-            let is_any = chosen.iter().any(|of| search.add_all(name, &of.references) == Found::Anything);
-            if is_any || dropped(search, name) == Found::Anything {
-                return Found::Anything;
+            let is_any =
+                chosen.iter().any(|of| search.add_all(name, &of.references) == SearchResult::AnyName);
+            if is_any || dropped(search, name) == SearchResult::AnyName {
+                return SearchResult::AnyName;
             }
             if search.held.is_empty() {
                 break;
             }
         }
-        Found::These
+        SearchResult::Complete
     }
 }
 
@@ -155,9 +160,8 @@ pub(super) fn used(
     snapshot: &Snapshot,
 ) -> Option<BTreeSet<ResourceName>> {
     let mut used = BTreeSet::new();
-    let is_settled = |referrer: &Referrer| {
-        referrer.unsettled == Unsettled::Nothing && !referrer.position.is_behind(snapshot)
-    };
+    let is_newest_only =
+        |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
     let target = Target::of(state.type_url.as_str())?;
     let mut held: BTreeSet<_> = state.gone.keys().map(|key| &key.name).collect();
     if state.selects_all() {
@@ -167,11 +171,12 @@ pub(super) fn used(
         used.extend(live.map(|name| (*name).clone()));
         held.retain(|name| !used.contains(*name));
     }
-    if referrers.iter().all(is_settled) {
+    if referrers.iter().all(is_newest_only) {
         return Some(used);
     }
-    let mut search = Search { target, held, used: &mut used };
-    let is_known = referrers.iter().all(|referrer| referrer.find(&mut search, snapshot) == Found::These);
+    let mut search = UseSearch { target, held, used: &mut used };
+    let is_known =
+        referrers.iter().all(|referrer| referrer.find(&mut search, snapshot) == SearchResult::Complete);
     is_known.then_some(used)
 }
 
@@ -189,7 +194,7 @@ fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapsho
 
 /// What is looked for, and what was found.
 #[derive(Debug)]
-struct Search<'a> {
+struct UseSearch<'a> {
     target: Target,
     /// The names that are held and not found yet.
     held: BTreeSet<&'a ResourceName>,
@@ -198,27 +203,27 @@ struct Search<'a> {
 
 /// What a referrer may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum SearchResult {
     /// What was added.
-    These,
-    Anything,
+    Complete,
+    AnyName,
 }
 
-impl Search<'_> {
-    fn add<'n>(&mut self, named: impl Iterator<Item = Reference<'n>>) -> Found {
+impl UseSearch<'_> {
+    fn add<'n>(&mut self, named: impl Iterator<Item = Reference<'n>>) -> SearchResult {
         for naming in named {
             match naming {
-                Reference::Any => return Found::Anything,
+                Reference::Any => return SearchResult::AnyName,
                 Reference::Name(name) if self.held.remove(name) => _ = self.used.insert(name.clone()),
                 Reference::Name(_) => {}
             }
         }
-        Found::These
+        SearchResult::Complete
     }
 
-    fn add_all(&mut self, own: &ResourceName, references: &References) -> Found {
+    fn add_all(&mut self, own: &ResourceName, references: &References) -> SearchResult {
         if references.unknown().has(self.target) {
-            return Found::Anything;
+            return SearchResult::AnyName;
         }
         // A route configuration may name thousands of clusters, of which a few are held, or the
         // other way round.
@@ -230,7 +235,7 @@ impl Search<'_> {
             std::mem::take(&mut self.held).into_iter().partition(is_named);
         self.held = rest;
         self.used.extend(found.into_iter().cloned());
-        Found::These
+        SearchResult::Complete
     }
 }
 
@@ -246,4 +251,4 @@ impl Gone {
 }
 
 /// Resources of a type that are looked at one by one; past it anything may be in use.
-const UNSETTLED_LIMIT: usize = 1000;
+const IN_USE_LIMIT: usize = 1000;

@@ -43,9 +43,9 @@ pub(super) struct Responses {
 
 /// What stands in responses that the client did not accept, or not yet.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Open {
+pub(super) enum Unaccepted {
     /// Everything there is.
-    State,
+    FullState,
     Names(BTreeSet<ResourceName>),
 }
 
@@ -302,10 +302,10 @@ impl Responses {
 
     /// What the client may have in another version than the newest (S33); `None` when that is not
     /// known, or more names than the limit.
-    pub(super) fn open(&self, limit: usize) -> Option<Open> {
+    pub(super) fn unaccepted(&self, limit: usize) -> Option<Unaccepted> {
         let is_state = self.in_flight.iter().any(|sent| matches!(sent.content, Held::State));
         if self.state_rejected.is_some() || is_state {
-            return Some(Open::State);
+            return Some(Unaccepted::FullState);
         }
         let mut names: BTreeSet<_> = self.in_flight_names(limit)?.into_iter().cloned().collect();
         if names.len() + self.rejected.iter().map(|group| group.keys.len()).sum::<usize>() > limit {
@@ -313,7 +313,7 @@ impl Responses {
         }
         let rejected = self.rejected.iter().flat_map(|group| &group.keys);
         names.extend(rejected.map(|key| key.name.clone()));
-        Some(Open::Names(names))
+        Some(Unaccepted::Names(names))
     }
 
     /// The names in responses without an answer; `None` when they are not known, or more than the
