@@ -13,7 +13,7 @@ use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
 use super::stream::{self, TypeEntry, Types};
-use super::type_state::{Has, Step, TypeState};
+use super::type_state::{Has, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
 use crate::name::{Nonce, ResourceName, Revision, TypeUrl, Version};
@@ -64,7 +64,7 @@ struct Owed {
     /// variant (T31).
     left_later: Locators,
     /// Held removals of what was given up so.
-    gone: BTreeSet<ResourceKey>,
+    removals: BTreeSet<ResourceKey>,
     everything: bool,
     /// What cannot be asked for (G8).
     refused: BTreeSet<Failure>,
@@ -133,7 +133,7 @@ impl DeltaStream {
         // nothing.
         let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, mut uncertain)| {
-            state.is_retelling |= !uncertain.is_empty();
+            state.is_resending |= !uncertain.is_empty();
             owed.uncertain.append(&mut uncertain);
             verdict
         });
@@ -144,13 +144,13 @@ impl DeltaStream {
         // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
         let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
         let unreadable = refused.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
-        owed.gone.extend(unreadable.map(ResourceKey::of_name));
+        owed.removals.extend(unreadable.map(ResourceKey::of_name));
         // C4: a client rejects an error that has no name.
         refused.retain(|failure| !failure.name.as_str().is_empty());
         // As where a type is not served (G4): who has nothing of it need not wait for it.
         let denied = refused.iter().filter(|failure| !state.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
-        owed.gone.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
+        owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
         owed.refused.extend(refused);
         // D1: only the first request says what the client has from another stream.
         if is_first {
@@ -185,13 +185,13 @@ impl DeltaStream {
                 state.forget_unasked(&mut owed.brought);
             }
             // D18: as without a wildcard nobody waits to hear of them.
-            owed.gone.extend(left.into_iter().filter(|_| state.subscription.is_wildcard()));
+            owed.removals.extend(left.into_iter().filter(|_| state.subscription.is_wildcard()));
             state.retain_asked(&mut owed.uncertain);
             owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
             if !state.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
-                owed.gone.extend(missing.map(ResourceKey::of_name));
+                owed.removals.extend(missing.map(ResourceKey::of_name));
                 owed.refused.extend(state.unserved(&added.locators));
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
@@ -251,7 +251,7 @@ fn respond(
     let TypeEntry { state, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
-    content.removed.extend(owed.gone.iter().cloned());
+    content.removed.extend(owed.removals.iter().cloned());
     // S8b: what was on its way when it was given up, and is asked for again before it came, may be
     // gone meanwhile.
     if owed.everything || !owed.locators.is_empty() {
@@ -270,20 +270,20 @@ fn respond(
     if state.membership.is_some() {
         let form = state.form();
         let is_asked = asked_by(&owed.locators);
-        let has = |_: &Subscription, gone: &Variant| match is_asked(&gone.key(form)) {
+        let has = |_: &Subscription, removed: &Variant| match is_asked(&removed.key(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
-            true if form == Form::Name && owed.locators.has_name(gone.name()) => Has::No,
+            true if form == Form::Name && owed.locators.has_name(removed.name()) => Has::No,
             is_asked if is_asked || owed.everything => Has::Perhaps,
             _ => Has::Yes,
         };
-        let Step { update, gone, unsure } = match is_held_back && !owed.everything {
+        let ResponseBasis { update, removed, unsure } = match is_held_back && !owed.everything {
             true => {
                 left_later.append(&mut owed.left);
                 state.stay(&owed.locators, snapshot)
             }
             false => state.advance(now, snapshot, has)?,
         };
-        content.removed.extend(gone);
+        content.removed.extend(removed);
         if update.from == Revision::ZERO {
             content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);
         } else {
@@ -298,19 +298,19 @@ fn respond(
     let is_answer = owed.nothing || !owed.refused.is_empty() || (owed.everything && owed.brought.is_empty());
     let mut uncertain = owed.uncertain;
     if content.is_empty() && !is_answer {
-        content.retell(state, &std::mem::take(&mut uncertain), snapshot);
+        content.resend_uncertain(state, &std::mem::take(&mut uncertain), snapshot);
     }
-    state.is_retelling = false;
+    state.is_resending = false;
     if content.is_empty() && !is_answer {
-        state.responses.tell_uncertain();
+        state.responses.bring_uncertain();
         types.entry(at).owed.left_later = left_later;
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
     for key in &content.removed {
         match key.constraints {
-            None => state.told_all(&key.name),
-            Some(_) => state.told(key),
+            None => state.on_name_removal_sent(&key.name),
+            Some(_) => state.on_removal_sent(key),
         }
     }
     let resources = snapshot.of_type(&state.type_url);
@@ -329,18 +329,18 @@ fn respond(
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
-    let held = content.held(state);
+    let contents = content.contents(state);
     // D8: what changed goes alone, the rest after it.
-    uncertain.retain(|key| !held.has(key));
+    uncertain.retain(|key| !contents.has(key));
     if uncertain.is_empty() {
-        state.responses.tell_uncertain();
+        state.responses.bring_uncertain();
     }
-    let response = types.send(at, now, version, (resources, bodies), held, snapshot);
-    let TypeEntry { state, owed: rest } = types.entry(at);
+    let response = types.send(at, now, version, (resources, bodies), contents, snapshot);
+    let TypeEntry { state, owed: owed_next } = types.entry(at);
     state.refresh_late(now, content.changed());
-    state.is_retelling = !uncertain.is_empty();
-    rest.uncertain = uncertain;
-    rest.left_later = left_later;
+    state.is_resending = !uncertain.is_empty();
+    owed_next.uncertain = uncertain;
+    owed_next.left_later = left_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     types.owe_endpoints(&endpoints);
     match types.endpoints() {
@@ -380,7 +380,7 @@ impl Owed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty()
             || !self.left.is_empty()
-            || !self.gone.is_empty()
+            || !self.removals.is_empty()
             || !self.uncertain.is_empty()
             || !self.endpoints.is_empty();
         !has_answers && !self.everything && !self.nothing && self.refused.is_empty()

@@ -39,7 +39,7 @@ impl<'a> Shape<'a> {
         if variant.constraints().is_exact() { Form::Name } else { self.form }
     }
 
-    fn told_ttl(&self, content: Content) -> Ttl {
+    fn sent_ttl(&self, content: Content) -> Ttl {
         match content {
             _ if !self.ttl => Ttl::Untold,
             Content::Payload => Ttl::Whole,
@@ -189,7 +189,7 @@ fn put_wrapped_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Varia
 /// gets it twice. T26: the constraints go with it.
 fn put_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant, content: Content) {
     body.field(RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
-    for fields in variant.extra_fields(shape.told_ttl(content), shape.scope) {
+    for fields in variant.extra_fields(shape.sent_ttl(content), shape.scope) {
         body.encoded(&fields);
     }
     match shape.form_of(variant) {
@@ -252,7 +252,7 @@ fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize 
         Content::Heartbeat(_) => 0,
     };
     let extras: usize =
-        variant.extra_fields(shape.told_ttl(content), shape.scope).map(|fields| fields.len()).sum();
+        variant.extra_fields(shape.sent_ttl(content), shape.scope).map(|fields| fields.len()).sum();
     let name = match shape.form_of(variant) {
         Form::Name => shape.spell(variant.name()).as_str().len(),
         Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::responses::Unaccepted;
-use super::retained::Gone;
+use super::retained::Retained;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, TypeSnapshot};
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -29,7 +29,7 @@ pub(super) struct OlderInUse {
     /// Those that stand in a response that was rejected, or not answered yet.
     unaccepted: Unaccepted,
     /// What is gone and may be in use, with what it named last.
-    gone: Vec<(ResourceName, References)>,
+    retained: Vec<(ResourceName, References)>,
     /// What the client used at this revision, or came after it.
     since: Revision,
 }
@@ -48,13 +48,13 @@ impl InUse {
             return Self::NewestOnly;
         }
         // What a client had before it accepted anything here comes from elsewhere.
-        let is_known = state.settled_at > Revision::ZERO && !state.is_switching() && !state.is_retelling;
-        if !is_known || state.gone.len() > IN_USE_LIMIT {
+        let is_known = state.clean_at > Revision::ZERO && !state.is_switching() && !state.is_resending;
+        if !is_known || state.retained.len() > IN_USE_LIMIT {
             return Self::Unknown;
         }
         let Some(unaccepted) = state.responses.unaccepted(IN_USE_LIMIT) else { return Self::Unknown };
-        let gone = state.gone.iter().map(|(key, gone)| (key.name.clone(), gone.references()));
-        Self::Older(Arc::new(OlderInUse { unaccepted, gone: gone.collect(), since: state.settled_at }))
+        let retained = state.retained.iter().map(|(key, retained)| (key.name.clone(), retained.references()));
+        Self::Older(Arc::new(OlderInUse { unaccepted, retained: retained.collect(), since: state.clean_at }))
     }
 
     /// The names in responses that were rejected, or not answered yet; `None` when they are not
@@ -120,7 +120,7 @@ impl Referrer {
             let dropped = |of: &TypeSnapshot| search.add(of.dropped_after(name, older.since, search.target));
             resources.map_or(SearchResult::Complete, dropped)
         };
-        for (name, references) in &older.gone {
+        for (name, references) in &older.retained {
             if search.add_all(name, references) == SearchResult::AnyName
                 || dropped(search, name) == SearchResult::AnyName
             {
@@ -144,7 +144,7 @@ impl Referrer {
             if is_any || dropped(search, name) == SearchResult::AnyName {
                 return SearchResult::AnyName;
             }
-            if search.held.is_empty() {
+            if search.withheld.is_empty() {
                 break;
             }
         }
@@ -163,18 +163,18 @@ pub(super) fn used(
     let is_newest_only =
         |referrer: &Referrer| referrer.in_use == InUse::NewestOnly && !referrer.position.is_behind(snapshot);
     let target = Target::of(state.type_url.as_str())?;
-    let mut held: BTreeSet<_> = state.gone.keys().map(|key| &key.name).collect();
+    let mut withheld: BTreeSet<_> = state.retained.keys().map(|key| &key.name).collect();
     if state.selects_all() {
         // Who asks by name is told after the grace time that what it uses is gone; nobody can tell
         // that to Envoy.
-        let live = held.iter().filter(|name| is_named(target, name, referrers, snapshot));
+        let live = withheld.iter().filter(|name| is_named(target, name, referrers, snapshot));
         used.extend(live.map(|name| (*name).clone()));
-        held.retain(|name| !used.contains(*name));
+        withheld.retain(|name| !used.contains(*name));
     }
     if referrers.iter().all(is_newest_only) {
         return Some(used);
     }
-    let mut search = UseSearch { target, held, used: &mut used };
+    let mut search = UseSearch { target, withheld, used: &mut used };
     let is_known =
         referrers.iter().all(|referrer| referrer.find(&mut search, snapshot) == SearchResult::Complete);
     is_known.then_some(used)
@@ -197,7 +197,7 @@ fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapsho
 struct UseSearch<'a> {
     target: Target,
     /// The names that are held and not found yet.
-    held: BTreeSet<&'a ResourceName>,
+    withheld: BTreeSet<&'a ResourceName>,
     used: &'a mut BTreeSet<ResourceName>,
 }
 
@@ -214,7 +214,7 @@ impl UseSearch<'_> {
         for naming in named {
             match naming {
                 Reference::Any => return SearchResult::AnyName,
-                Reference::Name(name) if self.held.remove(name) => _ = self.used.insert(name.clone()),
+                Reference::Name(name) if self.withheld.remove(name) => _ = self.used.insert(name.clone()),
                 Reference::Name(_) => {}
             }
         }
@@ -227,25 +227,25 @@ impl UseSearch<'_> {
         }
         // A route configuration may name thousands of clusters, of which a few are held, or the
         // other way round.
-        if references.len() <= self.held.len() {
+        if references.len() <= self.withheld.len() {
             return self.add(references.of_type(self.target, own));
         }
         let is_named = |name: &&ResourceName| references.has(own, self.target, name);
         let (found, rest): (BTreeSet<_>, BTreeSet<_>) =
-            std::mem::take(&mut self.held).into_iter().partition(is_named);
-        self.held = rest;
+            std::mem::take(&mut self.withheld).into_iter().partition(is_named);
+        self.withheld = rest;
         self.used.extend(found.into_iter().cloned());
         SearchResult::Complete
     }
 }
 
-impl Gone {
+impl Retained {
     /// What it named last.
     pub(super) fn references(&self) -> References {
         match self {
-            Self::Held { variant: Some(variant), .. } => variant.references.clone(),
-            Self::Held { variant: None, .. } => References::Unknown,
-            Self::Told { references } => references.clone(),
+            Self::Withheld { variant: Some(variant), .. } => variant.references.clone(),
+            Self::Withheld { variant: None, .. } => References::Unknown,
+            Self::RemovalSent { references } => references.clone(),
         }
     }
 }

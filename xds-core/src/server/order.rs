@@ -116,7 +116,7 @@ pub(super) fn removals(
     unnamed: impl FnOnce() -> Unnamed,
     snapshot: &Snapshot,
 ) -> Release {
-    if state.gone.len() > HELD_LIMIT {
+    if state.retained.len() > HELD_LIMIT {
         return Release::now();
     }
     if state.known.referrers.is_empty() {
@@ -143,7 +143,7 @@ pub(super) fn removals(
 /// known.
 pub(super) fn unnamed(state: &TypeState, referrers: &[&TypeState], snapshot: &Snapshot) -> Unnamed {
     let Some(target) = Target::of(state.type_url.as_str()) else { return Unnamed::new() };
-    let names = state.gone.keys().map(|key| &key.name);
+    let names = state.retained.keys().map(|key| &key.name);
     let with_time =
         |name: &ResourceName| Some((name.clone(), unnamed_at(target, name, referrers, snapshot)?));
     names.filter_map(with_time).collect()

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::retained::Gone;
+use super::retained::Retained;
 use super::stream::{Owed, TypeEntry, Types};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::Snapshot;
@@ -104,15 +104,17 @@ impl TypeState {
             present(variant, if is_sent { self.answer_to(variant) } else { ReportStatus::NotSent })
         });
         // S33: what no longer exists and was not told to be gone is still what the client has.
-        let held = self.gone.values().filter_map(|gone| match gone {
-            Gone::Held { variant: Some(variant), .. } => Some(present(variant, self.answer_to(variant))),
-            Gone::Held { variant: None, .. } | Gone::Told { .. } => None,
+        let withheld = self.retained.values().filter_map(|retained| match retained {
+            Retained::Withheld { variant: Some(variant), .. } => {
+                Some(present(variant, self.answer_to(variant)))
+            }
+            Retained::Withheld { variant: None, .. } | Retained::RemovalSent { .. } => None,
         });
-        let absent = everything.absent.iter().filter(|name| !self.holds(name));
+        let absent = everything.absent.iter().filter(|name| !self.withholds(name));
         let absent = absent.map(|name| missing(name, Constraints::NONE));
         let unmatched = everything.unmatched.iter();
         let unmatched = unmatched.map(|(name, constraints)| missing(name, constraints.clone()));
-        let mut resources: Vec<_> = selected.chain(held).chain(absent).chain(unmatched).collect();
+        let mut resources: Vec<_> = selected.chain(withheld).chain(absent).chain(unmatched).collect();
         resources.sort_by(|one, other| one.name.cmp(&other.name));
         TypeReport { type_url, resources }
     }

@@ -45,12 +45,12 @@ pub struct Response {
     /// The resources and removals.
     pub bodies: Vec<Arc<Body>>,
     /// What comes next.
-    pub rest: Rest,
+    pub continuation: Continuation,
 }
 
 /// What comes after a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Rest {
+pub enum Continuation {
     /// Nothing that was to be in it.
     #[default]
     None,
@@ -71,9 +71,9 @@ impl Response {
 
     /// Appends the same. Of the space that it takes 128 bytes are enough with the types of Envoy.
     pub fn put_head(&self, buffer: &mut BytesMut) {
-        match self.rest {
-            Rest::None => put_field(buffer, 1, &self.version.digits()),
-            Rest::Part => put_field(buffer, 1, &[&self.version.digits()[..], &[CONTINUED]].concat()),
+        match self.continuation {
+            Continuation::None => put_field(buffer, 1, &self.version.digits()),
+            Continuation::Part => put_field(buffer, 1, &[&self.version.digits()[..], &[CONTINUED]].concat()),
         }
         put_field(buffer, 4, self.type_url.as_str().as_bytes());
         put_field(buffer, 5, self.nonce.text().as_bytes());
@@ -82,7 +82,7 @@ impl Response {
     /// How many bytes it takes encoded, without what gRPC adds.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let mark = if self.rest == Rest::Part { 1 } else { 0 };
+        let mark = if self.continuation == Continuation::Part { 1 } else { 0 };
         let head = [self.version.digits().len() + mark, self.type_url.as_str().len(), self.nonce.len()];
         head.into_iter().map(field_len).chain(self.bodies.iter().map(|body| body.len())).sum()
     }

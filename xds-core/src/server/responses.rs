@@ -28,9 +28,9 @@ pub(super) struct Responses {
     /// Up to which revision everything was sent, or found needless.
     reached: Revision,
     /// Earlier revisions, of which the next response tells.
-    told: Spans,
+    next_brings: Spans,
     /// The rest of a response that was too large for one message (D32), oldest first.
-    queued: VecDeque<Part>,
+    queued: VecDeque<ResponsePart>,
     /// Not all that is in flight is remembered.
     is_overfull: bool,
     /// A request that had not seen the newest one gave up something that may stand in it.
@@ -53,17 +53,17 @@ pub(super) enum Unaccepted {
 struct Sent {
     nonce: Nonce,
     at: Duration,
-    content: Held,
+    contents: ResponseContents,
     /// The revisions that it brings.
     brings: Spans,
 }
 
 /// A part of a response, in a message of its own.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ResponsePart {
     pub(super) version: Version,
     pub(super) bodies: Vec<Arc<Body>>,
-    pub(super) content: Held,
+    pub(super) contents: ResponseContents,
     /// The revisions that the last part brings.
     brings: Spans,
 }
@@ -84,11 +84,11 @@ struct Complaint {
 
 /// What a response held.
 #[derive(Debug, Clone)]
-pub(super) enum Held {
+pub(super) enum ResponseContents {
     /// Everything the client is to have (S25).
-    State,
+    FullState,
     /// Some resources and removals.
-    Part {
+    Resources {
         /// Those of an update, which the streams of a class share.
         shared: Option<Arc<BTreeSet<ResourceKey>>>,
         own: BTreeSet<ResourceKey>,
@@ -97,9 +97,15 @@ pub(super) enum Held {
 
 impl Responses {
     /// Notes a response that brings the client to a revision.
-    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, revision: Revision) {
+    pub(super) fn sent(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        contents: ResponseContents,
+        revision: Revision,
+    ) {
         let brings = self.brings(revision);
-        self.insert(now, nonce, content, brings);
+        self.insert(now, nonce, contents, brings);
     }
 
     /// Notes the first of several parts of such a response, and keeps the others.
@@ -107,13 +113,13 @@ impl Responses {
         &mut self,
         now: Duration,
         nonce: Nonce,
-        content: Held,
-        rest: Vec<Part>,
+        contents: ResponseContents,
+        later_parts: Vec<ResponsePart>,
         revision: Revision,
     ) {
         let brings = self.brings(revision);
-        self.insert(now, nonce, content, Spans::default());
-        self.queued.extend(rest);
+        self.insert(now, nonce, contents, Spans::default());
+        self.queued.extend(later_parts);
         if let Some(last) = self.queued.back_mut() {
             last.brings.extend(&brings);
         }
@@ -124,10 +130,10 @@ impl Responses {
         &mut self,
         now: Duration,
         nonce: impl FnOnce() -> Nonce,
-    ) -> Option<(Nonce, Part)> {
+    ) -> Option<(Nonce, ResponsePart)> {
         let mut part = self.queued.pop_front()?;
         let nonce = nonce();
-        self.insert(now, nonce, part.content.clone(), std::mem::take(&mut part.brings));
+        self.insert(now, nonce, part.contents.clone(), std::mem::take(&mut part.brings));
         Some((nonce, part))
     }
 
@@ -140,21 +146,21 @@ impl Responses {
     pub(super) fn drop_queued(&mut self) {
         self.is_news = true;
         for part in self.queued.drain(..) {
-            self.told.extend(&part.brings);
+            self.next_brings.extend(&part.brings);
         }
     }
 
     fn brings(&mut self, revision: Revision) -> Spans {
-        let mut brings = std::mem::take(&mut self.told);
+        let mut brings = std::mem::take(&mut self.next_brings);
         brings.add(self.reached, revision);
         self.reach(revision);
         brings
     }
 
-    fn insert(&mut self, now: Duration, nonce: Nonce, content: Held, brings: Spans) {
+    fn insert(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
         self.is_news = true;
         self.is_overfull &= self.are_in_flight();
-        self.in_flight.push_back(Sent { nonce, at: now, content, brings });
+        self.in_flight.push_back(Sent { nonce, at: now, contents, brings });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
             && let Some(forgotten) = self.in_flight.pop_front()
             && let Some(next) = self.in_flight.front_mut()
@@ -179,8 +185,9 @@ impl Responses {
 
     /// Delta: what is on its way and was given up is held by who asks for it again before it comes.
     pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&ResourceKey) -> bool) {
-        let queued = self.queued.iter().map(|part| &part.content);
-        let contents = self.in_flight.iter().map(|sent| &sent.content).chain(queued).flat_map(Held::keys);
+        let queued = self.queued.iter().map(|part| &part.contents);
+        let contents =
+            self.in_flight.iter().map(|sent| &sent.contents).chain(queued).flat_map(ResponseContents::keys);
         let crossed = contents.filter(|key| self.crossed.contains(*key) || is_given_up(key));
         self.crossed = crossed.cloned().collect();
     }
@@ -202,26 +209,26 @@ impl Responses {
     }
 
     /// The next response tells of a removal that was held since an earlier revision.
-    pub(super) fn tell(&mut self, revision: Revision) {
-        self.told.add_one(revision);
+    pub(super) fn bring(&mut self, revision: Revision) {
+        self.next_brings.add_one(revision);
     }
 
     /// The next response answers with something of later revisions, and leaves out what else there
     /// is up to them.
-    pub(super) fn tell_ahead(&mut self, reached: Revision, revision: Revision) {
-        self.told.add(reached, revision);
+    pub(super) fn bring_ahead(&mut self, reached: Revision, revision: Revision) {
+        self.next_brings.add(reached, revision);
     }
 
     /// What was to be told needed no response.
-    pub(super) fn forget_told(&mut self) {
-        self.told = Spans::default();
+    pub(super) fn forget_brought(&mut self) {
+        self.next_brings = Spans::default();
     }
 
     /// The next response tells the last of what is uncertain.
-    pub(super) fn tell_uncertain(&mut self) {
+    pub(super) fn bring_uncertain(&mut self) {
         if let Some(Complaint { about, .. }) = self.uncertain.take() {
             self.is_news = true;
-            self.told.extend(&about);
+            self.next_brings.extend(&about);
         }
     }
 
@@ -280,9 +287,9 @@ impl Responses {
 
     /// Whether an answer is still to come to a response that held this.
     pub(super) fn are_in_flight_with(&self, key: &ResourceKey) -> bool {
-        let queued = self.queued.iter().map(|part| &part.content);
-        let mut open = self.in_flight.iter().map(|sent| &sent.content).chain(queued);
-        open.any(|content| content.has(key))
+        let queued = self.queued.iter().map(|part| &part.contents);
+        let mut open = self.in_flight.iter().map(|sent| &sent.contents).chain(queued);
+        open.any(|contents| contents.has(key))
     }
 
     /// What the client said when it rejected this.
@@ -303,7 +310,7 @@ impl Responses {
     /// What the client may have in another version than the newest (S33); `None` when that is not
     /// known, or more names than the limit.
     pub(super) fn unaccepted(&self, limit: usize) -> Option<Unaccepted> {
-        let is_state = self.in_flight.iter().any(|sent| matches!(sent.content, Held::State));
+        let is_state = self.in_flight.iter().any(|sent| matches!(sent.contents, ResponseContents::FullState));
         if self.state_rejected.is_some() || is_state {
             return Some(Unaccepted::FullState);
         }
@@ -319,13 +326,14 @@ impl Responses {
     /// The names in responses without an answer; `None` when they are not known, or more than the
     /// limit.
     pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
-        let queued = || self.queued.iter().map(|part| &part.content);
-        let sent = || self.in_flight.iter().map(|sent| &sent.content).chain(queued());
-        let is_unknown = self.is_overfull || sent().any(|content| matches!(content, Held::State));
-        if is_unknown && self.are_in_flight() || sent().map(Held::len).sum::<usize>() > limit {
+        let queued = || self.queued.iter().map(|part| &part.contents);
+        let sent = || self.in_flight.iter().map(|sent| &sent.contents).chain(queued());
+        let is_unknown =
+            self.is_overfull || sent().any(|contents| matches!(contents, ResponseContents::FullState));
+        if is_unknown && self.are_in_flight() || sent().map(ResponseContents::len).sum::<usize>() > limit {
             return None;
         }
-        Some(sent().flat_map(Held::keys).map(|key| &key.name).collect())
+        Some(sent().flat_map(ResponseContents::keys).map(|key| &key.name).collect())
     }
 
     /// Whether this is among what was rejected.
@@ -361,17 +369,17 @@ impl Responses {
     /// D8: when the response changed something that an earlier, rejected one had held, what else
     /// that one held is still uncertain and comes back, to be told once.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<ResourceKey>> {
-        let content = self.answered(nonce)?.content;
+        let contents = self.answered(nonce)?.contents;
         self.is_news = true;
-        match content {
-            Held::State => {
+        match contents {
+            ResponseContents::FullState => {
                 self.state_rejected = None;
                 Some(BTreeSet::new())
             }
-            content => {
+            contents => {
                 let mut uncertain = BTreeSet::new();
-                for Rejected { mut keys, complaint } in self.take_touched(&content) {
-                    keys.retain(|key| !content.has(key));
+                for Rejected { mut keys, complaint } in self.take_touched(&contents) {
+                    keys.retain(|key| !contents.has(key));
                     if !keys.is_empty() {
                         self.add_uncertain(complaint);
                     }
@@ -385,18 +393,18 @@ impl Responses {
     /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits
     /// for its answer.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
-        let Some(Sent { content, brings, .. }) = self.answered(nonce) else { return false };
+        let Some(Sent { contents, brings, .. }) = self.answered(nonce) else { return false };
         self.is_news = true;
         let mut complaint = Complaint { about: brings, detail: detail.into() };
-        if matches!(content, Held::State) {
+        if matches!(contents, ResponseContents::FullState) {
             if let Some(before) = self.state_rejected.take() {
                 complaint.about.extend(&before.about);
             }
             self.state_rejected = Some(complaint);
             return true;
         }
-        let mut keys: BTreeSet<_> = content.keys().cloned().collect();
-        for mut touched in self.take_touched(&content) {
+        let mut keys: BTreeSet<_> = contents.keys().cloned().collect();
+        for mut touched in self.take_touched(&contents) {
             keys.append(&mut touched.keys);
             complaint.about.extend(&touched.complaint.about);
         }
@@ -434,15 +442,15 @@ impl Responses {
 
     /// A response says of some names what there is now: what was rejected of them and is no longer
     /// so stands for that from here on.
-    pub(super) fn supersede(&mut self, content: &Held, is_live: impl Fn(&ResourceKey) -> bool) {
+    pub(super) fn supersede(&mut self, contents: &ResponseContents, is_live: impl Fn(&ResourceKey) -> bool) {
         for Rejected { keys: group, .. } in &mut self.rejected {
             let is_superseded = |key: &ResourceKey| {
-                content.of_name(&key.name).next().is_some() && !content.has(key) && !is_live(key)
+                contents.of_name(&key.name).next().is_some() && !contents.has(key) && !is_live(key)
             };
             let (superseded, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(group).into_iter().partition(is_superseded);
             *group = rest.into_iter().collect();
-            group.extend(superseded.iter().flat_map(|key| content.of_name(&key.name)).cloned());
+            group.extend(superseded.iter().flat_map(|key| contents.of_name(&key.name)).cloned());
         }
     }
 
@@ -473,37 +481,37 @@ impl Responses {
     }
 
     /// Takes out what was rejected together with something that this holds.
-    fn take_touched(&mut self, content: &Held) -> Vec<Rejected> {
-        let touches = |group: &mut Rejected| group.keys.iter().any(|key| content.has(key));
+    fn take_touched(&mut self, contents: &ResponseContents) -> Vec<Rejected> {
+        let touches = |group: &mut Rejected| group.keys.iter().any(|key| contents.has(key));
         self.rejected.extract_if(.., touches).collect()
     }
 }
 
-impl Part {
-    pub(super) fn new(version: Version, bodies: Vec<Arc<Body>>, content: Held) -> Self {
-        Self { version, bodies, content, brings: Spans::default() }
+impl ResponsePart {
+    pub(super) fn new(version: Version, bodies: Vec<Arc<Body>>, contents: ResponseContents) -> Self {
+        Self { version, bodies, contents, brings: Spans::default() }
     }
 }
 
-impl Held {
+impl ResponseContents {
     /// What stands in a part that ends with a name, and begins behind another; without an end it is
     /// the last.
     pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
         let is_in = |key: &&ResourceKey| {
             after.is_none_or(|after| key.name > *after) && until.is_none_or(|until| key.name <= *until)
         };
-        Self::Part { shared: None, own: self.keys().filter(is_in).cloned().collect() }
+        Self::Resources { shared: None, own: self.keys().filter(is_in).cloned().collect() }
     }
 
     /// Nothing of the cache.
     pub(super) fn nothing() -> Self {
-        Self::Part { shared: None, own: BTreeSet::new() }
+        Self::Resources { shared: None, own: BTreeSet::new() }
     }
 
     pub(super) fn has(&self, key: &ResourceKey) -> bool {
         match self {
-            Self::State => true,
-            Self::Part { shared, own } => {
+            Self::FullState => true,
+            Self::Resources { shared, own } => {
                 own.contains(key) || shared.as_ref().is_some_and(|shared| shared.contains(key))
             }
         }
@@ -530,8 +538,8 @@ impl Held {
 
     fn sets(&self) -> (Option<&BTreeSet<ResourceKey>>, Option<&BTreeSet<ResourceKey>>) {
         match self {
-            Self::State => (None, None),
-            Self::Part { shared, own } => (shared.as_deref(), Some(own)),
+            Self::FullState => (None, None),
+            Self::Resources { shared, own } => (shared.as_deref(), Some(own)),
         }
     }
 }

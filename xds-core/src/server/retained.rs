@@ -14,30 +14,32 @@ use crate::wire::ResourceKey;
 
 /// A resource that no longer exists and that the client may still use (S33).
 #[derive(Debug)]
-pub(super) enum Gone {
+pub(super) enum Retained {
     /// The client was not told yet. Its last content, and the commit that removed it, are unknown
     /// when the client brought the name from another stream. Where `is_sent`, the client was sent
     /// just that content.
-    Held { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
+    Withheld { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
     /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
-    Told {
+    RemovalSent {
         /// What that names.
         references: References,
     },
 }
 
-impl Gone {
+impl Retained {
     /// V29: whether the client has the content of this variant still, whatever other variant
     /// brought it.
     pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
         match self {
-            Self::Held { variant: Some(held), is_sent: true, .. } => held.version() == variant.version(),
-            Self::Held { .. } | Self::Told { .. } => false,
+            Self::Withheld { variant: Some(retained), is_sent: true, .. } => {
+                retained.version() == variant.version()
+            }
+            Self::Withheld { .. } | Self::RemovalSent { .. } => false,
         }
     }
 
     fn release_at(&self, name: &ResourceName, release: &Release, grace: Duration) -> Option<Duration> {
-        let Self::Held { since, variant, .. } = self else { return None };
+        let Self::Withheld { since, variant, .. } = self else { return None };
         match release {
             Release::Later => None,
             Release::Now(used) | Release::AfterGrace(used, _) if used.contains(name) => None,
@@ -52,12 +54,12 @@ impl Gone {
 
 impl TypeState {
     /// T31: what is gone is told with the variant that takes its place.
-    pub(super) fn drop_replaced(&mut self, told: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
-        let replaced = self.gone.keys().filter(|key| self.is_replaced(key, snapshot));
+    pub(super) fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
+        let replaced = self.retained.keys().filter(|key| self.is_replaced(key, snapshot));
         for key in replaced.cloned().collect::<Vec<_>>() {
-            if let Some(Gone::Held { removed_at, .. }) = self.gone.remove(&key) {
-                told.push(key);
-                self.responses.tell(removed_at);
+            if let Some(Retained::Withheld { removed_at, .. }) = self.retained.remove(&key) {
+                released.push(key);
+                self.responses.bring(removed_at);
             }
         }
     }
@@ -67,28 +69,29 @@ impl TypeState {
     fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let Some(variants) = snapshot.get(&self.type_url, &key.name) else { return false };
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
-        self.is_known_gone(key, snapshot)
-            && (holders.any(|params| variants.resolve(params).is_some()) || self.meets_others(key, snapshot))
+        self.is_known_removed(key, snapshot)
+            && (holders.any(|params| variants.resolve(params).is_some())
+                || self.overlaps_others(key, snapshot))
     }
 
     /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone
     /// for one locator beside what another one gets now, and they overlap.
     pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
         let Some(membership) = &self.membership else { return false };
-        if self.gone.is_empty() && !membership.position().is_behind(snapshot) {
+        if self.retained.is_empty() && !membership.position().is_behind(snapshot) {
             return false;
         }
         let update = membership.update(snapshot);
         let removed = update.iter().flat_map(|update| &update.removed).map(|removed| &removed.variant);
-        removed.chain(self.held()).any(|variant| {
+        removed.chain(self.withheld()).any(|variant| {
             let key = self.key(variant);
-            !self.is_known_gone(&key, snapshot) && self.meets_others(&key, snapshot)
+            !self.is_known_removed(&key, snapshot) && self.overlaps_others(&key, snapshot)
         })
     }
 
     /// Whether what else the client gets of the name overlaps this. What came back meets only
     /// itself.
-    fn meets_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+    fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let (Some(constraints), Some(variants)) = (&key.constraints, snapshot.get(&self.type_url, &key.name))
         else {
             return false;
@@ -101,21 +104,22 @@ impl TypeState {
     }
 
     /// S33: removals of a type that others refer to wait; on demand all do.
-    pub(super) fn holds_removals(&self) -> bool {
+    pub(super) fn withholds_removals(&self) -> bool {
         self.is_on_demand || !self.known.referrers.is_empty()
     }
 
     /// Whether a removal of something with this name waits.
-    pub(super) fn holds(&self, name: &ResourceName) -> bool {
-        let of_name = self.gone.range(ResourceKey::of_name(name)..).take_while(|(key, _)| key.name == *name);
-        of_name.into_iter().any(|(_, gone)| matches!(gone, Gone::Held { .. }))
+    pub(super) fn withholds(&self, name: &ResourceName) -> bool {
+        let of_name =
+            self.retained.range(ResourceKey::of_name(name)..).take_while(|(key, _)| key.name == *name);
+        of_name.into_iter().any(|(_, retained)| matches!(retained, Retained::Withheld { .. }))
     }
 
     /// The contents that are held, as far as they are known.
-    pub(super) fn held(&self) -> impl Iterator<Item = &Arc<Variant>> {
-        self.gone.values().filter_map(|gone| match gone {
-            Gone::Held { variant, .. } => variant.as_ref(),
-            Gone::Told { .. } => None,
+    pub(super) fn withheld(&self) -> impl Iterator<Item = &Arc<Variant>> {
+        self.retained.values().filter_map(|retained| match retained {
+            Retained::Withheld { variant, .. } => variant.as_ref(),
+            Retained::RemovalSent { .. } => None,
         })
     }
 
@@ -126,8 +130,8 @@ impl TypeState {
         grace: Duration,
         snapshot: &Snapshot,
     ) -> Option<Duration> {
-        let known = self.gone.iter().filter(|(key, _)| self.is_over(key, snapshot));
-        known.filter_map(|(key, gone)| gone.release_at(&key.name, release, grace)).min()
+        let known = self.retained.iter().filter(|(key, _)| self.is_removable(key, snapshot));
+        known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 
     /// Lets go what may be.
@@ -141,36 +145,36 @@ impl TypeState {
         now: Duration,
         snapshot: &Snapshot,
     ) -> Vec<ResourceKey> {
-        let is_due = |(key, gone): &(&ResourceKey, &Gone)| {
-            gone.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
-                && self.is_over(key, snapshot)
+        let is_due = |(key, retained): &(&ResourceKey, &Retained)| {
+            retained.release_at(&key.name, release, grace).is_some_and(|time| time <= now)
+                && self.is_removable(key, snapshot)
         };
-        let due = self.gone.iter().filter(is_due);
+        let due = self.retained.iter().filter(is_due);
         let released: Vec<_> = due.map(|(key, _)| key.clone()).collect();
-        released.iter().for_each(|key| self.told(key));
+        released.iter().for_each(|key| self.on_removal_sent(key));
         released
     }
 
     /// The client is told that something is gone, if it had it.
-    pub(super) fn told(&mut self, key: &ResourceKey) {
-        if let Some(Gone::Held { removed_at, .. }) = self.gone.get(key) {
-            self.responses.tell(*removed_at);
+    pub(super) fn on_removal_sent(&mut self, key: &ResourceKey) {
+        if let Some(Retained::Withheld { removed_at, .. }) = self.retained.get(key) {
+            self.responses.bring(*removed_at);
         }
         // X13: a client drops the member of a glob that it is told is gone.
         let is_listed = self.subscription.lists_name(&key.name);
         // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and
         // goes on asking for it.
-        if self.known.full_state || self.selects_all() || self.tells_unresolved() || !is_listed {
-            self.gone.remove(key);
-        } else if let Some(gone) = self.gone.get_mut(key) {
-            let references = gone.references();
-            *gone = Gone::Told { references };
+        if self.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed {
+            self.retained.remove(key);
+        } else if let Some(retained) = self.retained.get_mut(key) {
+            let references = retained.references();
+            *retained = Retained::RemovalSent { references };
         }
     }
 
     /// The client is told that nothing with a name is there.
-    pub(super) fn told_all(&mut self, name: &ResourceName) {
-        let held: Vec<_> = self.gone.keys().filter(|key| key.name == *name).cloned().collect();
-        held.iter().for_each(|key| self.told(key));
+    pub(super) fn on_name_removal_sent(&mut self, name: &ResourceName) {
+        let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
+        retained.iter().for_each(|key| self.on_removal_sent(key));
     }
 }

@@ -11,10 +11,10 @@ use super::covering::asking_for;
 use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
 use super::report::TypeReport;
-use super::response::{Next, Response, Rest, Service, StreamError, Verdict};
-use super::responses::Held;
+use super::response::{Continuation, Next, Response, Service, StreamError, Verdict};
+use super::responses::ResponseContents;
 use super::stream::{self, TypeEntry, Types};
-use super::type_state::{Answer, Has, Others, Step, TypeState};
+use super::type_state::{Has, LocatorAnswer, NamePresence, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
 use crate::code::Code;
@@ -252,7 +252,7 @@ fn respond(
     let released = types.release(at, now, snapshot);
     let releases = !released.is_empty();
     let is_held_back = types.is_held_back(at, now, snapshot);
-    let tells_missing = types.config.sotw_not_found;
+    let reports_missing = types.config.sotw_not_found;
     let TypeEntry { state, owed } = types.entry(at);
     let mut owed = std::mem::take(owed);
     if state.membership.is_none() && !state.is_served && state.known.full_state {
@@ -263,17 +263,23 @@ fn respond(
         let (type_url, version) = (state.type_url.clone(), state.version(snapshot));
         let nonce = types.next_nonce();
         let state = &mut types.entry(at).state;
-        state.sent(now, nonce, Held::nothing(), snapshot);
+        state.sent(now, nonce, ResponseContents::nothing(), snapshot);
         let errors = Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter()));
-        return Ok(Some(Response { type_url, nonce, version, bodies: vec![errors], rest: Rest::None }));
+        return Ok(Some(Response {
+            type_url,
+            nonce,
+            version,
+            bodies: vec![errors],
+            continuation: Continuation::None,
+        }));
     }
     // A full state with what is held would bring it to who cannot have it: all that it was for is
     // asked for anew.
-    let has = |subscription: &Subscription, gone: &Variant| {
+    let has = |subscription: &Subscription, removed: &Variant| {
         let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
         };
-        let are_new: Vec<bool> = asking_for(subscription, gone).map(is_new).collect();
+        let are_new: Vec<bool> = asking_for(subscription, removed).map(is_new).collect();
         match are_new.contains(&true) {
             _ if !are_new.contains(&false) => Has::No,
             true => Has::Perhaps,
@@ -281,11 +287,11 @@ fn respond(
         }
     };
     let is_answer_only = is_held_back && !owed.everything && !state.known.full_state;
-    let Step { update, mut unsure, .. } = match is_answer_only {
+    let ResponseBasis { update, mut unsure, .. } = match is_answer_only {
         true => state.stay(&owed.locators, snapshot),
         false => state.advance(now, snapshot, has)?,
     };
-    if !state.known.full_state && tells_missing {
+    if !state.known.full_state && reports_missing {
         owed.refused.extend(state.missing(released, &owed.locators, &update, snapshot));
     } else if !state.known.full_state {
         // S26: without resource errors no response can say that such a resource is gone.
@@ -310,12 +316,12 @@ fn respond(
     let made = if state.known.full_state {
         let must_send = releases || !refreshed.is_empty();
         let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
-        bodies.map(|bodies| (bodies, Held::State))
+        bodies.map(|bodies| (bodies, ResponseContents::FullState))
     } else {
         unsure.extend(refreshed);
         state.partial(&owed, &unsure, &everything, snapshot)
     };
-    let Some((mut bodies, held)) = made else { return Ok(None) };
+    let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.refused.is_empty() {
         bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter())));
     }
@@ -332,7 +338,7 @@ fn respond(
         fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()
     };
     let resources = bodies.remove(0);
-    let response = types.send(at, now, version, (resources, bodies), held, snapshot);
+    let response = types.send(at, now, version, (resources, bodies), contents, snapshot);
     types.owe_endpoints(&endpoints);
     if let Some(TypeEntry { state, owed }) = types.endpoints() {
         stream::Owed::add_endpoints(
@@ -407,7 +413,7 @@ impl TypeState {
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.form()));
-        Version(self.held().fold(selected, add))
+        Version(self.withheld().fold(selected, add))
     }
 
     /// S37, V8: what there is no longer, or not at all, told by errors. T36: of one of several
@@ -421,11 +427,11 @@ impl TypeState {
     ) -> Vec<Failure> {
         let mut missing: BTreeSet<_> = released.into_iter().collect();
         if update.from > Revision::ZERO {
-            missing.extend(self.told_at_once(update));
+            missing.extend(self.immediate_removals(update));
         }
-        let mut others = Others::new();
+        let mut others = NamePresence::new();
         for locator in asked.iter() {
-            if let Answer::Gone(keys) = self.answer(&locator, &mut others, snapshot) {
+            if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut others, snapshot) {
                 missing.extend(keys);
             }
         }
@@ -450,9 +456,9 @@ impl TypeState {
         snapshot: &Snapshot,
     ) -> Option<Vec<Arc<Body>>> {
         let is_gone = |removed: &Removed| {
-            removed.variant.was_there(update.from) && !self.gone.contains_key(&self.key(&removed.variant))
+            removed.variant.was_there(update.from) && !self.retained.contains_key(&self.key(&removed.variant))
         };
-        let gone = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
+        let removes = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
         // Who brings another version may hold what is gone by now, and only a full state says so
         // (S25).
@@ -467,13 +473,13 @@ impl TypeState {
         // S22: what a wildcard with other parameters does not cover leaves the full state.
         let left = owed.left.iter().flat_map(|locator| self.find(&locator, snapshot));
         let leaves = left.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
-        if !answers && !gone && !leaves && update.changed.is_empty() {
+        if !answers && !removes && !leaves && update.changed.is_empty() {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let held = encode::sotw(self.shape(), self.held());
-        if !held.is_empty() {
-            bodies.push(Arc::new(held));
+        let withheld = encode::sotw(self.shape(), self.withheld());
+        if !withheld.is_empty() {
+            bodies.push(Arc::new(withheld));
         }
         Some(bodies)
     }
@@ -485,7 +491,7 @@ impl TypeState {
         unsure: &[Arc<Variant>],
         fresh: &Update,
         snapshot: &Snapshot,
-    ) -> Option<(Vec<Arc<Body>>, Held)> {
+    ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
         // From the start there is everything.
         let asked = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
         let asked = asked.into_iter().flat_map(Locators::iter);
@@ -497,8 +503,9 @@ impl TypeState {
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.refused.is_empty();
-            let held = || Held::Part { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
-            return is_due.then(|| (vec![self.sotw_body(fresh)], held()));
+            let contents =
+                || ResponseContents::Resources { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
+            return is_due.then(|| (vec![self.sotw_body(fresh)], contents()));
         }
         answers.extend(fresh.changed.iter().cloned());
         answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
@@ -506,7 +513,7 @@ impl TypeState {
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = answers.iter().map(|variant| self.key(variant)).collect();
         let body = encode::sotw(self.shape(), answers.iter());
-        Some((vec![Arc::new(body)], Held::Part { shared: None, own }))
+        Some((vec![Arc::new(body)], ResponseContents::Resources { shared: None, own }))
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {

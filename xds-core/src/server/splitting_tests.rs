@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fixture::{Delta, Sotw, payload, type_url};
-use super::{Next, Rest};
+use super::{Next, Continuation};
 use crate::{Cache, Constraints, Resource, Transaction, VariantId};
 
 const MIB: usize = 1 << 20;
@@ -56,11 +56,11 @@ fn d32_each_part_but_the_last_says_that_more_follows() {
     client.ask("CDS", "*");
     let mut marks = Vec::new();
     while let Next::Send(response) = client.stream.next(client.now, &cache.snapshot()) {
-        marks.push(response.rest == Rest::Part);
+        marks.push(response.continuation == Continuation::Part);
         // The first field, with its tag and length before it.
         let head = response.head();
         let version = &head[2..2 + usize::from(head[1])];
-        assert_eq!(version.last() == Some(&b'+'), response.rest == Rest::Part);
+        assert_eq!(version.last() == Some(&b'+'), response.continuation == Continuation::Part);
     }
     assert_eq!(marks, [true, true, false]);
 }

@@ -10,9 +10,9 @@ use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
 use super::order::{self, Gate, Reached, Release, Unnamed};
-use super::response::{Next, Response, Rest, Service, StreamError};
-use super::responses::Held;
-use super::responses::Part;
+use super::response::{Continuation, Next, Response, Service, StreamError};
+use super::responses::ResponseContents;
+use super::responses::ResponsePart;
 use super::type_state::TypeState;
 use crate::access::{Access, NamePatterns};
 use crate::cache::{Snapshot, Watch};
@@ -139,7 +139,7 @@ impl<O: Owed> Types<O> {
         state.subscription = std::mem::take(&mut state.subscription).without(apart);
         state.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can tell it, as what comes with a payload is content.
-        state.tells_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
+        state.sends_ttl_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
         let at = self.entries.partition_point(|entry| entry.state.known.rank <= state.known.rank);
         self.entries.insert(at, TypeEntry { state, owed: O::default() });
         Ok((at, true))
@@ -193,7 +193,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
-        self.entries.iter_mut().for_each(|entry| entry.state.settle());
+        self.entries.iter_mut().for_each(|entry| entry.state.note_clean());
         let group = self.seat().map(|seat| seat.group().clone());
         let _deciding = group.as_ref().map(ClientGroup::begin_deciding);
         if let Some(seat) = &self.seat {
@@ -216,7 +216,7 @@ impl<O: Owed> Types<O> {
             }
             if group.is_some() {
                 let mut states = self.entries.iter().map(|entry| &entry.state);
-                seat.set_waiting(states.any(|state| state.is_behind(snapshot) || !state.gone.is_empty()));
+                seat.set_waiting(states.any(|state| state.is_behind(snapshot) || !state.retained.is_empty()));
             }
         }
         next
@@ -231,9 +231,9 @@ impl<O: Owed> Types<O> {
         // A type that turns out to lack nothing may be what one before it waits for (S33).
         let mut next = Next::Wait { until: None };
         for _ in 0..=self.entries.len() {
-            let is_settled;
-            (next, is_settled) = self.pass(now, snapshot, &mut respond);
-            if is_settled {
+            let is_decided;
+            (next, is_decided) = self.pass(now, snapshot, &mut respond);
+            if is_decided {
                 break;
             }
         }
@@ -248,7 +248,7 @@ impl<O: Owed> Types<O> {
         snapshot: &Snapshot,
         respond: &mut impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> (Next, bool) {
-        let mut is_settled = true;
+        let mut is_decided = true;
         let mut until = None;
         for at in 0..self.entries.len() {
             let state = &mut self.entries[at].state;
@@ -269,9 +269,9 @@ impl<O: Owed> Types<O> {
                 *last_nonce += 1;
                 Nonce::nth(*last_nonce)
             });
-            if let Some((nonce, Part { version, bodies, .. })) = part {
-                let rest = Self::rest(state.responses.has_parts());
-                let response = Response { type_url: type_url.clone(), nonce, version, bodies, rest };
+            if let Some((nonce, ResponsePart { version, bodies, .. })) = part {
+                let continuation = Self::continuation(state.responses.has_parts());
+                let response = Response { type_url: type_url.clone(), nonce, version, bodies, continuation };
                 return (Next::Send(response), true);
             }
             if let Some(gate) = self.sort_out(at, now, snapshot) {
@@ -293,7 +293,7 @@ impl<O: Owed> Types<O> {
                 match respond(self, at) {
                     Ok(Some(response)) => return (Next::Send(response), true),
                     Ok(None) => {
-                        is_settled = false;
+                        is_decided = false;
                         gate = self.due(at, now, snapshot);
                     }
                     Err(error) => return (Next::Close(error), true),
@@ -301,7 +301,7 @@ impl<O: Owed> Types<O> {
             }
             until = gate.earlier(self.waits_until(at).into_iter().chain(until).min());
         }
-        (Next::Wait { until }, is_settled)
+        (Next::Wait { until }, is_decided)
     }
 
     /// Until when no type is due; `None` when one may be.
@@ -343,10 +343,12 @@ impl<O: Owed> Types<O> {
         let message = format!("{} is not known yet: no source was read", state.type_url.message_name());
         let mut failures = Vec::new();
         let mut gate = Gate::Shut;
-        for (name, (since, is_told)) in state.unknown.iter_mut().filter(|(_, (_, is_told))| !is_told) {
+        for (name, (since, is_reported)) in
+            state.unknown.iter_mut().filter(|(_, (_, is_reported))| !is_reported)
+        {
             match Gate::at(*since + wait, now) {
                 Gate::Open => {
-                    *is_told = true;
+                    *is_reported = true;
                     failures.push(Failure::new(name.clone(), Code::UNAVAILABLE, message.clone()));
                 }
                 until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
@@ -358,13 +360,13 @@ impl<O: Owed> Types<O> {
         let type_url = state.type_url.clone();
         let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, state.shape(), failures.iter()))];
         let nonce = self.next_nonce();
-        self.entries[at].state.responses.sent(now, nonce, Held::nothing(), Revision::ZERO);
-        Ok(Response { type_url, nonce, version: Version(0), bodies, rest: Rest::None })
+        self.entries[at].state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
+        Ok(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
     }
 
     /// Lets go the held removals of a type that may be; their names.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
-        if self.entries[at].state.gone.is_empty() {
+        if self.entries[at].state.retained.is_empty() {
             return Vec::new();
         }
         let release = self.removals(at, snapshot);
@@ -385,38 +387,38 @@ impl<O: Owed> Types<O> {
         now: Duration,
         version: Version,
         (resources, besides): (Arc<Body>, Vec<Arc<Body>>),
-        held: Held,
+        contents: ResponseContents,
         snapshot: &Snapshot,
     ) -> Response {
         let nonce = self.next_nonce();
         let state = &mut self.entries[at].state;
         let type_url = state.type_url.clone();
-        let is_whole = matches!(held, Held::State);
+        let is_whole = matches!(contents, ResponseContents::FullState);
         let mut parts = if is_whole { vec![(Arc::clone(&resources), None)] } else { resources.parts() };
         if parts.len() == 1 {
-            state.sent(now, nonce, held, snapshot);
+            state.sent(now, nonce, contents, snapshot);
             let bodies = std::iter::once(resources).chain(besides).collect();
-            return Response { type_url, nonce, version, bodies, rest: Rest::None };
+            return Response { type_url, nonce, version, bodies, continuation: Continuation::None };
         }
         let (first, mut after) = parts.remove(0);
-        let content = held.part(None, after.as_ref());
-        let mut rest = Vec::new();
+        let first_contents = contents.part(None, after.as_ref());
+        let mut later_parts = Vec::new();
         for (body, until) in parts {
-            let content = held.part(after.as_ref(), until.as_ref());
-            rest.push(Part::new(version, vec![body], content));
+            let part_contents = contents.part(after.as_ref(), until.as_ref());
+            later_parts.push(ResponsePart::new(version, vec![body], part_contents));
             after = until;
         }
-        if let Some(last) = rest.last_mut() {
+        if let Some(last) = later_parts.last_mut() {
             last.bodies.extend(besides);
         }
-        state.sent_first(now, nonce, content, rest, snapshot);
-        Response { type_url, nonce, version, bodies: vec![first], rest: Self::rest(true) }
+        state.sent_first(now, nonce, first_contents, later_parts, snapshot);
+        Response { type_url, nonce, version, bodies: vec![first], continuation: Self::continuation(true) }
     }
 
     /// In SotW the version is what a client gives back, and a part there is a whole of what it
     /// names.
-    fn rest(has_parts: bool) -> Rest {
-        if has_parts && !O::IS_SOTW { Rest::Part } else { Rest::None }
+    fn continuation(has_parts: bool) -> Continuation {
+        if has_parts && !O::IS_SOTW { Continuation::Part } else { Continuation::None }
     }
 
     /// A nonce that was not used on this stream (S2, D7).
@@ -502,7 +504,7 @@ impl<O: Owed> Types<O> {
         let is_behind = state.is_behind(snapshot);
         let push = if is_behind {
             self.additions(at, now, snapshot)
-        } else if state.gone.is_empty() {
+        } else if state.retained.is_empty() {
             Gate::Shut
         } else {
             let release = self.removals(at, snapshot);

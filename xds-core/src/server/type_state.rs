@@ -8,7 +8,7 @@ use super::covering::{asking_for, is_asked_for};
 use super::encode::Shape;
 use super::response::StreamError;
 use super::responses::Responses;
-use super::retained::Gone;
+use super::retained::Retained;
 use super::send_times::Reached;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
@@ -24,7 +24,7 @@ use crate::wire::{Failure, ResourceKey};
 /// One type on one stream: what is asked for, what was sent, what the client said about it.
 ///
 /// The content a client has is not stored. It is what its selection held at the cursor of the
-/// membership, and what of the [`gone`](Self::gone) is held besides.
+/// membership, and what of the [`retained`](Self::retained) is held besides.
 #[derive(Debug)]
 pub(super) struct TypeState {
     pub(super) type_url: TypeUrl,
@@ -36,7 +36,7 @@ pub(super) struct TypeState {
     /// Whether the client is told of TTLs (S38).
     pub(super) ttl: bool,
     /// Whether what it is told of a TTL is what the server of the cache has left of it.
-    pub(super) tells_left: bool,
+    pub(super) sends_ttl_left: bool,
     /// When what has a TTL is to be told again, before it ends (S39, S40).
     pub(super) refresh_at: Option<Duration>,
     pub(super) subscription: Subscription,
@@ -47,7 +47,7 @@ pub(super) struct TypeState {
     /// Where those who commit read that; `None` as long as nothing was asked for.
     pub(super) ledger: Option<Arc<Ledger>>,
     /// What the client was sent, still asks for, and the cache no longer has.
-    pub(super) gone: BTreeMap<ResourceKey, Gone>,
+    pub(super) retained: BTreeMap<ResourceKey, Retained>,
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
@@ -69,13 +69,13 @@ pub(super) struct TypeState {
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// The newest revision at which the client was known to use just what it had been sent (S33).
-    pub(super) settled_at: Revision,
+    pub(super) clean_at: Revision,
     /// When it was sent what.
     pub(super) reached: Reached,
     /// Something that was rejected is to be told again (D8).
-    pub(super) is_retelling: bool,
+    pub(super) is_resending: bool,
     /// Held removals stood in the ledger.
-    pub(super) was_held: bool,
+    pub(super) was_withholding: bool,
     /// It follows something else than the other streams of the client were told.
     pub(super) is_moved: bool,
     /// The newest revision whose keys are known.
@@ -84,23 +84,23 @@ pub(super) struct TypeState {
 
 /// What a response starts from.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ResponseBasis {
     pub(super) update: Arc<Update>,
     /// What the client has to hear besides of what is gone.
-    pub(super) gone: Vec<ResourceKey>,
+    pub(super) removed: Vec<ResourceKey>,
     /// What the update leaves out as what the client has, though it was told something else since.
     pub(super) unsure: Vec<Arc<Variant>>,
 }
 
 /// Of which names there is something for any locator of a stream.
-pub(super) type Others = BTreeMap<ResourceName, bool>;
+pub(super) type NamePresence = BTreeMap<ResourceName, bool>;
 
 /// What there is for a locator that was asked for.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum LocatorAnswer {
     Variants(Vec<Arc<Variant>>),
     /// Nothing: what the client is told.
-    Gone(Vec<ResourceKey>),
+    Absent(Vec<ResourceKey>),
 }
 
 impl TypeState {
@@ -118,13 +118,13 @@ impl TypeState {
             is_served,
             scope: None,
             ttl: false,
-            tells_left: false,
+            sends_ttl_left: false,
             refresh_at: None,
             subscription: Subscription::new(derived),
             membership: None,
             responses: Responses::default(),
             ledger: None,
-            gone: BTreeMap::new(),
+            retained: BTreeMap::new(),
             former: None,
             refused: BTreeSet::new(),
             spelled: BTreeMap::new(),
@@ -134,10 +134,10 @@ impl TypeState {
             is_on_demand,
             ahead: BTreeMap::new(),
             waiting_since: None,
-            settled_at: Revision::ZERO,
+            clean_at: Revision::ZERO,
             reached: Reached::default(),
-            is_retelling: false,
-            was_held: false,
+            is_resending: false,
+            was_withholding: false,
             is_moved: true,
             refreshed_at: Revision::ZERO,
         }
@@ -154,11 +154,11 @@ impl TypeState {
         else {
             self.membership = None;
             self.former = None;
-            self.gone.clear();
+            self.retained.clear();
             self.ahead.clear();
             self.waiting.clear();
             self.responses.forget_rejected();
-            (self.settled_at, self.is_retelling) = (Revision::ZERO, false);
+            (self.clean_at, self.is_resending) = (Revision::ZERO, false);
             return Vec::new();
         };
         match &mut self.membership {
@@ -188,18 +188,20 @@ impl TypeState {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         let mut left = Vec::new();
-        self.gone.retain(|key, gone| {
+        self.retained.retain(|key, retained| {
             // What is known by its name alone was for certain parameters nevertheless.
-            let is_covered = match gone {
-                Gone::Held { variant: Some(variant), .. } => {
+            let is_covered = match retained {
+                Retained::Withheld { variant: Some(variant), .. } => {
                     asking_for(subscription, variant).next().is_some()
                 }
-                Gone::Held { .. } | Gone::Told { .. } => is_asked_for(key, subscription, resources),
+                Retained::Withheld { .. } | Retained::RemovalSent { .. } => {
+                    is_asked_for(key, subscription, resources)
+                }
             };
-            match gone {
-                Gone::Held { .. } if !is_covered => left.push(key.clone()),
+            match retained {
+                Retained::Withheld { .. } if !is_covered => left.push(key.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
-                Gone::Told { .. } if subscription.is_wildcard() => return false,
+                Retained::RemovalSent { .. } if subscription.is_wildcard() => return false,
                 _ => {}
             }
             is_covered
@@ -230,14 +232,14 @@ impl TypeState {
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
-        let is_open = responses.are_in_flight() || responses.are_rejected() || self.is_retelling;
-        !is_open && self.gone.is_empty()
+        let is_open = responses.are_in_flight() || responses.are_rejected() || self.is_resending;
+        !is_open && self.retained.is_empty()
     }
 
     /// Notes up to where it did.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn note_clean(&mut self) {
         if self.is_clean() {
-            self.settled_at = self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
+            self.clean_at = self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
         }
     }
 
@@ -272,14 +274,14 @@ impl TypeState {
     }
 
     /// Stays where it is, for who is only answered.
-    pub(super) fn stay(&mut self, answered: &Locators, snapshot: &Snapshot) -> Step {
+    pub(super) fn stay(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
         let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
-        let mut gone = Vec::new();
+        let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.find(locator, snapshot);
             self.ahead.entry(locator.name.clone()).or_default();
             for variant in found {
-                self.responses.tell_ahead(update.from, variant.changed_at);
+                self.responses.bring_ahead(update.from, variant.changed_at);
                 let sent = self.ahead.entry(variant.name().clone()).or_default();
                 if !sent.iter().any(|other| Arc::ptr_eq(other, &variant)) {
                     sent.push(variant);
@@ -292,12 +294,12 @@ impl TypeState {
                 let had = removed.filter(|removed| removed.variant.was_there(update.from));
                 let had = had.filter(|had| had.variant.constraints().matches(&locator.parameters));
                 for Removed { variant, at } in had {
-                    self.responses.tell_ahead(update.from, *at);
-                    gone.push(self.key(variant));
+                    self.responses.bring_ahead(update.from, *at);
+                    removed_keys.push(self.key(variant));
                 }
             }
         }
-        Step { update, gone, unsure: Vec::new() }
+        ResponseBasis { update, removed: removed_keys, unsure: Vec::new() }
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may
@@ -307,7 +309,7 @@ impl TypeState {
         now: Duration,
         snapshot: &Snapshot,
         has: impl Fn(&Subscription, &Variant) -> Has,
-    ) -> Result<Step, StreamError> {
+    ) -> Result<ResponseBasis, StreamError> {
         let fell_behind = || StreamError::FellBehind { type_url: self.type_url.clone() };
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
         let update = membership.update(snapshot).ok_or_else(fell_behind)?;
@@ -317,10 +319,10 @@ impl TypeState {
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
         let ahead = std::mem::take(&mut self.ahead);
         let mut returned = BTreeSet::new();
-        if !self.gone.is_empty() {
+        if !self.retained.is_empty() {
             for variant in &update.changed {
-                let gone = self.gone.remove(&self.key(variant));
-                let is_same = gone.is_some_and(|gone| gone.is_content_of(variant));
+                let retained = self.retained.remove(&self.key(variant));
+                let is_same = retained.is_some_and(|retained| retained.is_content_of(variant));
                 if is_same && !ahead.contains_key(variant.name()) {
                     returned.insert(Arc::as_ptr(variant));
                 }
@@ -338,35 +340,37 @@ impl TypeState {
             false => update,
         };
         let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
-        let gone = passed.map(|variant| self.key(variant)).collect();
-        let mut step = Step { update, gone, unsure };
-        let (subscription, update) = (&self.subscription, &step.update);
+        let replaced = passed.map(|variant| self.key(variant)).collect();
+        let mut basis = ResponseBasis { update, removed: replaced, unsure };
+        let (subscription, update) = (&self.subscription, &basis.update);
         // What came and went since the cursor was sent only where that was ahead.
-        let was_sent =
-            |gone: &&Removed| gone.variant.was_there(update.from) || ahead.contains_key(gone.variant.name());
+        let was_sent = |removed: &&Removed| {
+            removed.variant.was_there(update.from) || ahead.contains_key(removed.variant.name())
+        };
         let removed = update.removed.iter().filter(was_sent);
-        let removed = removed.filter(|gone| has(subscription, &gone.variant) != Has::No);
-        let removed = removed.map(|gone| (self.key(&gone.variant), gone.clone()));
+        let removed = removed.filter(|removed| has(subscription, &removed.variant) != Has::No);
+        let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
         // S24: only what is still asked for.
-        let is_wanted = |gone: &&Removed| asking_for(subscription, &gone.variant).next().is_some();
+        let is_wanted = |removed: &&Removed| asking_for(subscription, &removed.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
-        let former = former.map(|gone| (ResourceKey::of_name(gone.variant.name()), gone.clone()));
-        if self.holds_removals() {
+        let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
+        if self.withholds_removals() {
             for (key, Removed { variant, at }) in removed.chain(former).collect::<Vec<_>>() {
-                let is_sent = !variant.differs_since(step.update.from)
+                let is_sent = !variant.differs_since(basis.update.from)
                     && !ahead.contains_key(variant.name())
                     && has(&self.subscription, &variant) == Has::Yes;
-                let held = Gone::Held { variant: Some(variant), is_sent, removed_at: at, since: now };
+                let withheld =
+                    Retained::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
                 // What is held already stays: what came and went since was never sent.
-                self.gone.entry(key).or_insert(held);
+                self.retained.entry(key).or_insert(withheld);
             }
         } else {
-            step.gone.extend(former.map(|(key, _)| key));
+            basis.removed.extend(former.map(|(key, _)| key));
         }
         if self.form() == Form::Located {
-            self.drop_replaced(&mut step.gone, snapshot);
+            self.release_replaced(&mut basis.removed, snapshot);
         }
-        Ok(step)
+        Ok(basis)
     }
 
     /// The variants that a locator gets: one, unless its name is a glob (X12).
@@ -391,42 +395,52 @@ impl TypeState {
     /// What a client is told at once that asks for a locator (D9, D10).
     ///
     /// `others` remembers of which names there is something for any locator.
-    pub(super) fn answer(&mut self, locator: &Locator, others: &mut Others, snapshot: &Snapshot) -> Answer {
+    pub(super) fn answer(
+        &mut self,
+        locator: &Locator,
+        others: &mut NamePresence,
+        snapshot: &Snapshot,
+    ) -> LocatorAnswer {
         let found = self.find(locator, snapshot);
         if !found.is_empty() {
-            return Answer::Variants(found);
+            return LocatorAnswer::Variants(found);
         }
         let Locator { name, parameters } = locator;
         let by_name = ResourceKey::of_name(name);
         if self.form() == Form::Name {
-            self.told(&by_name);
-            return Answer::Gone(vec![by_name]);
+            self.on_removal_sent(&by_name);
+            return LocatorAnswer::Absent(vec![by_name]);
         }
         // T35: what it had is told by its constraints, and another locator's variant is left alone.
-        let held: Vec<_> = self.gone.keys().filter(|key| key.name == *name).cloned().collect();
+        let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
         // What others of its locators have, too, goes when nobody has anything in its place.
-        let own = held.iter().filter(|key| key.matches(parameters) && self.is_over(key, snapshot));
+        let own = retained.iter().filter(|key| key.matches(parameters) && self.is_removable(key, snapshot));
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
-            own.iter().for_each(|key| self.told(key));
-            return Answer::Gone(own);
+            own.iter().for_each(|key| self.on_removal_sent(key));
+            return LocatorAnswer::Absent(own);
         }
         // Of the others nobody knows yet.
         let mut asking = self.subscription.covering(name);
         if !asking.all(|other| self.is_answered_for(name, other, snapshot)) {
-            return Answer::Gone(vec![ResourceKey::of_variant(name, self.only_for(locator, snapshot))]);
+            return LocatorAnswer::Absent(vec![ResourceKey::of_variant(
+                name,
+                self.only_for(locator, snapshot),
+            )]);
         }
-        let constraint_keys = held.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
+        let constraint_keys = retained.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.type_url, name), constraint_keys) {
             (Some(variants), _) if self.is_there(name, others, snapshot) => variants.unmatched(parameters),
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
-        Answer::Gone(vec![disjoint.map_or(by_name, |constraints| ResourceKey::of_variant(name, constraints))])
+        LocatorAnswer::Absent(vec![
+            disjoint.map_or(by_name, |constraints| ResourceKey::of_variant(name, constraints)),
+        ])
     }
 
     /// Whether there is anything of a name for any locator.
-    fn is_there(&self, name: &ResourceName, others: &mut Others, snapshot: &Snapshot) -> bool {
+    fn is_there(&self, name: &ResourceName, others: &mut NamePresence, snapshot: &Snapshot) -> bool {
         let is_there = || !self.chosen(name, snapshot).is_empty();
         *others.entry(name.clone()).or_insert_with(is_there)
     }
@@ -438,33 +452,34 @@ impl TypeState {
         locator: &Locator,
         since: Revision,
         snapshot: &Snapshot,
-    ) -> Vec<Answer> {
+    ) -> Vec<LocatorAnswer> {
         if self.form() == Form::Name && !self.subscription.covers(&locator.name) {
             let by_name = ResourceKey::of_name(&locator.name);
-            self.told(&by_name);
-            return vec![Answer::Gone(vec![by_name])];
+            self.on_removal_sent(&by_name);
+            return vec![LocatorAnswer::Absent(vec![by_name])];
         }
         if self.form() == Form::Name {
-            return vec![self.answer(locator, &mut Others::new(), snapshot)];
+            return vec![self.answer(locator, &mut NamePresence::new(), snapshot)];
         }
         let had = |variant: &Variant| variant.was_there(since);
         let resources = snapshot.of_type(&self.type_url).into_iter();
-        let gone = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
-        let gone = gone.map(|removed| &removed.variant);
+        let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
+        let removed = removed.map(|removed| &removed.variant);
         // Whose it is beside this locator's, the update tells.
         let is_shared = |variant: &Variant| asking_for(&self.subscription, variant).next().is_some();
         let is_own =
             |variant: &Variant| variant.constraints().matches(&locator.parameters) && !is_shared(variant);
-        let gone = gone.filter(|variant| had(variant) && is_own(variant));
-        let mut told: Vec<_> = gone.map(|variant| Answer::Gone(vec![self.key(variant)])).collect();
+        let removed = removed.filter(|variant| had(variant) && is_own(variant));
+        let mut answers: Vec<_> =
+            removed.map(|variant| LocatorAnswer::Absent(vec![self.key(variant)])).collect();
         for variant in self.find(locator, snapshot) {
             if self.chosen(variant.name(), snapshot).iter().any(|other| Arc::ptr_eq(other, &variant)) {
-                told.push(Answer::Variants(vec![variant]));
+                answers.push(LocatorAnswer::Variants(vec![variant]));
             } else if had(&variant) {
-                told.push(Answer::Gone(vec![self.key(&variant)]));
+                answers.push(LocatorAnswer::Absent(vec![self.key(&variant)]));
             }
         }
-        told
+        answers
     }
 
     /// How the client is told resources.
@@ -504,26 +519,28 @@ impl TypeState {
     /// What the client knows an update by, changes and removals alike.
     pub(super) fn keys(&self, update: &Update) -> Arc<BTreeSet<ResourceKey>> {
         let changed = update.changed.iter().map(|variant| self.key(variant));
-        Arc::clone(update.keys.get_or_init(|| Arc::new(changed.chain(self.told_at_once(update)).collect())))
+        Arc::clone(
+            update.keys.get_or_init(|| Arc::new(changed.chain(self.immediate_removals(update)).collect())),
+        )
     }
 
     /// What an update removes and that is not held (S33). D29: also of types whose removal clients
     /// ignore.
-    pub(super) fn told_at_once(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
+    pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
         let form = self.form();
-        let removed = if self.holds_removals() { &[] } else { update.removed.as_slice() };
+        let removed = if self.withholds_removals() { &[] } else { update.removed.as_slice() };
         let removed = removed.iter().map(|removed| &removed.variant);
-        let gone = removed.chain(&update.replaced).map(move |variant| variant.key(form));
+        let removed = removed.chain(&update.replaced).map(move |variant| variant.key(form));
         let unmatched = update.unmatched.iter();
         let unmatched =
             unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
         // D24: what stands for nothing is told of by itself.
-        let absent = if self.tells_unresolved() { &[] } else { update.absent.as_slice() };
-        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(gone)
+        let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
+        absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
     }
 
     /// D24: whether a name that stands for nothing is told as an alias without a resource.
-    pub(super) fn tells_unresolved(&self) -> bool {
+    pub(super) fn sends_unresolved(&self) -> bool {
         !self.known.heartbeats && self.form() == Form::Name
     }
 

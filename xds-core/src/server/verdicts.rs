@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::response::Verdict;
-use super::responses::{Held, Part};
-use super::retained::Gone;
+use super::responses::{ResponseContents, ResponsePart};
+use super::retained::Retained;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Snapshot, Standing};
 use crate::name::{Nonce, Revision};
@@ -13,13 +13,19 @@ use crate::wire::ResourceKey;
 
 impl TypeState {
     /// Notes a response and what it holds.
-    pub(super) fn sent(&mut self, now: Duration, nonce: Nonce, content: Held, snapshot: &Snapshot) {
+    pub(super) fn sent(
+        &mut self,
+        now: Duration,
+        nonce: Nonce,
+        contents: ResponseContents,
+        snapshot: &Snapshot,
+    ) {
         if self.responses.have_rejected_groups() {
             let mut responses = std::mem::take(&mut self.responses);
-            responses.supersede(&content, |key| self.is_live(key, snapshot));
+            responses.supersede(&contents, |key| self.is_live(key, snapshot));
             self.responses = responses;
         }
-        self.responses.sent(now, nonce, content, self.cursor());
+        self.responses.sent(now, nonce, contents, self.cursor());
     }
 
     /// The same for a response whose first part goes now.
@@ -27,15 +33,15 @@ impl TypeState {
         &mut self,
         now: Duration,
         nonce: Nonce,
-        content: Held,
-        rest: Vec<Part>,
+        contents: ResponseContents,
+        later_parts: Vec<ResponsePart>,
         snapshot: &Snapshot,
     ) {
         let mut responses = std::mem::take(&mut self.responses);
-        for content in std::iter::once(&content).chain(rest.iter().map(|part| &part.content)) {
-            responses.supersede(content, |key| self.is_live(key, snapshot));
+        for contents in std::iter::once(&contents).chain(later_parts.iter().map(|part| &part.contents)) {
+            responses.supersede(contents, |key| self.is_live(key, snapshot));
         }
-        responses.sent_first(now, nonce, content, rest, self.cursor());
+        responses.sent_first(now, nonce, contents, later_parts, self.cursor());
         self.responses = responses;
     }
 
@@ -48,15 +54,15 @@ impl TypeState {
     /// send now, or not before the client has answered.
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = &self.ledger else { return };
-        self.responses.forget_told();
+        self.responses.forget_brought();
         let asks = self.membership.is_some();
         self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
-        let is_held = !self.gone.is_empty();
-        if !self.responses.take_news() && !is_held && !self.was_held {
+        let is_held = !self.retained.is_empty();
+        if !self.responses.take_news() && !is_held && !self.was_withholding {
             debug_assert_eq!(ledger.standing(), self.standing(snapshot));
             return;
         }
-        self.was_held = is_held;
+        self.was_withholding = is_held;
         ledger.follow(self.standing(snapshot));
     }
 
@@ -64,8 +70,8 @@ impl TypeState {
         if self.membership.is_some() {
             let mut standing = self.responses.standing();
             // S33: what is held was not told.
-            for gone in self.gone.values() {
-                if let Gone::Held { removed_at, .. } = gone {
+            for retained in self.retained.values() {
+                if let Retained::Withheld { removed_at, .. } = retained {
                     standing.open.add_one(*removed_at);
                 }
             }

@@ -26,7 +26,7 @@ use crate::xdstp;
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     since: Duration,
-    is_told: bool,
+    is_reported: bool,
     /// What it was told that the source said instead of an answer.
     failure: Option<(Code, Arc<str>)>,
 }
@@ -58,7 +58,7 @@ impl<O: Owed> Types<O> {
             matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
         for locator in owed.set_aside(cannot_be_answered) {
-            let new = Waiting { since: now, is_told: false, failure: None };
+            let new = Waiting { since: now, is_reported: false, failure: None };
             let waiting = state.waiting.entry(locator).or_insert_with(|| new.clone());
             // D9: who asks anew is told anew.
             if waiting.failure.is_some() {
@@ -97,16 +97,16 @@ impl<O: Owed> Types<O> {
                     let failure = Some((code, Arc::clone(&message)));
                     if !has_to_wait && waiting.failure != failure {
                         owed.refuse(state.failure_of(locator, code, &message, snapshot), now);
-                        (waiting.failure, waiting.is_told) = (failure, true);
+                        (waiting.failure, waiting.is_reported) = (failure, true);
                     }
                     return true;
                 }
                 Knowledge::Unknown => {}
             }
             match Gate::at(waiting.since + wait, now) {
-                _ if waiting.is_told || is_state || has_to_wait => {}
+                _ if waiting.is_reported || is_state || has_to_wait => {}
                 Gate::Open => {
-                    waiting.is_told = true;
+                    waiting.is_reported = true;
                     let text = format!("{:?} is not known yet: its source did not answer", locator.name);
                     owed.refuse(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
@@ -121,8 +121,8 @@ impl<O: Owed> Types<O> {
 
     /// The earliest time at which a client is told that it waits in vain.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
-        let untold = self.entry_ref(at).state.waiting.values().filter(|waiting| !waiting.is_told);
-        untold.map(|waiting| waiting.since + self.config.sync_wait).min()
+        let unreported = self.entry_ref(at).state.waiting.values().filter(|waiting| !waiting.is_reported);
+        unreported.map(|waiting| waiting.since + self.config.sync_wait).min()
     }
 }
 
@@ -177,7 +177,7 @@ impl TypeState {
 
     /// Whether each locator that a client has something for gets another variant, or is known to
     /// get none. Where the cache is not filled on demand what it does not hold does not exist.
-    pub(super) fn is_known_gone(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_known_removed(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         holders.all(|params| match variants.and_then(|variants| variants.resolve(params)) {
@@ -188,7 +188,7 @@ impl TypeState {
 
     /// Whether a client can be told that something is gone. T31: not before it was sent what its
     /// locators get in its place, which may have to wait for other types (S33).
-    pub(super) fn is_over(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
+    pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         let is_unsent =
@@ -196,7 +196,7 @@ impl TypeState {
         let awaits = |params: &Parameters| {
             variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
         };
-        self.is_known_gone(key, snapshot) && !holders.any(awaits)
+        self.is_known_removed(key, snapshot) && !holders.any(awaits)
     }
 
     /// T36: where others may get something of the name, an error says for whom it is.

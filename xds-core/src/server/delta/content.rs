@@ -10,9 +10,9 @@ use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::server::clusters_sent::ClustersSent;
 use crate::server::encode;
-use crate::server::responses::Held;
-use crate::server::retained::Gone;
-use crate::server::type_state::{Answer, Others, TypeState};
+use crate::server::responses::ResponseContents;
+use crate::server::retained::Retained;
+use crate::server::type_state::{LocatorAnswer, NamePresence, TypeState};
 use crate::variants::{Form, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
@@ -35,14 +35,14 @@ impl Content {
     /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
     /// asks for it (S33, D10).
     fn share(&mut self, state: &TypeState, owed: &Owed, update: &Arc<Update>) {
-        if !update.absent.iter().any(|name| state.holds(name)) {
+        if !update.absent.iter().any(|name| state.withholds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
         }
         let changed = update.changed.iter().map(|variant| (state.key(variant), Arc::clone(variant)));
         self.changed.extend(changed);
-        let is_held = |key: &ResourceKey| key.constraints.is_none() && state.holds(&key.name);
-        let removed = state.told_at_once(update);
+        let is_held = |key: &ResourceKey| key.constraints.is_none() && state.withholds(&key.name);
+        let removed = state.immediate_removals(update);
         self.removed.extend(removed.filter(|key| !is_held(key) || owed.locators.has_name(&key.name)));
     }
 
@@ -68,7 +68,7 @@ impl Content {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
             }
-            self.removed.extend(state.told_at_once(update));
+            self.removed.extend(state.immediate_removals(update));
             self.removed.extend(
                 owed.brought.iter().flat_map(|(name, version)| state.deny_brought(name, version, snapshot)),
             );
@@ -79,13 +79,14 @@ impl Content {
             let gone: Vec<_> = brought.filter(|name| state.chosen(name, snapshot).is_empty()).collect();
             for name in gone {
                 let key = ResourceKey::of_name(name);
-                if state.holds_removals() {
+                if state.withholds_removals() {
                     // S33: what still refers to it was sent by another process, so wait for the
                     // referrers' ACKs.
                     self.removed.remove(&key);
                     let removed_at = Revision::ZERO;
-                    let held = Gone::Held { variant: None, is_sent: false, removed_at, since: now };
-                    state.gone.insert(key, held);
+                    let withheld =
+                        Retained::Withheld { variant: None, is_sent: false, removed_at, since: now };
+                    state.retained.insert(key, withheld);
                 } else {
                     self.removed.insert(key);
                 }
@@ -96,10 +97,10 @@ impl Content {
             let is_held = |name: &ResourceName| {
                 owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
             };
-            let told: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
-            let mut others = Others::new();
-            for locator in &told {
-                if let Answer::Gone(keys) = state.answer(locator, &mut others, snapshot) {
+            let answered: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
+            let mut others = NamePresence::new();
+            for locator in &answered {
+                if let LocatorAnswer::Absent(keys) = state.answer(locator, &mut others, snapshot) {
                     self.removed.extend(keys);
                 }
             }
@@ -116,26 +117,26 @@ impl Content {
         snapshot: &Snapshot,
     ) {
         let fresh = if owed.everything { state.everything(update, snapshot) } else { Arc::clone(update) };
-        if !fresh.changed.is_empty() || state.told_at_once(&fresh).next().is_some() {
+        if !fresh.changed.is_empty() || state.immediate_removals(&fresh).next().is_some() {
             self.share(state, owed, &fresh);
         }
         if owed.everything {
-            self.removed.extend(state.told_at_once(update));
+            self.removed.extend(state.immediate_removals(update));
         }
         // D10, D18: the client is told at once, and again each time it asks.
-        let mut others = Others::new();
+        let mut others = NamePresence::new();
         let answers = owed.locators.iter().map(|locator| state.answer(&locator, &mut others, snapshot));
         let answers = answers.collect::<Vec<_>>();
         let left = owed.left.iter().flat_map(|locator| state.answer_left(&locator, update.from, snapshot));
         for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
-                Answer::Variants(found) => {
+                LocatorAnswer::Variants(found) => {
                     let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
                     let found = found.into_iter().filter(is_new);
                     self.changed.extend(found.map(|variant| (state.key(&variant), variant)));
                 }
-                Answer::Gone(keys) => self.removed.extend(keys),
+                LocatorAnswer::Absent(keys) => self.removed.extend(keys),
             }
         }
         let endpoints = owed.endpoints.iter().flat_map(|name| state.chosen(name, snapshot));
@@ -149,7 +150,7 @@ impl Content {
     /// D24: what is asked for and stands for nothing is told so, where that is not told as a
     /// removal.
     pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
-        if !state.tells_unresolved() {
+        if !state.sends_unresolved() {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
@@ -181,7 +182,7 @@ impl Content {
     }
 
     /// D8: what a rejected response held and the cache still says.
-    pub(super) fn retell(
+    pub(super) fn resend_uncertain(
         &mut self,
         state: &TypeState,
         uncertain: &BTreeSet<ResourceKey>,
@@ -190,7 +191,7 @@ impl Content {
         for key in uncertain {
             let chosen = state.chosen(&key.name, snapshot);
             let mut same = chosen.into_iter().filter(|variant| state.key(variant) == *key).peekable();
-            if same.peek().is_none() && !state.holds(&key.name) {
+            if same.peek().is_none() && !state.withholds(&key.name) {
                 self.removed.insert(key.clone());
             }
             self.changed.extend(same.map(|variant| (key.clone(), Arc::clone(variant))));
@@ -218,8 +219,8 @@ impl Content {
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
             let chosen = state.chosen(&key.name, snapshot);
             let is_gone = |gone: &Constraints| !chosen.iter().any(|variant| variant.constraints() == gone);
-            let told = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
-            told.map(|constraints| ResourceKey::of_variant(&key.name, constraints)).collect()
+            let narrowed = unmatched.chain([Constraints::NONE].into_iter().filter(is_gone));
+            narrowed.map(|constraints| ResourceKey::of_variant(&key.name, constraints)).collect()
         };
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
     }
@@ -259,9 +260,12 @@ impl Content {
     }
 
     /// What the client's answer will be about.
-    pub(super) fn held(&self, state: &TypeState) -> Held {
+    pub(super) fn contents(&self, state: &TypeState) -> ResponseContents {
         let shared = self.shared.as_ref().map(|update| state.keys(update));
-        Held::Part { shared, own: self.changed.keys().chain(&self.removed).cloned().collect() }
+        ResponseContents::Resources {
+            shared,
+            own: self.changed.keys().chain(&self.removed).cloned().collect(),
+        }
     }
 
     /// Whether it is the whole selection.
@@ -276,14 +280,15 @@ impl Content {
     /// The encoded resources and removals; D13: each stands once.
     pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
         let shape = state.shape();
-        let told =
-            || -> BTreeSet<_> { self.shared.iter().flat_map(|update| state.told_at_once(update)).collect() };
+        let removals = || -> BTreeSet<_> {
+            self.shared.iter().flat_map(|update| state.immediate_removals(update)).collect()
+        };
         match &self.shared {
             Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
-                let make = || Arc::new(encode::delta(shape, update.changed.iter(), told().iter()));
+                let make = || Arc::new(encode::delta(shape, update.changed.iter(), removals().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }
-            _ => Arc::new(encode::delta(shape, self.changed(), told().union(&self.removed))),
+            _ => Arc::new(encode::delta(shape, self.changed(), removals().union(&self.removed))),
         }
     }
 }
