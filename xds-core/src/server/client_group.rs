@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::in_use::{InUse, Referrer};
-use super::order::Reached;
+use super::order::TargetStatus;
 use super::type_state::TypeState;
 use crate::cache::{Membership, Position, Snapshot, Watch, lock};
 use crate::known_type::KnownType;
@@ -204,14 +204,14 @@ impl Seat {
     }
 
     /// What the client has of such types on its other streams.
-    pub(super) fn reached(
+    pub(super) fn target_statuses(
         &self,
         is_asked: impl Fn(&str) -> bool,
         snapshot: &Snapshot,
-    ) -> Vec<Reached<'static>> {
+    ) -> Vec<TargetStatus<'static>> {
         let streams = lock(&self.group.0.streams);
         let others = streams.others(self.id).filter(|(type_url, _)| is_asked(type_url.as_str()));
-        others.filter_map(|(type_url, summary)| summary.reached(type_url, snapshot)).collect()
+        others.filter_map(|(type_url, summary)| summary.target_status(type_url, snapshot)).collect()
     }
 
     /// Those of these types that the client asks for on its other streams.
@@ -371,11 +371,11 @@ impl TypeSummary {
     }
 
     /// `None` when the client subscribes to nothing of the type.
-    fn reached(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<Reached<'static>> {
+    fn target_status(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<TargetStatus<'static>> {
         let (target, position) = (Target::of(type_url.as_str())?, self.position.clone()?);
         // What is still to be sent only its own stream can say.
         let unanswered = if self.status(snapshot).is_behind { None } else { self.in_use.unaccepted_names() };
-        Some(Reached { target, position: Cow::Owned(position), unanswered })
+        Some(TargetStatus { target, position: Cow::Owned(position), unanswered })
     }
 
     fn status(&self, snapshot: &Snapshot) -> AckStatus {

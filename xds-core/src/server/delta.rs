@@ -12,7 +12,7 @@ use super::covering::is_asked_for;
 use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
-use super::stream::{self, TypeEntry, Types};
+use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{Has, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Membership, Snapshot, TypeSnapshot, Watch};
@@ -23,7 +23,7 @@ use crate::variants::{Form, Variant};
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
-use content::Content;
+use content::DeltaContent;
 
 mod content;
 
@@ -33,7 +33,7 @@ mod content;
 /// says to wait.
 #[derive(Debug)]
 pub struct DeltaStream {
-    types: Types<Owed>,
+    stream: Stream<DeltaOwed>,
     clusters_sent: ClustersSent,
 }
 
@@ -56,7 +56,7 @@ pub struct DeltaRequest {
 
 /// What has to be answered at once (D9, D10, D18).
 #[derive(Debug, Default)]
-struct Owed {
+struct DeltaOwed {
     locators: Locators,
     /// Given up while a wildcard stays (D18).
     left: Locators,
@@ -83,32 +83,35 @@ impl DeltaStream {
     /// A stream on which nothing was asked for yet.
     #[must_use]
     pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self { types: Types::new(watch, service, config), clusters_sent: ClustersSent::Some(BTreeSet::new()) }
+        Self {
+            stream: Stream::new(watch, service, config),
+            clusters_sent: ClustersSent::Some(BTreeSet::new()),
+        }
     }
 
     /// Takes what was derived from the node, before the first request is handed over. The node of a
     /// stream does not change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
-        self.types.parameters = parameters;
+        self.stream.parameters = parameters;
     }
 
     /// Says what the client may read, before the first request is handed over. What it may not is
     /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
     /// wildcard or glob it gets what it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
-        self.types.access = Some(access);
+        self.stream.access = Some(access);
     }
 
     /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
     /// before the first request is handed over.
     pub fn on_ttl_support(&mut self) {
-        self.types.honours_ttl = true;
+        self.stream.honours_ttl = true;
     }
 
     /// Joins the other streams of its client, before the first request is handed over. All streams
     /// of a group take `now` from one clock, as they look at when the others were sent something.
     pub fn join(&mut self, group: &ClientGroup) {
-        self.types.join(group);
+        self.stream.join(group);
     }
 
     /// Takes one request: what it asks for, and what it says about a response.
@@ -116,19 +119,19 @@ impl DeltaStream {
     /// # Errors
     /// The stream has to end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.types.find_or_add(&request.type_url)?;
+        let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
         let mut request = request;
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
             // D19: giving up what cannot be changes nothing.
-            let spelled = self.types.entry(at).state.spelled.clone();
-            ignored = self.types.take_invalid(at, &mut request.unsubscribe)?;
-            self.types.entry(at).state.spelled = spelled;
+            let spelled = self.stream.entry(at).state.spelled.clone();
+            ignored = self.stream.take_invalid(at, &mut request.unsubscribe)?;
+            self.stream.entry(at).state.spelled = spelled;
         }
-        let mut refused = self.types.take_invalid(at, &mut request.subscribe)?;
+        let mut refused = self.stream.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
-        let (watch, names_limit) = (Arc::clone(&self.types.watch), self.types.config.names_limit);
-        let TypeEntry { state, owed } = self.types.entry(at);
+        let (watch, names_limit) = (Arc::clone(&self.stream.watch), self.stream.config.names_limit);
+        let TypeEntry { state, owed } = self.stream.entry(at);
         // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks
         // nothing.
         let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
@@ -210,45 +213,45 @@ impl DeltaStream {
 
     /// What to do now, given the newest snapshot: load it after the last request was handed over.
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        let Self { types, clusters_sent } = self;
-        types.next(now, snapshot, |types, at| respond(types, clusters_sent, at, now, snapshot))
+        let Self { stream, clusters_sent } = self;
+        stream.next(now, snapshot, |stream, at| respond(stream, clusters_sent, at, now, snapshot))
     }
 
     /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
     /// `None` when there may be something to send. Costs less than asking that, so a caller without
     /// room for another response knows whether it has to come back for one.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        self.types.until_due(now, snapshot)
+        self.stream.until_due(now, snapshot)
     }
 
     /// How far each resource of each type has come (C20), given the newest snapshot. Changes
     /// nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        self.types.report(snapshot)
+        self.stream.report(snapshot)
     }
 
     /// What the response of a type held that the client rejected last, as far as it is still the
     /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
     /// asked for).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        self.types.rejected(type_url, snapshot)
+        self.stream.rejected(type_url, snapshot)
     }
 }
 
 /// Makes the response of a type that is due; `None` when it turns out that the client lacks
 /// nothing.
 fn respond(
-    types: &mut Types<Owed>,
+    stream: &mut Stream<DeltaOwed>,
     clusters_sent: &mut ClustersSent,
     at: usize,
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
     // D11: each subscriber is told once.
-    let released = types.release(at, now, snapshot);
-    let mut content = Content { removed: released.into_iter().collect(), ..Content::default() };
-    let is_held_back = types.is_held_back(at, now, snapshot);
-    let TypeEntry { state, owed } = types.entry(at);
+    let released = stream.release(at, now, snapshot);
+    let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
+    let is_held_back = stream.is_held_back(at, now, snapshot);
+    let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
     let mut left_later = std::mem::take(&mut owed.left_later);
     content.removed.extend(owed.removals.iter().cloned());
@@ -303,7 +306,7 @@ fn respond(
     state.is_resending = false;
     if content.is_empty() && !is_answer {
         state.responses.bring_uncertain();
-        types.entry(at).owed.left_later = left_later;
+        stream.entry(at).owed.left_later = left_later;
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
@@ -317,13 +320,13 @@ fn respond(
     let version = Version(resources.map_or(0, TypeSnapshot::sum));
     let (resources, mut bodies) = (content.body(state), Vec::new());
     if !content.unresolved.is_empty() {
-        bodies.push(Arc::new(encode::unresolved(state.shape(), content.unresolved.iter())));
+        bodies.push(Arc::new(encode::unresolved(state.encoding(), content.unresolved.iter())));
     }
     if !content.heartbeats.is_empty() {
-        bodies.push(Arc::new(encode::heartbeats(state.shape(), now, content.heartbeats.iter())));
+        bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.encoding(), owed.refused.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
@@ -335,15 +338,15 @@ fn respond(
     if uncertain.is_empty() {
         state.responses.bring_uncertain();
     }
-    let response = types.send(at, now, version, (resources, bodies), contents, snapshot);
-    let TypeEntry { state, owed: owed_next } = types.entry(at);
+    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
+    let TypeEntry { state, owed: owed_next } = stream.entry(at);
     state.refresh_late(now, content.changed());
     state.is_resending = !uncertain.is_empty();
     owed_next.uncertain = uncertain;
     owed_next.left_later = left_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
-    types.owe_endpoints(&endpoints);
-    match types.endpoints() {
+    stream.owe_endpoints(&endpoints);
+    match stream.endpoints() {
         Some(TypeEntry { state, owed }) if state.is_answered() => {
             let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
             owed.endpoints.extend(covered.cloned());
@@ -376,7 +379,7 @@ impl TypeState {
     }
 }
 
-impl Owed {
+impl DeltaOwed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty()
             || !self.left.is_empty()
@@ -387,7 +390,7 @@ impl Owed {
     }
 }
 
-impl stream::Owed for Owed {
+impl Owed for DeltaOwed {
     const IS_SOTW: bool = false;
     const ERRORS_FIELD: u32 = DELTA_ERRORS;
 

@@ -14,7 +14,7 @@ use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
 /// How resources are told on one stream and type.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct Encoding<'a> {
     pub(super) type_url: &'a TypeUrl,
     pub(super) form: Form,
     /// S38: the client honours a TTL.
@@ -25,7 +25,7 @@ pub(super) struct Shape<'a> {
     pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> Encoding<'a> {
     /// A name as the client wrote it.
     fn spell<'n>(&self, name: &'n ResourceName) -> &'n ResourceName
     where
@@ -39,11 +39,11 @@ impl<'a> Shape<'a> {
         if variant.constraints().is_exact() { Form::Name } else { self.form }
     }
 
-    fn sent_ttl(&self, content: Content) -> Ttl {
+    fn sent_ttl(&self, content: ResourceContent) -> Ttl {
         match content {
             _ if !self.ttl => Ttl::Untold,
-            Content::Payload => Ttl::Whole,
-            Content::Heartbeat(now) => Ttl::Left(now),
+            ResourceContent::Payload => Ttl::Whole,
+            ResourceContent::Heartbeat(now) => Ttl::Left(now),
         }
     }
 
@@ -55,26 +55,28 @@ impl<'a> Shape<'a> {
 
 /// Whether a wrapper has its resource in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Content {
+enum ResourceContent {
     Payload,
     /// Nothing but what is left of its TTL now (D26).
     Heartbeat(Duration),
 }
 
 /// Entries of `DiscoveryResponse.resources`, of variants in order of their names.
-pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Body {
+pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'a Arc<Variant>>) -> Body {
     let mut body = BodyWriter::default();
     let variants: Vec<_> = variants.collect();
     for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
-        body.part(of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload)).sum());
+        body.part(
+            of_name.iter().map(|variant| resource_len(encoding, variant, ResourceContent::Payload)).sum(),
+        );
         for variant in of_name {
             // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not
             // tell whose place it takes.
-            let needs_wrapper = (shape.ttl && variant.ttl().is_some()) || variant.is_redirect();
-            if shape.form_of(variant) == Form::Located || needs_wrapper {
-                put_wrapped_resource(&mut body, shape, variant);
+            let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
+            if encoding.form_of(variant) == Form::Located || needs_wrapper {
+                put_wrapped_resource(&mut body, encoding, variant);
             } else {
-                put_any(&mut body, shape.type_url, variant);
+                put_any(&mut body, encoding.type_url, variant);
             }
             body.end_resource();
             body.end_name(variant.name());
@@ -86,7 +88,7 @@ pub(super) fn sotw<'a>(shape: Shape<'_>, variants: impl Iterator<Item = &'a Arc<
 /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`;
 /// removals in order. T31: those of a name stand beside its resources.
 pub(super) fn delta<'a>(
-    shape: Shape<'_>,
+    encoding: Encoding<'_>,
     variants: impl Iterator<Item = &'a Arc<Variant>>,
     removed: impl Iterator<Item = &'a ResourceKey>,
 ) -> Body {
@@ -99,39 +101,40 @@ pub(super) fn delta<'a>(
     for of_name in variants.chunk_by(|one, other| one.name() == other.name()) {
         let name = of_name[0].name();
         while removed.peek().is_some_and(|key| key.name < *name) {
-            put_removals(&mut body, shape, &mut removed);
+            put_removals(&mut body, encoding, &mut removed);
         }
         let mut of_removed = Vec::new();
         while let Some(key) = removed.next_if(|key| key.name == *name) {
             of_removed.push(key);
         }
-        let resources = of_name.iter().map(|variant| resource_len(shape, variant, Content::Payload));
-        let removals = of_removed.iter().map(|key| removal_len(shape, key));
+        let resources =
+            of_name.iter().map(|variant| resource_len(encoding, variant, ResourceContent::Payload));
+        let removals = of_removed.iter().map(|key| removal_len(encoding, key));
         body.part(resources.chain(removals).sum());
         for variant in of_name {
-            body.length(RESOURCES, resource_len(shape, variant, Content::Payload));
-            put_resource(&mut body, shape, variant, Content::Payload);
+            body.length(RESOURCES, resource_len(encoding, variant, ResourceContent::Payload));
+            put_resource(&mut body, encoding, variant, ResourceContent::Payload);
             body.end_resource();
         }
         body.end_name(name);
-        of_removed.into_iter().for_each(|key| put_removal(&mut body, shape, key));
+        of_removed.into_iter().for_each(|key| put_removal(&mut body, encoding, key));
     }
     while removed.peek().is_some() {
-        put_removals(&mut body, shape, &mut removed);
+        put_removals(&mut body, encoding, &mut removed);
     }
     body.finish()
 }
 
 /// D26: resources without content in a delta response, which extend the TTL of what the client has.
 pub(super) fn heartbeats<'a>(
-    shape: Shape<'_>,
+    encoding: Encoding<'_>,
     now: Duration,
     variants: impl Iterator<Item = &'a Arc<Variant>>,
 ) -> Body {
     let mut body = BodyWriter::default();
     for variant in variants {
-        body.length(RESOURCES, resource_len(shape, variant, Content::Heartbeat(now)));
-        put_resource(&mut body, shape, variant, Content::Heartbeat(now));
+        body.length(RESOURCES, resource_len(encoding, variant, ResourceContent::Heartbeat(now)));
+        put_resource(&mut body, encoding, variant, ResourceContent::Heartbeat(now));
         body.end_resource();
     }
     body.finish()
@@ -139,9 +142,9 @@ pub(super) fn heartbeats<'a>(
 
 /// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is
 /// no resource.
-pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Body {
+pub(super) fn unresolved<'a>(encoding: Encoding<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Body {
     let mut body = BodyWriter::default();
-    for name in names.map(|name| shape.spell(name).as_str()) {
+    for name in names.map(|name| encoding.spell(name).as_str()) {
         body.length(RESOURCES, field_len(VERSION_TEXT_LEN) + 2 * field_len(name.len()));
         body.field(RESOURCE_VERSION, &Version(0).digits());
         body.text(RESOURCE_NAME, name);
@@ -152,10 +155,14 @@ pub(super) fn unresolved<'a>(shape: Shape<'_>, names: impl Iterator<Item = &'a R
 }
 
 /// Entries of `resource_errors`, which is this field of a response.
-pub(super) fn errors<'a>(field: u32, shape: Shape<'_>, failures: impl Iterator<Item = &'a Failure>) -> Body {
+pub(super) fn errors<'a>(
+    field: u32,
+    encoding: Encoding<'_>,
+    failures: impl Iterator<Item = &'a Failure>,
+) -> Body {
     let mut body = BodyWriter::default();
     for Failure { name, constraints, code, message } in failures {
-        let name = shape.spell(name);
+        let name = encoding.spell(name);
         let name_len = resource_name_len(name, constraints);
         let status_len = STATUS_CODE_LEN + field_len(message.len());
         body.length(field, field_len(name_len) + field_len(status_len));
@@ -177,32 +184,32 @@ fn put_any(body: &mut BodyWriter, type_url: &TypeUrl, variant: &Variant) {
 }
 
 /// T27: in SotW the wrapper is itself an `Any`.
-fn put_wrapped_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant) {
-    let len = resource_len(shape, variant, Content::Payload);
+fn put_wrapped_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant) {
+    let len = resource_len(encoding, variant, ResourceContent::Payload);
     body.length(RESOURCES, field_len(xds_proto::type_url::RESOURCE.len()) + field_len(len));
     body.text(ANY_TYPE_URL, xds_proto::type_url::RESOURCE);
     body.length(ANY_VALUE, len);
-    put_resource(body, shape, variant, Content::Payload);
+    put_resource(body, encoding, variant, ResourceContent::Payload);
 }
 
 /// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody
 /// gets it twice. T26: the constraints go with it.
-fn put_resource(body: &mut BodyWriter, shape: Shape<'_>, variant: &Variant, content: Content) {
-    body.field(RESOURCE_VERSION, &variant.version_in(shape.form_of(variant)).digits());
-    for fields in variant.extra_fields(shape.sent_ttl(content), shape.scope) {
+fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) {
+    body.field(RESOURCE_VERSION, &variant.version_in(encoding.form_of(variant)).digits());
+    for fields in variant.extra_fields(encoding.sent_ttl(content), encoding.scope) {
         body.encoded(&fields);
     }
-    match shape.form_of(variant) {
-        Form::Name => body.text(RESOURCE_NAME, shape.spell(variant.name()).as_str()),
+    match encoding.form_of(variant) {
+        Form::Name => body.text(RESOURCE_NAME, encoding.spell(variant.name()).as_str()),
         Form::Located => {
-            let name = shape.spell(variant.name());
+            let name = encoding.spell(variant.name());
             put_resource_name(body, RESOURCE_RESOURCE_NAME, name, variant.constraints());
         }
     }
     // Last, as nothing that is small then follows a slice of a large payload, in a frame and a
     // packet of its own.
-    if content == Content::Payload {
-        put_any(body, shape.type_url, variant);
+    if content == ResourceContent::Payload {
+        put_any(body, encoding.type_url, variant);
     }
 }
 
@@ -219,7 +226,7 @@ fn put_resource_name(body: &mut BodyWriter, field: u32, name: &ResourceName, con
 /// Those of the next name.
 fn put_removals<'a>(
     body: &mut BodyWriter,
-    shape: Shape<'_>,
+    encoding: Encoding<'_>,
     removed: &mut std::iter::Peekable<impl Iterator<Item = &'a ResourceKey>>,
 ) {
     let Some(first) = removed.next() else { return };
@@ -227,16 +234,16 @@ fn put_removals<'a>(
     while let Some(key) = removed.next_if(|key| key.name == first.name) {
         of_name.push(key);
     }
-    body.part(of_name.iter().map(|key| removal_len(shape, key)).sum());
-    of_name.into_iter().for_each(|key| put_removal(body, shape, key));
+    body.part(of_name.iter().map(|key| removal_len(encoding, key)).sum());
+    of_name.into_iter().for_each(|key| put_removal(body, encoding, key));
 }
 
-fn put_removal(body: &mut BodyWriter, shape: Shape<'_>, key: &ResourceKey) {
+fn put_removal(body: &mut BodyWriter, encoding: Encoding<'_>, key: &ResourceKey) {
     let ResourceKey { name, constraints } = key;
     match constraints {
-        None => body.text(DELTA_REMOVED_RESOURCES, shape.spell(name).as_str()),
+        None => body.text(DELTA_REMOVED_RESOURCES, encoding.spell(name).as_str()),
         Some(constraints) => {
-            put_resource_name(body, DELTA_REMOVED_RESOURCE_NAMES, shape.spell(name), constraints);
+            put_resource_name(body, DELTA_REMOVED_RESOURCE_NAMES, encoding.spell(name), constraints);
         }
     }
     body.end_name(name);
@@ -246,22 +253,22 @@ fn any_len(type_url: &TypeUrl, variant: &Variant) -> usize {
     field_len(variant.payload_type(type_url).len()) + field_len(variant.payload().len())
 }
 
-fn resource_len(shape: Shape<'_>, variant: &Variant, content: Content) -> usize {
+fn resource_len(encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) -> usize {
     let any = match content {
-        Content::Payload => field_len(any_len(shape.type_url, variant)),
-        Content::Heartbeat(_) => 0,
+        ResourceContent::Payload => field_len(any_len(encoding.type_url, variant)),
+        ResourceContent::Heartbeat(_) => 0,
     };
     let extras: usize =
-        variant.extra_fields(shape.sent_ttl(content), shape.scope).map(|fields| fields.len()).sum();
-    let name = match shape.form_of(variant) {
-        Form::Name => shape.spell(variant.name()).as_str().len(),
-        Form::Located => resource_name_len(shape.spell(variant.name()), variant.constraints()),
+        variant.extra_fields(encoding.sent_ttl(content), encoding.scope).map(|fields| fields.len()).sum();
+    let name = match encoding.form_of(variant) {
+        Form::Name => encoding.spell(variant.name()).as_str().len(),
+        Form::Located => resource_name_len(encoding.spell(variant.name()), variant.constraints()),
     };
     field_len(VERSION_TEXT_LEN) + any + extras + field_len(name)
 }
 
-fn removal_len(shape: Shape<'_>, ResourceKey { name, constraints }: &ResourceKey) -> usize {
-    let name = shape.spell(name);
+fn removal_len(encoding: Encoding<'_>, ResourceKey { name, constraints }: &ResourceKey) -> usize {
+    let name = encoding.spell(name);
     let constraints = constraints.as_ref().unwrap_or(&Constraints::NONE);
     field_len(resource_name_len(name, constraints))
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub(super) use unrelated::{Reached, is_unrelated};
+pub(super) use unrelated::{TargetStatus, is_unrelated};
 
 use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
@@ -166,7 +166,7 @@ fn unnamed_at(
         let dropped = resources.last_dropped.of(target, name);
         let since = dropped.unwrap_or_default().max(resources.last_dropped.unknown());
         if since > Revision::ZERO {
-            unnamed_at = unnamed_at.max(referrer.reached.at(since)?);
+            unnamed_at = unnamed_at.max(referrer.send_times.at(since)?);
         }
         is_dropped |= dropped.is_some();
     }

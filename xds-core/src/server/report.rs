@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::retained::Retained;
-use super::stream::{Owed, TypeEntry, Types};
+use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::Snapshot;
 use crate::constraint::Constraints;
@@ -53,7 +53,7 @@ pub enum ReportStatus {
     },
 }
 
-impl<O: Owed> Types<O> {
+impl<O: Owed> Stream<O> {
     /// How far the client is, given the newest snapshot. O(what it asks for).
     pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         let types = self.entries_mut().iter_mut().map(|entry| {

@@ -7,9 +7,9 @@ use crate::name::Revision;
 /// At which times a stream had been sent everything up to which revision, not to the second where
 /// that is long ago.
 #[derive(Debug, Default)]
-pub(super) struct Reached(Vec<(Revision, Duration)>);
+pub(super) struct SendTimes(Vec<(Revision, Duration)>);
 
-impl Reached {
+impl SendTimes {
     /// Everything up to this revision is sent now.
     pub(super) fn note(&mut self, revision: Revision, now: Duration) {
         let before = self.0.iter().rev().nth(1).map(|(_, at)| *at);
@@ -43,16 +43,16 @@ mod tests {
 
     #[test]
     fn however_often_something_is_sent_the_times_are_few_and_never_early() {
-        let mut reached = Reached::default();
+        let mut send_times = SendTimes::default();
         for number in 0..10_000 {
-            reached.note(Revision(number), Duration::from_millis(number * 10));
-            assert!(reached.0.len() <= LIMIT);
+            send_times.note(Revision(number), Duration::from_millis(number * 10));
+            assert!(send_times.0.len() <= LIMIT);
             for revision in [0, number / 2, number] {
-                assert!(reached.at(Revision(revision)) >= Some(Duration::from_millis(revision * 10)));
+                assert!(send_times.at(Revision(revision)) >= Some(Duration::from_millis(revision * 10)));
             }
         }
-        assert_eq!(reached.at(Revision(10_000)), None);
-        let late = reached.at(Revision(9_000)).unwrap();
+        assert_eq!(send_times.at(Revision(10_000)), None);
+        let late = send_times.at(Revision(9_000)).unwrap();
         assert!(late <= Duration::from_secs(97), "{late:?}");
     }
 }

@@ -13,7 +13,7 @@ use super::order::Release;
 use super::report::TypeReport;
 use super::response::{Continuation, Next, Response, Service, StreamError, Verdict};
 use super::responses::ResponseContents;
-use super::stream::{self, TypeEntry, Types};
+use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{Has, LocatorAnswer, NamePresence, ResponseBasis, TypeState};
 use crate::access::Access;
 use crate::cache::{Removed, Snapshot, Update, Watch};
@@ -31,7 +31,7 @@ use crate::xdstp::XdstpName;
 /// says to wait.
 #[derive(Debug)]
 pub struct SotwStream {
-    types: Types<Owed>,
+    stream: Stream<SotwOwed>,
 }
 
 /// A `DiscoveryRequest`, without what only the edge needs.
@@ -51,7 +51,7 @@ pub struct SotwRequest {
 
 /// What was asked for and not answered yet.
 #[derive(Debug, Default)]
-struct Owed {
+struct SotwOwed {
     locators: Locators,
     /// Given up while a wildcard stays (S22).
     left: Locators,
@@ -73,32 +73,32 @@ impl SotwStream {
     /// A stream on which nothing was asked for yet.
     #[must_use]
     pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
-        Self { types: Types::new(watch, service, config) }
+        Self { stream: Stream::new(watch, service, config) }
     }
 
     /// Takes what was derived from the node, before the first request is handed over. The node of a
     /// stream does not change (G7), so later calls would come too late for what is subscribed.
     pub fn on_node(&mut self, parameters: Parameters) {
-        self.types.parameters = parameters;
+        self.stream.parameters = parameters;
     }
 
     /// Says what the client may read, before the first request is handed over. What it may not is
     /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
     /// wildcard or glob it gets what it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
-        self.types.access = Some(access);
+        self.stream.access = Some(access);
     }
 
     /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
     /// before the first request is handed over.
     pub fn on_ttl_support(&mut self) {
-        self.types.honours_ttl = true;
+        self.stream.honours_ttl = true;
     }
 
     /// Joins the other streams of its client, before the first request is handed over. All streams
     /// of a group take `now` from one clock, as they look at when the others were sent something.
     pub fn join(&mut self, group: &ClientGroup) {
-        self.types.join(group);
+        self.stream.join(group);
     }
 
     /// Takes one request: what it asks for, and what it says about a response.
@@ -110,12 +110,12 @@ impl SotwStream {
         now: Duration,
         request: SotwRequest,
     ) -> Result<Option<Verdict>, StreamError> {
-        let (at, is_first) = self.types.find_or_add(&request.type_url)?;
+        let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
         let mut request = request;
-        let refused = request.asked.as_mut().map(|asked| self.types.take_invalid(at, asked)).transpose()?;
-        let (watch, owed_wait) = (Arc::clone(&self.types.watch), self.types.config.owed_wait);
-        let names_limit = self.types.config.names_limit;
-        let TypeEntry { state, owed } = self.types.entry(at);
+        let refused = request.asked.as_mut().map(|asked| self.stream.take_invalid(at, asked)).transpose()?;
+        let (watch, owed_wait) = (Arc::clone(&self.stream.watch), self.stream.config.owed_wait);
+        let names_limit = self.stream.config.names_limit;
+        let TypeEntry { state, owed } = self.stream.entry(at);
         // S10: no nonce can be stale before something was sent.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
         let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
@@ -198,34 +198,34 @@ impl SotwStream {
 
     /// What to do now, given the newest snapshot: load it after the last request was handed over.
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
-        self.types.next(now, snapshot, |types, at| respond(types, at, now, snapshot))
+        self.stream.next(now, snapshot, |stream, at| respond(stream, at, now, snapshot))
     }
 
     /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
     /// `None` when there may be something to send. Costs less than asking that, so a caller without
     /// room for another response knows whether it has to come back for one.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
-        self.types.until_due(now, snapshot)
+        self.stream.until_due(now, snapshot)
     }
 
     /// How far each resource of each type has come (C20), given the newest snapshot. Changes
     /// nothing; O(what is asked for).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
-        self.types.report(snapshot)
+        self.stream.report(snapshot)
     }
 
     /// What the response of a type held that the client rejected last, as far as it is still the
     /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
     /// asked for).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
-        self.types.rejected(type_url, snapshot)
+        self.stream.rejected(type_url, snapshot)
     }
 
     /// Whether the client subscribes to something of a type. When a request names something and the
     /// answer is no, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
-        self.types.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
+        self.stream.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
     }
 
     /// The version that a response with all that a type's subscription selects would have; that of
@@ -233,7 +233,7 @@ impl SotwStream {
     ///
     /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
-        let Some(TypeEntry { state, .. }) = self.types.of_type_mut(type_url.as_str()) else {
+        let Some(TypeEntry { state, .. }) = self.stream.of_type_mut(type_url.as_str()) else {
             return Version(0);
         };
         state.refresh(snapshot);
@@ -244,16 +244,16 @@ impl SotwStream {
 /// Makes the response of a type that is due; `None` when it turns out that the client lacks
 /// nothing.
 fn respond(
-    types: &mut Types<Owed>,
+    stream: &mut Stream<SotwOwed>,
     at: usize,
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
-    let released = types.release(at, now, snapshot);
+    let released = stream.release(at, now, snapshot);
     let releases = !released.is_empty();
-    let is_held_back = types.is_held_back(at, now, snapshot);
-    let reports_missing = types.config.sotw_not_found;
-    let TypeEntry { state, owed } = types.entry(at);
+    let is_held_back = stream.is_held_back(at, now, snapshot);
+    let reports_missing = stream.config.sotw_not_found;
+    let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
     if state.membership.is_none() && !state.is_served && state.known.full_state {
         // G4: without resources it would delete them.
@@ -261,10 +261,10 @@ fn respond(
     }
     if state.membership.is_none() {
         let (type_url, version) = (state.type_url.clone(), state.version(snapshot));
-        let nonce = types.next_nonce();
-        let state = &mut types.entry(at).state;
+        let nonce = stream.next_nonce();
+        let state = &mut stream.entry(at).state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter()));
+        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.refused.iter()));
         return Ok(Some(Response {
             type_url,
             nonce,
@@ -323,7 +323,7 @@ fn respond(
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
     if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.shape(), owed.refused.iter())));
+        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.refused.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -338,19 +338,16 @@ fn respond(
         fresh.filter_map(|cluster| cluster.endpoints().cloned()).collect()
     };
     let resources = bodies.remove(0);
-    let response = types.send(at, now, version, (resources, bodies), contents, snapshot);
-    types.owe_endpoints(&endpoints);
-    if let Some(TypeEntry { state, owed }) = types.endpoints() {
-        stream::Owed::add_endpoints(
-            owed,
-            endpoints.iter().filter(|name| state.subscription.covers(name)).cloned(),
-            now,
-        );
+    let response = stream.send(at, now, version, (resources, bodies), contents, snapshot);
+    stream.owe_endpoints(&endpoints);
+    if let Some(TypeEntry { state, owed }) = stream.endpoints() {
+        let covered = endpoints.iter().filter(|name| state.subscription.covers(name));
+        owed.add_endpoints(covered.cloned(), now);
     }
     Ok(Some(response))
 }
 
-impl Owed {
+impl SotwOwed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
         !has_answers && !self.everything && self.refused.is_empty()
@@ -367,7 +364,7 @@ impl Owed {
     }
 }
 
-impl stream::Owed for Owed {
+impl Owed for SotwOwed {
     const IS_SOTW: bool = true;
     const ERRORS_FIELD: u32 = SOTW_ERRORS;
 
@@ -448,7 +445,7 @@ impl TypeState {
     /// among them.
     fn full_state(
         &self,
-        owed: &Owed,
+        owed: &SotwOwed,
         update: &Update,
         everything: &Update,
         must_send: bool,
@@ -477,7 +474,7 @@ impl TypeState {
             return None;
         }
         let mut bodies = vec![self.sotw_body(everything)];
-        let withheld = encode::sotw(self.shape(), self.withheld());
+        let withheld = encode::sotw(self.encoding(), self.withheld());
         if !withheld.is_empty() {
             bodies.push(Arc::new(withheld));
         }
@@ -487,7 +484,7 @@ impl TypeState {
     /// S26: what is new to the client, or `None` when nothing is.
     fn partial(
         &self,
-        owed: &Owed,
+        owed: &SotwOwed,
         unsure: &[Arc<Variant>],
         fresh: &Update,
         snapshot: &Snapshot,
@@ -512,13 +509,13 @@ impl TypeState {
         // S28: nothing twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = answers.iter().map(|variant| self.key(variant)).collect();
-        let body = encode::sotw(self.shape(), answers.iter());
+        let body = encode::sotw(self.encoding(), answers.iter());
         Some((vec![Arc::new(body)], ResponseContents::Resources { shared: None, own }))
     }
 
     fn sotw_body(&self, update: &Update) -> Arc<Body> {
-        let make = || Arc::new(encode::sotw(self.shape(), update.changed.iter()));
-        if self.shape().is_shared() { Arc::clone(update.sotw_body.get_or_init(make)) } else { make() }
+        let make = || Arc::new(encode::sotw(self.encoding(), update.changed.iter()));
+        if self.encoding().is_shared() { Arc::clone(update.sotw_body.get_or_init(make)) } else { make() }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::fixture::{Delta, Sotw, payload, type_url};
-use super::{Next, Continuation};
+use super::{Continuation, Next};
 use crate::{Cache, Constraints, Resource, Transaction, VariantId};
 
 const MIB: usize = 1 << 20;

@@ -9,7 +9,7 @@ use super::client_group::{AckStatus, Awaited, ClientGroup, Seat};
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
-use super::order::{self, Gate, Reached, Release, Unnamed};
+use super::order::{self, Gate, Release, TargetStatus, Unnamed};
 use super::response::{Continuation, Next, Response, Service, StreamError};
 use super::responses::ResponseContents;
 use super::responses::ResponsePart;
@@ -24,7 +24,7 @@ use crate::wire::{Body, Failure, ResourceKey};
 
 /// All types of a stream, in the order of S33.
 #[derive(Debug)]
-pub(super) struct Types<O> {
+pub(super) struct Stream<O> {
     pub(super) watch: Arc<Watch>,
     pub(super) config: StreamConfig,
     /// Derived from the node of the stream (T46); none until it is known.
@@ -86,7 +86,7 @@ pub(super) trait Owed: Default {
     fn add_endpoints(&mut self, names: impl Iterator<Item = ResourceName>, now: Duration);
 }
 
-impl<O: Owed> Types<O> {
+impl<O: Owed> Stream<O> {
     pub(super) fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
         Self {
             watch,
@@ -358,7 +358,7 @@ impl<O: Owed> Types<O> {
             return Err(gate);
         }
         let type_url = state.type_url.clone();
-        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, state.shape(), failures.iter()))];
+        let bodies = vec![Arc::new(encode::errors(O::ERRORS_FIELD, state.encoding(), failures.iter()))];
         let nonce = self.next_nonce();
         self.entries[at].state.responses.sent(now, nonce, ResponseContents::nothing(), Revision::ZERO);
         Ok(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
@@ -554,11 +554,11 @@ impl<O: Owed> Types<O> {
         let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| is_asked(other.type_url.as_str()));
-        let mut reached: Vec<_> = own.filter_map(|other| Reached::of(other, snapshot)).collect();
+        let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, snapshot)).collect();
         if let Some(seat) = self.seat() {
-            reached.extend(seat.reached(is_asked, snapshot));
+            targets.extend(seat.target_statuses(is_asked, snapshot));
         }
-        order::is_unrelated(state, &reached, snapshot)
+        order::is_unrelated(state, &targets, snapshot)
     }
 
     fn removals(&self, at: usize, snapshot: &Snapshot) -> Release {

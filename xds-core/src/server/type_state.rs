@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::covering::{asking_for, is_asked_for};
-use super::encode::Shape;
+use super::encode::Encoding;
 use super::response::StreamError;
 use super::responses::Responses;
 use super::retained::Retained;
-use super::send_times::Reached;
+use super::send_times::SendTimes;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
 use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
@@ -71,7 +71,7 @@ pub(super) struct TypeState {
     /// The newest revision at which the client was known to use just what it had been sent (S33).
     pub(super) clean_at: Revision,
     /// When it was sent what.
-    pub(super) reached: Reached,
+    pub(super) send_times: SendTimes,
     /// Something that was rejected is to be told again (D8).
     pub(super) is_resending: bool,
     /// Held removals stood in the ledger.
@@ -135,7 +135,7 @@ impl TypeState {
             ahead: BTreeMap::new(),
             waiting_since: None,
             clean_at: Revision::ZERO,
-            reached: Reached::default(),
+            send_times: SendTimes::default(),
             is_resending: false,
             was_withholding: false,
             is_moved: true,
@@ -314,7 +314,7 @@ impl TypeState {
         let membership = self.membership.as_ref().expect("only a selection can be advanced");
         let update = membership.update(snapshot).ok_or_else(fell_behind)?;
         membership.advance(snapshot.revision());
-        self.reached.note(snapshot.revision(), now);
+        self.send_times.note(snapshot.revision(), now);
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
         let ahead = std::mem::take(&mut self.ahead);
@@ -483,9 +483,9 @@ impl TypeState {
     }
 
     /// How the client is told resources.
-    pub(super) fn shape(&self) -> Shape<'_> {
+    pub(super) fn encoding(&self) -> Encoding<'_> {
         let scope = self.scope.as_ref();
-        Shape { type_url: &self.type_url, form: self.form(), ttl: self.ttl, scope, spelled: &self.spelled }
+        Encoding { type_url: &self.type_url, form: self.form(), ttl: self.ttl, scope, spelled: &self.spelled }
     }
 
     /// How the client is sent resources.

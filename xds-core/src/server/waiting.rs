@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::order::Gate;
-use super::stream::{Owed, TypeEntry, Types};
+use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
 use crate::cache::{Answer, Snapshot};
 use crate::code::Code;
@@ -45,7 +45,7 @@ enum Knowledge {
     Unknown,
 }
 
-impl<O: Owed> Types<O> {
+impl<O: Owed> Stream<O> {
     /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type
     /// has to wait as a whole, and until when; `None` when it can be answered.
     pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {

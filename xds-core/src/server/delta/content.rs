@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Owed;
+use super::DeltaOwed;
 use crate::cache::{Snapshot, Update};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
@@ -19,7 +19,7 @@ use crate::xdstp::{self};
 
 /// What goes into a response.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct DeltaContent {
     /// An update that goes as it is, with the body that the streams of a class share.
     pub(super) shared: Option<Arc<Update>>,
     /// What goes besides, or instead.
@@ -31,10 +31,10 @@ pub(super) struct Content {
     pub(super) unresolved: BTreeSet<ResourceName>,
 }
 
-impl Content {
+impl DeltaContent {
     /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
     /// asks for it (S33, D10).
-    fn share(&mut self, state: &TypeState, owed: &Owed, update: &Arc<Update>) {
+    fn share(&mut self, state: &TypeState, owed: &DeltaOwed, update: &Arc<Update>) {
         if !update.absent.iter().any(|name| state.withholds(name)) {
             self.shared = Some(Arc::clone(update));
             return;
@@ -50,7 +50,7 @@ impl Content {
     pub(super) fn first_answer(
         &mut self,
         state: &mut TypeState,
-        owed: &Owed,
+        owed: &DeltaOwed,
         update: &Arc<Update>,
         clusters_sent: &ClustersSent,
         now: Duration,
@@ -111,7 +111,7 @@ impl Content {
     pub(super) fn update(
         &mut self,
         state: &mut TypeState,
-        owed: &Owed,
+        owed: &DeltaOwed,
         unsure: &[Arc<Variant>],
         update: &Arc<Update>,
         snapshot: &Snapshot,
@@ -149,7 +149,7 @@ impl Content {
 
     /// D24: what is asked for and stands for nothing is told so, where that is not told as a
     /// removal.
-    pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &Owed, snapshot: &Snapshot) {
+    pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &DeltaOwed, snapshot: &Snapshot) {
         if !state.sends_unresolved() {
             return;
         }
@@ -279,16 +279,16 @@ impl Content {
 
     /// The encoded resources and removals; D13: each stands once.
     pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
-        let shape = state.shape();
+        let encoding = state.encoding();
         let removals = || -> BTreeSet<_> {
             self.shared.iter().flat_map(|update| state.immediate_removals(update)).collect()
         };
         match &self.shared {
-            Some(update) if self.changed.is_empty() && self.removed.is_empty() && shape.is_shared() => {
-                let make = || Arc::new(encode::delta(shape, update.changed.iter(), removals().iter()));
+            Some(update) if self.changed.is_empty() && self.removed.is_empty() && encoding.is_shared() => {
+                let make = || Arc::new(encode::delta(encoding, update.changed.iter(), removals().iter()));
                 Arc::clone(update.delta_body.get_or_init(make))
             }
-            _ => Arc::new(encode::delta(shape, self.changed(), removals().union(&self.removed))),
+            _ => Arc::new(encode::delta(encoding, self.changed(), removals().union(&self.removed))),
         }
     }
 }

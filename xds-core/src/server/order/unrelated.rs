@@ -13,7 +13,7 @@ use crate::variants::Variant;
 
 /// How far a client is with a type that others name.
 #[derive(Debug)]
-pub(in crate::server) struct Reached<'a> {
+pub(in crate::server) struct TargetStatus<'a> {
     pub(in crate::server) target: Target,
     pub(in crate::server) position: Cow<'a, Position>,
     /// The names that were sent and not answered, or are yet to be sent; `None` when these are not
@@ -21,7 +21,7 @@ pub(in crate::server) struct Reached<'a> {
     pub(in crate::server) unanswered: Option<BTreeSet<ResourceName>>,
 }
 
-impl<'a> Reached<'a> {
+impl<'a> TargetStatus<'a> {
     /// `None` when the client subscribes to nothing of the type.
     pub(in crate::server) fn of(state: &'a TypeState, snapshot: &Snapshot) -> Option<Self> {
         let target = Target::of(state.type_url.as_str())?;
@@ -39,43 +39,43 @@ impl<'a> Reached<'a> {
 /// subscribe yet may bring whatever clusters those name.
 pub(in crate::server) fn is_unrelated(
     state: &TypeState,
-    reached: &[Reached<'_>],
+    targets: &[TargetStatus<'_>],
     snapshot: &Snapshot,
 ) -> bool {
     // A client with a stream for the endpoints of each cluster waits: to look at all of them for
     // each cluster costs more.
-    if reached.len() > REACHED_LIMIT {
+    if targets.len() > TARGETS_LIMIT {
         return false;
     }
-    let Some(client) = Client::new(reached, snapshot) else { return false };
+    let Some(acked) = AckedResources::new(targets, snapshot) else { return false };
     let Some(update) = state.membership.as_ref().and_then(|membership| membership.update(snapshot)) else {
         return false;
     };
     let changed = update.changed.iter().map(|variant| (variant.name(), &variant.references));
-    let Some(named) = Named::of(changed) else { return false };
+    let Some(named) = ReferencedNames::of(changed) else { return false };
     let of_routes = || {
-        let mut all = Named::default();
+        let mut all = ReferencedNames::default();
         for name in named.routes.iter() {
-            let mut routes = client.chosen(Target::Routes, name).peekable();
+            let mut routes = acked.chosen(Target::Routes, name).peekable();
             routes.peek()?;
-            let named = Named::of(routes.map(|routes| (routes.name(), &routes.references)))?;
+            let named = ReferencedNames::of(routes.map(|routes| (routes.name(), &routes.references)))?;
             // Routes name no routes.
             all.clusters.extend(named.clusters);
         }
         Some(all)
     };
     let Some(by_routes) = of_routes() else { return false };
-    named.clusters.union(&by_routes.clusters).all(|name| client.has_cluster(name))
+    named.clusters.union(&by_routes.clusters).all(|name| acked.has_cluster(name))
 }
 
 /// The clusters and routes that some resources name, each once.
 #[derive(Debug, Default)]
-struct Named<'a> {
+struct ReferencedNames<'a> {
     clusters: BTreeSet<&'a ResourceName>,
     routes: BTreeSet<&'a ResourceName>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> ReferencedNames<'a> {
     /// `None` when they may name more than that.
     fn of(resources: impl Iterator<Item = (&'a ResourceName, &'a References)>) -> Option<Self> {
         let mut named = Self::default();
@@ -97,28 +97,28 @@ impl<'a> Named<'a> {
 }
 
 /// What the client has of all these types.
-struct Client<'a> {
-    reached: &'a [Reached<'a>],
+struct AckedResources<'a> {
+    targets: &'a [TargetStatus<'a>],
     unanswered_clusters: BTreeSet<&'a ResourceName>,
     unanswered_endpoints: BTreeSet<&'a ResourceName>,
     snapshot: &'a Snapshot,
 }
 
-impl<'a> Client<'a> {
+impl<'a> AckedResources<'a> {
     /// `None` when it is not known, or when the client follows no clusters.
-    fn new(reached: &'a [Reached<'a>], snapshot: &'a Snapshot) -> Option<Self> {
+    fn new(targets: &'a [TargetStatus<'a>], snapshot: &'a Snapshot) -> Option<Self> {
         let unanswered = |target: Target| {
             let mut names = BTreeSet::new();
-            for of in reached.iter().filter(|of| of.target == target) {
+            for of in targets.iter().filter(|of| of.target == target) {
                 names.extend(of.unanswered.as_ref()?);
             }
             Some(names)
         };
         let (unanswered_clusters, unanswered_endpoints) =
             (unanswered(Target::Cluster)?, unanswered(Target::Assignment)?);
-        let client = Self { reached, unanswered_clusters, unanswered_endpoints, snapshot };
-        client.of(Target::Cluster).next()?;
-        Some(client)
+        let acked = Self { targets, unanswered_clusters, unanswered_endpoints, snapshot };
+        acked.of(Target::Cluster).next()?;
+        Some(acked)
     }
 
     fn has_cluster(&self, name: &ResourceName) -> bool {
@@ -144,8 +144,8 @@ impl<'a> Client<'a> {
         self.of(target).flat_map(move |of| of.position.chosen(name, self.snapshot))
     }
 
-    fn of(&self, target: Target) -> impl Iterator<Item = &'a Reached<'a>> {
-        self.reached.iter().filter(move |of| of.target == target)
+    fn of(&self, target: Target) -> impl Iterator<Item = &'a TargetStatus<'a>> {
+        self.targets.iter().filter(move |of| of.target == target)
     }
 }
 
@@ -168,4 +168,4 @@ fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<Resourc
 const UNANSWERED_LIMIT: usize = 1000;
 
 /// Types on streams of one client that are looked at.
-const REACHED_LIMIT: usize = 16;
+const TARGETS_LIMIT: usize = 16;
