@@ -68,14 +68,14 @@ struct TypeSummary {
     /// The revision of what was sent last.
     cursor: Revision,
     /// Without regard to what is new since.
-    status: AckStatus,
+    status: OrderStatus,
     /// What it may use that is not the newest.
     in_use: InUse,
 }
 
 /// What the order of S33 asks of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AckStatus {
+pub(super) struct OrderStatus {
     /// Since when the client owes an answer; `None` when it answered all that was sent.
     pub(super) unanswered_since: Option<Duration>,
     /// Something is still to be sent, or nobody knows.
@@ -198,7 +198,7 @@ impl Seat {
     }
 
     /// How far the client is with these types on its other streams.
-    pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<AckStatus> {
+    pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<OrderStatus> {
         let streams = lock(&self.group.0.streams);
         streams.of_others(self.id, types).map(|(_, summary)| summary.status(snapshot)).collect()
     }
@@ -341,7 +341,7 @@ impl TypeSummary {
         let mut summary = Self {
             position: None,
             cursor: Revision::ZERO,
-            status: AckStatus { unanswered_since: None, is_behind: false },
+            status: OrderStatus { unanswered_since: None, is_behind: false },
             in_use: InUse::NewestOnly,
         };
         summary.update(state, is_alone);
@@ -352,7 +352,7 @@ impl TypeSummary {
     fn update(&mut self, state: &TypeState, is_alone: bool) -> bool {
         let position = state.membership.as_ref().map(Membership::position);
         let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
-        let status = AckStatus::of_responses(state);
+        let status = OrderStatus::of_responses(state);
         // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
         let in_use = if is_alone { InUse::coarse(state) } else { InUse::of(state) };
         let is_changed = (cursor, status) != (self.cursor, self.status) || in_use != self.in_use;
@@ -378,12 +378,12 @@ impl TypeSummary {
         Some(TargetStatus { target, position: Cow::Owned(position), unanswered })
     }
 
-    fn status(&self, snapshot: &Snapshot) -> AckStatus {
+    fn status(&self, snapshot: &Snapshot) -> OrderStatus {
         self.status.at(self.position.as_ref(), snapshot)
     }
 }
 
-impl AckStatus {
+impl OrderStatus {
     pub(super) fn of(state: &TypeState, snapshot: &Snapshot) -> Self {
         let position = state.membership.as_ref().map(Membership::position);
         Self::of_responses(state).at(position, snapshot)

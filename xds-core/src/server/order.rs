@@ -12,7 +12,7 @@ pub(super) use unrelated::{TargetStatus, is_unrelated};
 
 use xds_proto::type_url::{CLUSTER, ROUTE_CONFIGURATION, VIRTUAL_HOST};
 
-use super::client_group::AckStatus;
+use super::client_group::OrderStatus;
 use super::config::StreamConfig;
 use super::in_use::{self, Referrer};
 use super::type_state::TypeState;
@@ -60,7 +60,7 @@ pub(super) fn additions(
     state: &TypeState,
     now: Duration,
     config: &StreamConfig,
-    before: impl Iterator<Item = AckStatus>,
+    before: impl Iterator<Item = OrderStatus>,
 ) -> Gate {
     let since = state.waiting_since.unwrap_or(now);
     let longest = since + config.order_wait;

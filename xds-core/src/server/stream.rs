@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xds_proto::type_url::ROUTE_CONFIGURATION;
 
-use super::client_group::{AckStatus, Awaited, ClientGroup, Seat};
+use super::client_group::{Awaited, ClientGroup, OrderStatus, Seat};
 use super::config::{Serving, StreamConfig};
 use super::encode;
 use super::in_use::Referrer;
@@ -587,10 +587,14 @@ impl<O: Owed> Stream<O> {
     }
 
     /// How far the client is with these types, on this stream and its others.
-    fn others(&self, types: &'static [&'static str], snapshot: &Snapshot) -> impl Iterator<Item = AckStatus> {
+    fn others(
+        &self,
+        types: &'static [&'static str],
+        snapshot: &Snapshot,
+    ) -> impl Iterator<Item = OrderStatus> {
         let own = self.entries.iter().map(|entry| &entry.state);
         let own = own.filter(|other| types.contains(&other.type_url.as_str()));
-        let own = own.map(|state| AckStatus::of(state, snapshot));
+        let own = own.map(|state| OrderStatus::of(state, snapshot));
         let seat = self.seat().filter(|_| !types.is_empty());
         own.chain(seat.map(|seat| seat.others(types, snapshot)).unwrap_or_default())
     }
