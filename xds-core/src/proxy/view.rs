@@ -12,7 +12,7 @@
 //!   a watch is checked   a watch is checked    a watch made now is checked at Init     all watches are checked
 //! ```
 //!
-//! A [`ReadGuard`] answers reads of one type, or says that they have to go upstream. A [`Watch`] is
+//! A [`ReadGuard`] answers reads of one type, or says that they have to go upstream. A [`ViewWatch`] is
 //! told the Init first, then what changes. Nothing queues between the cache and a watch: it
 //! compares what it was told with the newest state when it is asked.
 //!
@@ -24,7 +24,7 @@
 //! use std::task::{Context, Poll, Waker};
 //! use std::time::Duration;
 //! use xds_core::proxy::health::Health;
-//! use xds_core::proxy::view::{Change, Route, Typed, View, WatchEvent, WatchRequest};
+//! use xds_core::proxy::view::{ViewChange, ReadRoute, Typed, View, ViewEvent, ViewRequest};
 //! use xds_core::{Cache, Parameters, Resource, Transaction, TypeUrl};
 //!
 //! struct Things;
@@ -35,8 +35,8 @@
 //! let things = TypeUrl::from(Things::TYPE_URL);
 //! let (cache, mut health) = (Cache::new(), Health::default());
 //! let view = View::new(&cache);
-//! let mut watch = view.watch(WatchRequest { types: vec![things.clone()], ..WatchRequest::default() })?;
-//! assert!(matches!(view.read::<Things>().route(), Route::Upstream(_)), "nothing is known yet");
+//! let mut watch = view.watch(ViewRequest { types: vec![things.clone()], ..ViewRequest::default() })?;
+//! assert!(matches!(view.read::<Things>().route(), ReadRoute::Upstream(_)), "nothing is known yet");
 //!
 //! // The upstream answers.
 //! health.request(Duration::ZERO, &things);
@@ -48,21 +48,21 @@
 //! view.follow(&health);
 //!
 //! let guard = view.read::<Things>();
-//! let Route::Cache(resources) = guard.route() else { panic!("it is synced") };
+//! let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
 //! assert_eq!(resources.get(&"a".into(), &Parameters::new()).unwrap().payload(), "payload");
 //!
 //! let context = Context::from_waker(Waker::noop());
-//! let Poll::Ready(Some(Ok(WatchEvent::Init(init)))) = watch.poll_event(&context) else { panic!("comes first") };
+//! let Poll::Ready(Some(Ok(ViewEvent::Init(init)))) = watch.poll_event(&context) else { panic!("comes first") };
 //! assert!(init.confirmed.contains(&things));
-//! let Poll::Ready(Some(Ok(WatchEvent::Changes(changes)))) = watch.poll_event(&context) else { panic!("then") };
-//! assert!(matches!(&changes[..], [Change::Put { variant, .. }] if variant.name().as_str() == "a"));
+//! let Poll::Ready(Some(Ok(ViewEvent::Changes(changes)))) = watch.poll_event(&context) else { panic!("then") };
+//! assert!(matches!(&changes[..], [ViewChange::Put { variant, .. }] if variant.name().as_str() == "a"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `guard` | [`ReadGuard`]: reads of one type |
-//! | `watch` | [`Watch`]: what a program is told, and why it may not be |
+//! | `watch` | [`ViewWatch`]: what a program is told, and why it may not be |
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -75,8 +75,8 @@ use super::health::{Generation, Health, State};
 use crate::cache::{Cache, Snapshot, lock};
 use crate::name::TypeUrl;
 
-pub use guard::{ReadGuard, Resources, Route, Typed};
-pub use watch::{Change, Watch, WatchError, WatchEvent, WatchRequest};
+pub use guard::{ReadGuard, Resources, ReadRoute, Typed};
+pub use watch::{ViewChange, ViewWatch, ViewError, ViewEvent, ViewRequest};
 
 #[cfg(test)]
 mod fixture;
@@ -89,11 +89,11 @@ mod watch_tests;
 
 /// What the process sees of one upstream's types. Reading never waits for a writer.
 #[derive(Debug)]
-pub struct View(Arc<Shared>);
+pub struct View(Arc<SharedView>);
 
 /// What a view has in common with its watches.
 #[derive(Debug)]
-struct Shared {
+struct SharedView {
     cache: Arc<Cache>,
     present: ArcSwap<Present>,
     listeners: Mutex<Listeners>,
@@ -104,7 +104,7 @@ struct Shared {
 /// What can be read now, all of one moment.
 #[derive(Debug)]
 struct Present {
-    readers: Arc<Readers>,
+    readers: Arc<GenerationReaders>,
     states: BTreeMap<TypeUrl, State>,
     snapshot: Arc<Snapshot>,
     /// A newer generation is on its way.
@@ -113,7 +113,7 @@ struct Present {
 
 /// Who reads a generation.
 #[derive(Debug)]
-struct Readers {
+struct GenerationReaders {
     generation: Generation,
     count: AtomicUsize,
 }
@@ -122,19 +122,19 @@ struct Readers {
 struct Listeners {
     watches: Vec<Weak<AtomicWaker>>,
     /// Those that are still read, and the present one; oldest first.
-    generations: Vec<Weak<Readers>>,
+    generations: Vec<Weak<GenerationReaders>>,
 }
 
 impl View {
     /// Of a cache and an upstream of which nothing is known yet.
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
-        let readers = Arc::new(Readers::new(Generation::ZERO));
+        let readers = Arc::new(GenerationReaders::new(Generation::ZERO));
         let generations = vec![Arc::downgrade(&readers)];
         let listeners = Mutex::new(Listeners { watches: Vec::new(), generations });
         let present =
             Present { readers, states: BTreeMap::new(), snapshot: cache.snapshot(), is_building: true };
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedView {
             cache: Arc::clone(cache),
             present: ArcSwap::from_pointee(present),
             listeners,
@@ -183,10 +183,10 @@ impl View {
     /// rest follows at its Init, and may fail then.
     ///
     /// # Errors
-    /// See [`WatchError`]; nothing is watched then.
-    pub fn watch(&self, request: WatchRequest) -> Result<Watch, WatchError> {
+    /// See [`ViewError`]; nothing is watched then.
+    pub fn watch(&self, request: ViewRequest) -> Result<ViewWatch, ViewError> {
         let mut listeners = lock(&self.0.listeners);
-        let watch = Watch::new(&self.0, request)?;
+        let watch = ViewWatch::new(&self.0, request)?;
         listeners.watches.retain(|waker| waker.strong_count() > 0);
         listeners.watches.push(watch.listener());
         Ok(watch)
@@ -237,15 +237,15 @@ impl Present {
     }
 }
 
-impl Readers {
+impl GenerationReaders {
     fn new(generation: Generation) -> Self {
         Self { generation, count: AtomicUsize::new(0) }
     }
 }
 
 impl Listeners {
-    fn begin(&mut self, generation: Generation) -> Arc<Readers> {
-        let readers = Arc::new(Readers::new(generation));
+    fn begin(&mut self, generation: Generation) -> Arc<GenerationReaders> {
+        let readers = Arc::new(GenerationReaders::new(generation));
         self.generations.retain(|readers| readers.strong_count() > 0);
         self.generations.push(Arc::downgrade(&readers));
         readers

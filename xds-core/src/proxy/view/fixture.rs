@@ -75,11 +75,11 @@ impl Viewed {
         self.view.follow(&self.upstream.health);
     }
 
-    pub(super) fn watch(&self, types: &str) -> Watch {
+    pub(super) fn watch(&self, types: &str) -> ViewWatch {
         self.try_watch(types, false).unwrap()
     }
 
-    pub(super) fn try_watch(&self, types: &str, allow_rejected_types: bool) -> Result<Watch, WatchError> {
+    pub(super) fn try_watch(&self, types: &str, allow_rejected_types: bool) -> Result<ViewWatch, ViewError> {
         self.view.watch(request(types, allow_rejected_types))
     }
 
@@ -89,9 +89,9 @@ impl Viewed {
     }
 }
 
-pub(super) fn request(types: &str, allow_rejected_types: bool) -> WatchRequest {
+pub(super) fn request(types: &str, allow_rejected_types: bool) -> ViewRequest {
     let types = types.split_whitespace().map(url).collect();
-    WatchRequest { types, allow_rejected_types, previously_rejected: Vec::new() }
+    ViewRequest { types, allow_rejected_types, previously_rejected: Vec::new() }
 }
 
 pub(super) fn status_of(letter: &str) -> Status {
@@ -100,11 +100,11 @@ pub(super) fn status_of(letter: &str) -> Status {
 
 pub(super) fn shown_read<T: Typed>(guard: &ReadGuard<T>, name: &str, text: &str) -> String {
     match guard.route() {
-        Route::Cache(resources) => {
+        ReadRoute::Cache(resources) => {
             let found = resources.get(&name.into(), &parameters(text));
             found.map_or_else(|| "-".into(), |variant| content(&url_of::<T>(), variant))
         }
-        Route::Upstream(status) => format!("upstream {}", status.code),
+        ReadRoute::Upstream(status) => format!("upstream {}", status.code),
     }
 }
 
@@ -120,7 +120,7 @@ fn content(type_url: &TypeUrl, variant: &Variant) -> String {
 
 /// All that a watch is told now: `1: a !b` is an Init, `?a` a reclassification, `{+a x=1 -a
 /// y[env=p]}` changes, then the end if it ended.
-pub(super) fn told(watch: &mut Watch) -> String {
+pub(super) fn told(watch: &mut ViewWatch) -> String {
     let mut told = Vec::new();
     loop {
         match watch.poll_event(&Context::from_waker(Waker::noop())) {
@@ -136,24 +136,24 @@ pub(super) fn told(watch: &mut Watch) -> String {
     told.join(", ")
 }
 
-fn shown(event: &WatchEvent) -> String {
+fn shown(event: &ViewEvent) -> String {
     let when = |constraints: &crate::Constraints| match constraints.is_unconstrained() {
         true => String::new(),
         false => format!("[{constraints}]"),
     };
-    let change = |change: &Change| match change {
-        Change::Put { type_url, variant } => {
+    let change = |change: &ViewChange| match change {
+        ViewChange::Put { type_url, variant } => {
             let (of, name, when) = (type_url.message_name(), variant.name(), when(variant.constraints()));
             format!("+{of} {name}{when}={}", content(type_url, variant))
         }
-        Change::Removed(id) => {
+        ViewChange::Removed(id) => {
             format!("-{} {}{}", id.type_url.message_name(), id.name, when(&id.constraints))
         }
     };
     match event {
-        WatchEvent::Init(init) => shown_init(init),
-        WatchEvent::Reclassified { type_url, state } => shown_state(type_url, state),
-        WatchEvent::Changes(changes) => {
+        ViewEvent::Init(init) => shown_init(init),
+        ViewEvent::Reclassified { type_url, state } => shown_state(type_url, state),
+        ViewEvent::Changes(changes) => {
             format!("{{{}}}", changes.iter().map(change).collect::<Vec<_>>().join(" "))
         }
     }

@@ -58,7 +58,7 @@ pub struct ReadGuard<T> {
 }
 
 /// Where reads of a type go.
-pub enum Route<'g, T> {
+pub enum ReadRoute<'g, T> {
     /// To these, which may be of a generation before while the type is silent.
     Cache(Resources<'g, T>),
     /// To the upstream, on a stream of their own. Where that cannot be, this is the answer: the
@@ -81,17 +81,17 @@ impl<T: Typed> ReadGuard<T> {
 
     /// Where reads go; always the same for one guard.
     #[must_use]
-    pub fn route(&self) -> Route<'_, T> {
+    pub fn route(&self) -> ReadRoute<'_, T> {
         match self.present.states.get_key_value(T::TYPE_URL) {
-            Some((_, State::Rejected(_, status))) => Route::Upstream(status.clone()),
-            Some((type_url, State::Synced(_) | State::Stale(_))) => Route::Cache(Resources {
+            Some((_, State::Rejected(_, status))) => ReadRoute::Upstream(status.clone()),
+            Some((type_url, State::Synced(_) | State::Stale(_))) => ReadRoute::Cache(Resources {
                 resources: self.present.snapshot.of_type(type_url),
                 of: PhantomData,
             }),
             // G13: that nothing is there says nothing before the upstream answered.
             Some((_, State::Requested)) | None => {
                 let message = format!("the upstream has not said yet what {} there are", T::TYPE_URL).into();
-                Route::Upstream(Status { code: Code::UNAVAILABLE, message })
+                ReadRoute::Upstream(Status { code: Code::UNAVAILABLE, message })
             }
         }
     }
@@ -130,7 +130,7 @@ impl<T> fmt::Debug for ReadGuard<T> {
     }
 }
 
-impl<T> fmt::Debug for Route<'_, T> {
+impl<T> fmt::Debug for ReadRoute<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cache(resources) => f.debug_tuple("Cache").field(resources).finish(),

@@ -23,7 +23,7 @@ fn t3_a_guard_reads_the_variant_for_the_parameters_of_its_type_alone() {
     let f = Viewed::healthy("a b", "a x[env=p]=1 x[env=q]=2 y=3; b x=4");
     assert_eq!([f.read::<A>("x", "env=q"), f.read::<A>("x", "env=r"), f.read::<B>("x", "")], ["2", "-", "4"]);
     let guard = f.view.read::<A>();
-    let Route::Cache(resources) = guard.route() else { panic!("it is synced") };
+    let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
     let mut names: Vec<_> =
         resources.iter().map(|(name, variants)| (name.as_str(), variants.len())).collect();
     names.sort_unstable();
@@ -83,7 +83,7 @@ fn g4_nothing_of_a_rejected_type_is_readable_after_init_though_it_is_in_the_cach
     f.open();
     f.upstream.health.on_rejected(&url("b"), status_of("b"));
     f.respond("a");
-    let Route::Upstream(status) = f.view.read::<B>().route() else { panic!("it is rejected") };
+    let ReadRoute::Upstream(status) = f.view.read::<B>().route() else { panic!("it is rejected") };
     assert_eq!(status, status_of("b"), "unchanged");
     assert_eq!(f.read::<A>("x", ""), "1", "others have nothing to do with it");
     // Nor is anything of it readable before the next generation knows of it.
@@ -160,7 +160,7 @@ fn a_guard_stays_where_it_was_and_lets_go_of_its_generation_when_dropped() {
 fn of_a_generation_that_nobody_reads_nothing_is_kept() {
     let mut f = Viewed::healthy("a", "a x=1");
     let guard = f.view.read::<A>();
-    let Route::Cache(resources) = guard.route() else { panic!("it is synced") };
+    let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
     let variant = Arc::downgrade(resources.get(&"x".into(), &Parameters::new()).unwrap());
     f.lose();
     f.open();

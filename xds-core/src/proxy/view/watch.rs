@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
-use super::{Present, Shared};
+use super::{Present, SharedView};
 use crate::cache::TypeSnapshot;
 use crate::name::{Revision, TypeUrl};
 use crate::proxy::health::{Generation, Init, State, Status};
@@ -17,7 +17,7 @@ use crate::variants::{Variant, Variants};
 
 /// What to watch, and what to do with types that the upstream does not serve.
 #[derive(Debug, Default, Clone)]
-pub struct WatchRequest {
+pub struct ViewRequest {
     /// The types, at least one. Their order decides which of several rejections is the first.
     pub types: Vec<TypeUrl>,
     /// Whether the watch goes on with the other types when some are rejected. Without it the first
@@ -32,7 +32,7 @@ pub struct WatchRequest {
 /// Why something is not watched, at once or from some Init on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WatchError {
+pub enum ViewError {
     /// Nothing was requested.
     #[error("a watch of no types")]
     NoTypes,
@@ -57,7 +57,7 @@ pub enum WatchError {
 
 /// What a watch is told.
 #[derive(Debug, Clone)]
-pub enum WatchEvent {
+pub enum ViewEvent {
     /// How each type stands in a generation; comes before anything else of it. What was told of
     /// types that it rejects is void.
     Init(Init),
@@ -70,12 +70,12 @@ pub enum WatchEvent {
     },
     /// What changed since the last such event, all of one moment, in the order of type, name and
     /// constraints.
-    Changes(Vec<Change>),
+    Changes(Vec<ViewChange>),
 }
 
 /// What became of one variant.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum ViewChange {
     /// It came, or has another content.
     Put {
         /// Its type.
@@ -92,10 +92,10 @@ pub enum Change {
 /// It holds what it was told last, which shares what did not change since with the cache, and
 /// nothing else: a slow watch is told the newest state, not what was in between.
 #[derive(Debug)]
-pub struct Watch {
-    shared: Arc<Shared>,
+pub struct ViewWatch {
+    shared: Arc<SharedView>,
     waker: Arc<AtomicWaker>,
-    request: WatchRequest,
+    request: ViewRequest,
     stage: Stage,
     /// The resources it was told of.
     held: BTreeMap<TypeUrl, TypeSnapshot>,
@@ -123,7 +123,7 @@ struct Told {
     compared: Option<Revision>,
 }
 
-impl WatchError {
+impl ViewError {
     /// The original status; `None` when there is none, because the request itself is wrong.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
@@ -134,27 +134,27 @@ impl WatchError {
     }
 }
 
-impl WatchRequest {
+impl ViewRequest {
     /// Whether the request by itself may be: something is requested; the second list comes only
     /// with the flag; the lists are disjoint.
-    fn check(&self) -> Result<(), WatchError> {
+    fn check(&self) -> Result<(), ViewError> {
         let first = self.previously_rejected.first();
         let is_refused = self.types.is_empty() || !self.allow_rejected_types;
         if let Some((type_url, status)) = first.filter(|_| is_refused) {
-            return Err(WatchError::Rejected { type_url: type_url.clone(), status: status.clone() });
+            return Err(ViewError::Rejected { type_url: type_url.clone(), status: status.clone() });
         }
         if self.types.is_empty() {
-            return Err(WatchError::NoTypes);
+            return Err(ViewError::NoTypes);
         }
         let both = self.previously_rejected.iter().find(|(type_url, _)| self.types.contains(type_url));
         both.map_or(Ok(()), |(type_url, status)| {
-            Err(WatchError::Contradiction { type_url: type_url.clone(), status: status.clone() })
+            Err(ViewError::Contradiction { type_url: type_url.clone(), status: status.clone() })
         })
     }
 
     /// Whether the request still may be when what is rejected now goes from the first list to the
     /// second.
-    fn check_against(&self, states: &BTreeMap<TypeUrl, State>) -> Result<(), WatchError> {
+    fn check_against(&self, states: &BTreeMap<TypeUrl, State>) -> Result<(), ViewError> {
         let mut rejected = self.types.iter().filter_map(|type_url| match states.get(type_url)? {
             State::Rejected(_, status) => Some((type_url, status)),
             State::Requested | State::Synced(_) | State::Stale(_) => None,
@@ -163,7 +163,7 @@ impl WatchRequest {
         let is_left = rejected.count() + 1 < self.types.len();
         match self.allow_rejected_types && is_left {
             true => Ok(()),
-            false => Err(WatchError::Rejected { type_url: type_url.clone(), status: status.clone() }),
+            false => Err(ViewError::Rejected { type_url: type_url.clone(), status: status.clone() }),
         }
     }
 
@@ -174,9 +174,9 @@ impl WatchRequest {
     }
 }
 
-impl Watch {
+impl ViewWatch {
     /// To be called while nothing can be swapped.
-    pub(super) fn new(shared: &Arc<Shared>, request: WatchRequest) -> Result<Self, WatchError> {
+    pub(super) fn new(shared: &Arc<SharedView>, request: ViewRequest) -> Result<Self, ViewError> {
         request.check()?;
         let present = shared.present.load();
         let stage = match present.is_building {
@@ -197,13 +197,13 @@ impl Watch {
     /// The next event: the Init of a generation, then what changes. An error is the last one;
     /// `None` comes after it, or when the view is gone. Needs no runtime, and dropping the future
     /// loses nothing.
-    pub async fn next(&mut self) -> Option<Result<WatchEvent, WatchError>> {
+    pub async fn next(&mut self) -> Option<Result<ViewEvent, ViewError>> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
     /// The same for a future that is written out. Costs a walk over the resources of its types when
     /// the cache changed.
-    pub fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<WatchEvent, WatchError>>> {
+    pub fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<ViewEvent, ViewError>>> {
         self.waker.register(cx.waker());
         // After registering: a change in between is seen here or wakes us. Read before the state,
         // so that the last one is told.
@@ -215,7 +215,7 @@ impl Watch {
         }
     }
 
-    fn next_event(&mut self) -> Option<Result<WatchEvent, WatchError>> {
+    fn next_event(&mut self) -> Option<Result<ViewEvent, ViewError>> {
         let present = self.shared.present.load_full();
         match &self.stage {
             Stage::Ended => None,
@@ -227,17 +227,17 @@ impl Watch {
         }
     }
 
-    fn init(&mut self, present: &Present) -> Result<WatchEvent, WatchError> {
+    fn init(&mut self, present: &Present) -> Result<ViewEvent, ViewError> {
         let states = self.checked(present)?;
         let mut init = Init::new(present.generation(), &states);
         self.held.retain(|type_url, _| !init.rejected.contains_key(type_url));
         init.rejected.extend(self.request.previously_rejected.iter().cloned());
         self.stage = Stage::Told(Told { generation: present.generation(), states, compared: None });
-        Ok(WatchEvent::Init(init))
+        Ok(ViewEvent::Init(init))
     }
 
     /// Tells of the first type that does not stand as it was told.
-    fn reclassify(&mut self, present: &Present) -> Result<Option<WatchEvent>, WatchError> {
+    fn reclassify(&mut self, present: &Present) -> Result<Option<ViewEvent>, ViewError> {
         let now = self.checked(present)?;
         let Stage::Told(told) = &mut self.stage else { return Ok(None) };
         let changed = now.into_iter().find(|(type_url, state)| told.states.get(type_url) != Some(state));
@@ -247,11 +247,11 @@ impl Watch {
         if matches!(state, State::Rejected(..)) {
             self.held.remove(&type_url);
         }
-        Ok(Some(WatchEvent::Reclassified { type_url, state }))
+        Ok(Some(ViewEvent::Reclassified { type_url, state }))
     }
 
     /// How its types stand, unless that ends it.
-    fn checked(&mut self, present: &Present) -> Result<BTreeMap<TypeUrl, State>, WatchError> {
+    fn checked(&mut self, present: &Present) -> Result<BTreeMap<TypeUrl, State>, ViewError> {
         let checked = self.request.check_against(&present.states);
         if checked.is_err() {
             self.stage = Stage::Ended;
@@ -262,7 +262,7 @@ impl Watch {
 
     /// Tells what is other than it was told, if anything is. Of types that cannot be read nothing
     /// changes.
-    fn changes(&mut self, present: &Present) -> Option<WatchEvent> {
+    fn changes(&mut self, present: &Present) -> Option<ViewEvent> {
         let Stage::Told(told) = &mut self.stage else { return None };
         let revision = present.snapshot.revision();
         if told.compared.replace(revision) == Some(revision) {
@@ -275,13 +275,13 @@ impl Watch {
             let before = self.held.insert(type_url.clone(), now.clone()).unwrap_or_default();
             compare(type_url, &before, now, &mut changes);
         }
-        (!changes.is_empty()).then_some(WatchEvent::Changes(changes))
+        (!changes.is_empty()).then_some(ViewEvent::Changes(changes))
     }
 }
 
 /// What leads from one state of a type to another: nothing for a variant that came back with the
 /// version it had.
-fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, changes: &mut Vec<Change>) {
+fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, changes: &mut Vec<ViewChange>) {
     let has = |variants: Option<&Variants>, variant: &Arc<Variant>| {
         let other = variants.and_then(|variants| variants.get(variant.constraints()));
         other.map(|other| Arc::ptr_eq(other, variant) || other.version() == variant.version())
@@ -298,8 +298,8 @@ fn compare(type_url: &TypeUrl, before: &TypeSnapshot, now: &TypeSnapshot, change
     }
     found.sort_unstable_by_key(|(variant, _)| (variant.name(), variant.constraints()));
     changes.extend(found.into_iter().map(|(variant, is_there)| match is_there {
-        true => Change::Put { type_url: type_url.clone(), variant: Arc::clone(variant) },
-        false => Change::Removed(VariantId {
+        true => ViewChange::Put { type_url: type_url.clone(), variant: Arc::clone(variant) },
+        false => ViewChange::Removed(VariantId {
             type_url: type_url.clone(),
             name: variant.name().clone(),
             constraints: variant.constraints().clone(),

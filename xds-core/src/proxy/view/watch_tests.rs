@@ -7,8 +7,8 @@ use super::*;
 use crate::cache::TypeSnapshot;
 use crate::proxy::health::fixture::url;
 
-fn rejected(letter: &str) -> Result<(), WatchError> {
-    Err(WatchError::Rejected { type_url: url(letter), status: status_of(letter) })
+fn rejected(letter: &str) -> Result<(), ViewError> {
+    Err(ViewError::Rejected { type_url: url(letter), status: status_of(letter) })
 }
 
 /// An upstream that serves `a` and rejects `b` and `c`.
@@ -27,10 +27,10 @@ fn partial() -> Viewed {
 fn something_is_requested() {
     let f = Viewed::of("a");
     let error = f.try_watch("", true).unwrap_err();
-    assert_eq!((&error, error.status()), (&WatchError::NoTypes, None));
+    assert_eq!((&error, error.status()), (&ViewError::NoTypes, None));
     // A layer above found everything it wanted rejected.
     let previously_rejected = vec![(url("b"), status_of("b")), (url("a"), status_of("a"))];
-    let request = WatchRequest { previously_rejected, ..request("", true) };
+    let request = ViewRequest { previously_rejected, ..request("", true) };
     assert_eq!(f.view.watch(request).map(drop), rejected("b"));
 }
 
@@ -40,7 +40,7 @@ fn the_second_list_comes_only_with_the_flag() {
     let previously_rejected = vec![(url("c"), status_of("c")), (url("b"), status_of("b"))];
     for is_allowed in [false, true] {
         let previously_rejected = previously_rejected.clone();
-        let request = WatchRequest { previously_rejected, ..request("a", is_allowed) };
+        let request = ViewRequest { previously_rejected, ..request("a", is_allowed) };
         let expected = if is_allowed { Ok(()) } else { rejected("c") };
         assert_eq!(f.view.watch(request).map(drop), expected);
     }
@@ -50,9 +50,9 @@ fn the_second_list_comes_only_with_the_flag() {
 fn the_lists_are_disjoint() {
     let f = Viewed::of("a b");
     let previously_rejected = vec![(url("c"), status_of("c")), (url("b"), status_of("b"))];
-    let request = WatchRequest { previously_rejected, ..request("a b", true) };
+    let request = ViewRequest { previously_rejected, ..request("a b", true) };
     let error = f.view.watch(request).unwrap_err();
-    assert_eq!(error, WatchError::Contradiction { type_url: url("b"), status: status_of("b") });
+    assert_eq!(error, ViewError::Contradiction { type_url: url("b"), status: status_of("b") });
     assert_eq!(error.status(), Some(&status_of("b")));
 }
 
@@ -83,17 +83,17 @@ fn with_the_flag_something_is_left_to_watch() {
 fn what_was_rejected_before_is_told_with_our_own_rejections_so_that_layers_pass_it_on() {
     let f = partial();
     let previously_rejected = vec![(url("d"), status_of("d"))];
-    let mut watch = f.view.watch(WatchRequest { previously_rejected, ..request("a b", true) }).unwrap();
-    let Some(Ok(WatchEvent::Init(init))) = first(&mut watch) else { panic!("comes first") };
+    let mut watch = f.view.watch(ViewRequest { previously_rejected, ..request("a b", true) }).unwrap();
+    let Some(Ok(ViewEvent::Init(init))) = first(&mut watch) else { panic!("comes first") };
     assert_eq!(init.rejected, BTreeMap::from([(url("b"), status_of("b")), (url("d"), status_of("d"))]));
     // The next layer takes what is rejected from its first list to its second.
     let next = Viewed::healthy("a", "");
     let previously_rejected = init.rejected.into_iter().collect();
-    let mut watch = next.view.watch(WatchRequest { previously_rejected, ..request("a", true) }).unwrap();
+    let mut watch = next.view.watch(ViewRequest { previously_rejected, ..request("a", true) }).unwrap();
     assert_eq!(told(&mut watch), "1: a !b !d");
 }
 
-fn first(watch: &mut Watch) -> Option<Result<WatchEvent, WatchError>> {
+fn first(watch: &mut ViewWatch) -> Option<Result<ViewEvent, ViewError>> {
     match watch.poll_event(&Context::from_waker(Waker::noop())) {
         Poll::Ready(event) => event,
         Poll::Pending => panic!("there is no event"),
@@ -374,24 +374,24 @@ fn whatever_happens_what_a_watch_was_told_is_what_is_read() {
             while let Poll::Ready(event) = watch.poll_event(&Context::from_waker(Waker::noop())) {
                 let Some(Ok(event)) = event else { return };
                 match event {
-                    WatchEvent::Init(init) => {
+                    ViewEvent::Init(init) => {
                         assert!(init.generation > generation);
                         generation = init.generation;
                         rejected = init.rejected.into_keys().collect();
                     }
-                    WatchEvent::Reclassified { type_url, state } => {
+                    ViewEvent::Reclassified { type_url, state } => {
                         rejected.retain(|of| *of != type_url);
                         rejected.extend(Some(type_url).filter(|_| matches!(state, State::Rejected(..))));
                     }
-                    WatchEvent::Changes(changes) => {
+                    ViewEvent::Changes(changes) => {
                         assert!(generation > Generation::ZERO && !changes.is_empty());
                         for change in changes {
                             match change {
-                                Change::Put { type_url, variant } => {
+                                ViewChange::Put { type_url, variant } => {
                                     assert!(!rejected.contains(&type_url));
                                     known.insert((type_url, variant.name().clone()), variant.version());
                                 }
-                                Change::Removed(id) => {
+                                ViewChange::Removed(id) => {
                                     assert!(known.remove(&(id.type_url, id.name)).is_some());
                                 }
                             }
