@@ -31,8 +31,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restored};
-use xds_core::proxy::health::{Event, Init, State as TypeState, Status};
+use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
+use xds_core::proxy::health::{Event, Init, Status, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};
 use xds_core::{Cache, Delivered, Delivery, ParameterMapping, TypeUrl, VariantId};
@@ -127,7 +127,7 @@ pub struct Upstream {
     /// what is at hand is as old as this.
     pub silent_for: Option<Duration>,
     /// How each type stands that is asked for there; empty for what goes aside or alone.
-    pub types: Vec<(TypeUrl, TypeState)>,
+    pub types: Vec<(TypeUrl, SyncState)>,
 }
 
 impl Proxy {

@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Value, json};
-use xds::client::proxy::health::State as TypeState;
+use xds::client::proxy::health::SyncState;
 use xds::client::proxy::{Proxy, Route, Upstream};
 use xds::{Peer, RejectedVariant, Rejections, ServerConfig, TypeUrl};
 
@@ -76,10 +76,10 @@ fn upstream(upstream: &Upstream) -> Value {
     let servers = upstream.servers.iter();
     let types = upstream.types.iter().map(|(type_url, state)| {
         let state = match state {
-            TypeState::Requested => json!({"state": "requested"}),
-            TypeState::Synced(generation) => json!({"state": "synced", "generation": generation.to_string()}),
-            TypeState::Stale(generation) => json!({"state": "stale", "generation": generation.to_string()}),
-            TypeState::Rejected(generation, status) => {
+            SyncState::Requested => json!({"state": "requested"}),
+            SyncState::Synced(generation) => json!({"state": "synced", "generation": generation.to_string()}),
+            SyncState::Stale(generation) => json!({"state": "stale", "generation": generation.to_string()}),
+            SyncState::Rejected(generation, status) => {
                 json!({"state": "rejected", "generation": generation.to_string(), "status": status.to_string()})
             }
         };
@@ -102,7 +102,7 @@ pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), Str
     let mut missing = states.filter(|(of, state)| of == type_url && !state.is_readable());
     match missing.next() {
         None => Ok(()),
-        Some((_, TypeState::Rejected(_, status))) => Err(format!("the upstream does not serve it: {status}")),
+        Some((_, SyncState::Rejected(_, status))) => Err(format!("the upstream does not serve it: {status}")),
         Some(_) => Err("the upstream did not answer yet".to_owned()),
     }
 }

@@ -26,7 +26,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use xds_core::proxy::health::State;
+use xds_core::proxy::health::SyncState;
 use xds_core::proxy::{ProxyCounts, ProxyLoad};
 
 use super::{Learned, Types};
@@ -200,11 +200,11 @@ fn kind(route: &Route) -> &'static str {
     }
 }
 
-fn word(state: &State) -> &'static str {
+fn word(state: &SyncState) -> &'static str {
     match state {
-        State::Requested => "requested",
-        State::Synced(_) => "synced",
-        State::Stale(_) => "stale",
-        State::Rejected(..) => "rejected",
+        SyncState::Requested => "requested",
+        SyncState::Synced(_) => "synced",
+        SyncState::Stale(_) => "stale",
+        SyncState::Rejected(..) => "rejected",
     }
 }

@@ -65,9 +65,9 @@ use std::time::Duration;
 
 use crate::name::TypeUrl;
 
-use search::Search;
+use search::CulpritSearch;
 
-pub use state::{Event, Generation, Init, State, Status};
+pub use state::{Event, Generation, Init, Status, SyncState};
 
 #[cfg(test)]
 pub(super) mod fixture;
@@ -90,13 +90,13 @@ pub struct Health {
     generation: Generation,
     /// The newest generation whose [`Init`] was given.
     told: Generation,
-    phase: Phase,
+    phase: StreamPhase,
     types: BTreeMap<TypeUrl, RequestedType>,
-    search: Search,
+    search: CulpritSearch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StreamPhase {
     /// The next stream may be to another server than the one before, or a newer one.
     Away,
     /// A type ended the stream; the next one leads to the same server.
@@ -108,7 +108,7 @@ enum Phase {
 /// What is known of one requested type.
 #[derive(Debug)]
 struct RequestedType {
-    state: State,
+    state: SyncState,
     /// Whether the present stream was asked for it.
     is_asked: bool,
     /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or
@@ -129,9 +129,9 @@ impl Health {
             resource_timeout,
             generation: Generation::ZERO,
             told: Generation::ZERO,
-            phase: Phase::Away,
+            phase: StreamPhase::Away,
             types: BTreeMap::new(),
-            search: Search::default(),
+            search: CulpritSearch::default(),
         }
     }
 
@@ -145,8 +145,13 @@ impl Health {
             self.search.hold(type_url.clone());
         }
         let deadline = self.is_open().then(|| now + self.resource_timeout);
-        let requested =
-            RequestedType { state: State::Requested, is_asked: false, deadline, probe_at: None, failures: 0 };
+        let requested = RequestedType {
+            state: SyncState::Requested,
+            is_asked: false,
+            deadline,
+            probe_at: None,
+            failures: 0,
+        };
         self.types.insert(type_url.clone(), requested);
     }
 
@@ -160,22 +165,22 @@ impl Health {
     /// The main stream stands, so that requests can go out: a new generation begins. What the one
     /// before learnt is probed again, isolated types by themselves.
     pub fn on_open(&mut self, now: Duration) -> Vec<Event> {
-        let is_new_server = self.phase != Phase::Searching;
-        self.phase = Phase::Open;
+        let is_new_server = self.phase != StreamPhase::Searching;
+        self.phase = StreamPhase::Open;
         self.generation = self.generation.next();
         for requested in self.types.values_mut() {
             requested.deadline = requested.probe_at.is_none().then(|| now + self.resource_timeout);
             requested.state = match (requested.state.clone(), &mut requested.probe_at) {
-                (State::Rejected(_, status), Some(probe_at)) => {
+                (SyncState::Rejected(_, status), Some(probe_at)) => {
                     if is_new_server {
                         *probe_at = now;
                         requested.failures = 0;
                     }
-                    State::Rejected(self.generation, status)
+                    SyncState::Rejected(self.generation, status)
                 }
-                (State::Rejected(..), None) => State::Requested,
-                (State::Synced(before), _) => State::Stale(before),
-                (state @ (State::Requested | State::Stale(_)), _) => state,
+                (SyncState::Rejected(..), None) => SyncState::Requested,
+                (SyncState::Synced(before), _) => SyncState::Stale(before),
+                (state @ (SyncState::Requested | SyncState::Stale(_)), _) => state,
             };
         }
         self.tell(None)
@@ -190,24 +195,24 @@ impl Health {
             return;
         };
         requested.is_asked = true;
-        if !matches!(requested.state, State::Synced(_)) {
+        if !matches!(requested.state, SyncState::Synced(_)) {
             requested.deadline = Some(now + timeout);
         }
     }
 
     /// A response of a type was processed. The first one of a generation confirms the type.
     pub fn on_response(&mut self, type_url: &TypeUrl) -> Vec<Event> {
-        self.on_answer(type_url, State::Synced(self.generation))
+        self.on_answer(type_url, SyncState::Synced(self.generation))
     }
 
     /// The upstream answered that it does not serve a type: UNIMPLEMENTED in a `resource_errors`,
     /// or as the end of the RPC of this type alone. Of several such answers on one stream the first
     /// one stays.
     pub fn on_rejected(&mut self, type_url: &TypeUrl, status: Status) -> Vec<Event> {
-        self.on_answer(type_url, State::Rejected(self.generation, status))
+        self.on_answer(type_url, SyncState::Rejected(self.generation, status))
     }
 
-    fn on_answer(&mut self, type_url: &TypeUrl, state: State) -> Vec<Event> {
+    fn on_answer(&mut self, type_url: &TypeUrl, state: SyncState) -> Vec<Event> {
         let is_open = self.is_open();
         let requested = self.types.get_mut(type_url);
         // An isolated type was not asked on this stream; what is said of it is on its way from
@@ -216,7 +221,7 @@ impl Health {
             return Vec::new();
         };
         requested.deadline = None;
-        if matches!(state, State::Synced(_)) {
+        if matches!(state, SyncState::Synced(_)) {
             requested.failures = 0;
         }
         if std::mem::discriminant(&requested.state) == std::mem::discriminant(&state) {
@@ -231,7 +236,7 @@ impl Health {
     /// a status by which servers refuse a type, those that were asked and did not answer are
     /// suspects; after any other one nobody is.
     pub fn on_end(&mut self, now: Duration, status: Option<Status>) -> Vec<Event> {
-        self.phase = Phase::Away;
+        self.phase = StreamPhase::Away;
         let unanswered = self.unanswered();
         for requested in self.types.values_mut() {
             requested.is_asked = false;
@@ -239,11 +244,11 @@ impl Health {
         }
         let status = status.filter(Status::may_mean_a_type);
         let Some(status) = status.filter(|_| self.search.concerns(&unanswered)) else { return Vec::new() };
-        self.phase = Phase::Searching;
+        self.phase = StreamPhase::Searching;
         let culprit = self.search.on_end(unanswered);
         let Some(type_url) = culprit else { return Vec::new() };
         let requested = self.types.get_mut(&type_url).expect("only what is requested is searched");
-        requested.state = State::Rejected(self.generation, status);
+        requested.state = SyncState::Rejected(self.generation, status);
         requested.back_off(now);
         self.tell(Some(&type_url))
     }
@@ -252,7 +257,7 @@ impl Health {
     /// that were silent for long only if there is no other.
     fn unanswered(&self) -> BTreeSet<TypeUrl> {
         let is_open = |requested: &RequestedType| {
-            requested.is_asked && matches!(requested.state, State::Requested | State::Stale(_))
+            requested.is_asked && matches!(requested.state, SyncState::Requested | SyncState::Stale(_))
         };
         let all = self.types.iter().filter(|(_, requested)| is_open(requested));
         let (fresh, silent): (BTreeMap<_, _>, _) =
@@ -286,8 +291,10 @@ impl Health {
     #[must_use]
     pub fn may_ask(&self, type_url: &TypeUrl) -> bool {
         let may = |requested: &RequestedType| match requested.state {
-            State::Rejected(..) => requested.probe_at.is_none() && !self.is_open(),
-            State::Requested | State::Synced(_) | State::Stale(_) => !self.search.holds_back(type_url),
+            SyncState::Rejected(..) => requested.probe_at.is_none() && !self.is_open(),
+            SyncState::Requested | SyncState::Synced(_) | SyncState::Stale(_) => {
+                !self.search.holds_back(type_url)
+            }
         };
         self.types.get(type_url).is_some_and(may)
     }
@@ -327,7 +334,7 @@ impl Health {
             return Vec::new();
         }
         requested.probe_at = None;
-        requested.state = State::Requested;
+        requested.state = SyncState::Requested;
         requested.deadline = deadline;
         if self.search.is_active() {
             self.search.hold(type_url.clone());
@@ -350,17 +357,17 @@ impl Health {
 
     /// How a type stands; `None` unless it is requested.
     #[must_use]
-    pub fn state(&self, type_url: &TypeUrl) -> Option<&State> {
+    pub fn state(&self, type_url: &TypeUrl) -> Option<&SyncState> {
         self.types.get(type_url).map(|requested| &requested.state)
     }
 
     /// Every requested type in order, with how it stands.
-    pub fn states(&self) -> impl Iterator<Item = (&TypeUrl, &State)> {
+    pub fn states(&self) -> impl Iterator<Item = (&TypeUrl, &SyncState)> {
         self.types.iter().map(|(type_url, requested)| (type_url, &requested.state))
     }
 
     fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == StreamPhase::Open
     }
 
     /// Ends a transition: what there is to tell when a type changed, or none.
@@ -386,9 +393,9 @@ impl Health {
     fn is_settled(&self) -> bool {
         let is_settled = |requested: &RequestedType| match requested.state {
             // With nothing left to ask there may never be a stream again.
-            State::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
-            State::Synced(_) => self.is_open(),
-            State::Requested | State::Stale(_) => self.is_open() && requested.deadline.is_none(),
+            SyncState::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
+            SyncState::Synced(_) => self.is_open(),
+            SyncState::Requested | SyncState::Stale(_) => self.is_open() && requested.deadline.is_none(),
         };
         !self.types.is_empty() && self.types.values().all(is_settled)
     }
@@ -399,12 +406,14 @@ impl Health {
             let is_of_now = match requested.state {
                 // A type is never both confirmed and rejected: it has one state, which is of this
                 // generation.
-                State::Synced(generation) | State::Rejected(generation, _) => generation == self.generation,
-                State::Stale(generation) => generation < self.generation,
-                State::Requested => true,
+                SyncState::Synced(generation) | SyncState::Rejected(generation, _) => {
+                    generation == self.generation
+                }
+                SyncState::Stale(generation) => generation < self.generation,
+                SyncState::Requested => true,
             };
             debug_assert!(is_of_now, "{type_url} is {:?} in {}", requested.state, self.generation);
-            let is_rejected = matches!(requested.state, State::Rejected(..));
+            let is_rejected = matches!(requested.state, SyncState::Rejected(..));
             debug_assert!(is_rejected || requested.probe_at.is_none(), "only what is rejected is isolated");
             debug_assert!(!is_rejected || !self.search.has(type_url), "what is rejected is no suspect");
             debug_assert!(self.is_open() || !requested.is_asked, "only a stream is asked");

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::health::{Event, Health, State, Status};
+use super::health::{Event, Health, Status, SyncState};
 use super::route::Route;
 use super::{Key, Notice, Proxy};
 use crate::cache::{Answer, Transaction};
@@ -379,12 +379,12 @@ impl Proxy {
         if let Route::Aside { .. } = route {
             let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
             return match rejected {
-                Some(State::Rejected(_, status)) if standing.ended.is_some() => Some(failed(status)),
+                Some(SyncState::Rejected(_, status)) if standing.ended.is_some() => Some(failed(status)),
                 _ => None,
             };
         }
         match standing.health.as_ref()?.state(type_url)? {
-            State::Rejected(_, status) => Some(failed(status)),
+            SyncState::Rejected(_, status) => Some(failed(status)),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::fixture::{Refusal, World, by_node};
-use super::health::{Event, State};
+use super::health::{Event, SyncState};
 use super::{Notice, ProxyConfig, Route};
 use crate::client::Protocol;
 use crate::server::fixture::{Delta, type_url};
@@ -40,7 +40,7 @@ fn sent(leaves: &mut [Delta; 3]) -> [String; 3] {
     })
 }
 
-fn state(world: &World, type_name: &str) -> Option<State> {
+fn state(world: &World, type_name: &str) -> Option<SyncState> {
     world.proxy.health(&Route::Shared)?.state(&type_url(type_name)).cloned()
 }
 
@@ -51,8 +51,8 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         let mut leaves = leaves(&world);
         settle(&mut world);
         assert_eq!(sent(&mut leaves), ["n1 CDS c=1", "n1 X x=1", "n1 Y y[env=a]=1"], "{protocol:?}");
-        assert!(matches!(state(&world, "CDS"), Some(State::Synced(_))));
-        assert!(matches!(state(&world, "Y"), Some(State::Rejected(..))));
+        assert!(matches!(state(&world, "CDS"), Some(SyncState::Synced(_))));
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Rejected(..))));
         world.commit("CDS c=2; X x=2; Y y[env=a]=2");
         assert_eq!(sent(&mut leaves), ["n2 CDS c=2", "n2 X x=2", "n2 Y y[env=a]=2"]);
         // The main stream is left alone from now on.
@@ -67,7 +67,7 @@ fn a_type_that_ends_the_stream_among_others_passes_through_on_its_own() {
         world.pass(Duration::from_secs(30));
         world.is_up = true;
         settle(&mut world);
-        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))));
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))));
         assert_eq!(sent(&mut leaves), ["", "", ""]);
         world.commit("Y y[env=a]=3");
         assert_eq!(sent(&mut leaves), ["", "", "n3 Y y[env=a]=3"]);
@@ -95,7 +95,7 @@ fn g4_a_type_that_is_refused_on_every_stream_is_answered_with_the_original_statu
             settle(&mut world);
         }
         assert_eq!(sent(&mut leaves)[2], "n2 Y y[env=a]=1", "{protocol:?}");
-        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))), "{protocol:?}: it came back, too");
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))), "{protocol:?}: it came back, too");
         assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
     }
 }
@@ -136,7 +136,7 @@ fn a_type_that_came_back_leaves_its_own_stream_at_once() {
         world.lose();
         world.is_up = true;
         world.pass(Duration::from_secs(120));
-        assert!(matches!(state(&world, "Y"), Some(State::Synced(_))), "{protocol:?}");
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Synced(_))), "{protocol:?}");
         assert_eq!(world.routes(), [Route::Shared], "{protocol:?}");
     }
 }
@@ -149,7 +149,7 @@ fn a_type_that_nobody_wants_any_more_is_forgotten_though_it_was_isolated() {
         let mut world = world(protocol, Refusal::AmongOthers);
         let [_cds, _x, y] = leaves(&world);
         settle(&mut world);
-        assert!(matches!(state(&world, "Y"), Some(State::Rejected(..))), "{protocol:?}");
+        assert!(matches!(state(&world, "Y"), Some(SyncState::Rejected(..))), "{protocol:?}");
         drop(y);
         settle(&mut world);
         assert_eq!(state(&world, "Y"), None, "{protocol:?}");

@@ -71,12 +71,12 @@ use std::sync::{Arc, Mutex, Weak};
 use arc_swap::ArcSwap;
 use atomic_waker::AtomicWaker;
 
-use super::health::{Generation, Health, State};
+use super::health::{Generation, Health, SyncState};
 use crate::cache::{Cache, Snapshot, lock};
 use crate::name::TypeUrl;
 
-pub use guard::{ReadGuard, Resources, ReadRoute, Typed};
-pub use watch::{ViewChange, ViewWatch, ViewError, ViewEvent, ViewRequest};
+pub use guard::{ReadGuard, ReadRoute, Resources, Typed};
+pub use watch::{ViewChange, ViewError, ViewEvent, ViewRequest, ViewWatch};
 
 #[cfg(test)]
 mod fixture;
@@ -105,7 +105,7 @@ struct SharedView {
 #[derive(Debug)]
 struct Present {
     readers: Arc<GenerationReaders>,
-    states: BTreeMap<TypeUrl, State>,
+    states: BTreeMap<TypeUrl, SyncState>,
     snapshot: Arc<Snapshot>,
     /// A newer generation is on its way.
     is_building: bool,

@@ -43,11 +43,11 @@ pub(crate) fn shown_init(init: &Init) -> String {
     text
 }
 
-pub(crate) fn shown_state(type_url: &TypeUrl, state: &State) -> String {
+pub(crate) fn shown_state(type_url: &TypeUrl, state: &SyncState) -> String {
     let mark = match state {
-        State::Synced(_) => "",
-        State::Rejected(..) => "!",
-        State::Requested | State::Stale(_) => "?",
+        SyncState::Synced(_) => "",
+        SyncState::Rejected(..) => "!",
+        SyncState::Requested | SyncState::Stale(_) => "?",
     };
     format!("{mark}{}", type_url.message_name())
 }
@@ -118,10 +118,10 @@ impl Fixture {
     pub(crate) fn state(&self, of: &str) -> String {
         match self.health.state(&url(of)) {
             None => "-".into(),
-            Some(State::Requested) => "requested".into(),
-            Some(State::Synced(generation)) => format!("synced {generation}"),
-            Some(State::Rejected(generation, status)) => format!("rejected {generation} {}", status.code),
-            Some(State::Stale(generation)) => format!("stale {generation}"),
+            Some(SyncState::Requested) => "requested".into(),
+            Some(SyncState::Synced(generation)) => format!("synced {generation}"),
+            Some(SyncState::Rejected(generation, status)) => format!("rejected {generation} {}", status.code),
+            Some(SyncState::Stale(generation)) => format!("stale {generation}"),
         }
     }
 }

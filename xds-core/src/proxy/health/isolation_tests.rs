@@ -41,7 +41,7 @@ fn settle(f: &mut Fixture, culprits: &[String], manner: Manner) -> usize {
 }
 
 fn rejected(f: &Fixture) -> Vec<String> {
-    let rejected = f.health.states().filter(|(_, state)| matches!(state, State::Rejected(..)));
+    let rejected = f.health.states().filter(|(_, state)| matches!(state, SyncState::Rejected(..)));
     rejected.map(|(of, _)| of.message_name().to_owned()).collect()
 }
 
@@ -57,7 +57,7 @@ fn one_culprit_of_n_types_is_isolated_within_log2_n_plus_1_reconnects() {
                 assert!(reconnects <= limit, "{culprit} of {n}: {reconnects} > {limit}, {manner:?}");
                 assert_eq!(rejected(&f), std::slice::from_ref(culprit));
                 assert!(f.health.is_init());
-                let confirmed = |of: &String| matches!(f.health.state(&url(of)), Some(State::Synced(_)));
+                let confirmed = |of: &String| matches!(f.health.state(&url(of)), Some(SyncState::Synced(_)));
                 assert!(names.iter().filter(|of| *of != culprit).all(confirmed));
             }
         }

@@ -12,7 +12,7 @@ use crate::name::TypeUrl;
 /// The types of which any may end the stream; each is in one of the sets. No set has any when
 /// nothing is searched.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub(super) struct CulpritSearch {
     /// May be asked now: if the stream ends it is because of one of these. Never empty when another
     /// set is not.
     trial: BTreeSet<TypeUrl>,
@@ -22,7 +22,7 @@ pub(super) struct Search {
     held: BTreeSet<TypeUrl>,
 }
 
-impl Search {
+impl CulpritSearch {
     pub(super) fn is_active(&self) -> bool {
         !self.trial.is_empty()
     }

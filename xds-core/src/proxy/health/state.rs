@@ -22,7 +22,7 @@ pub struct Status {
 
 /// How one type stands with one upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum SyncState {
     /// Nothing is known of it that may be used.
     Requested,
     /// The upstream answered in this generation.
@@ -57,7 +57,7 @@ pub enum Event {
         /// The type.
         type_url: TypeUrl,
         /// How it stands now; pending unless it is synced or rejected.
-        state: State,
+        state: SyncState,
     },
 }
 
@@ -79,7 +79,7 @@ impl Status {
     }
 }
 
-impl State {
+impl SyncState {
     /// Whether what is held of the type may be used: it was answered, in this generation or before.
     #[must_use]
     pub fn is_readable(&self) -> bool {
@@ -93,15 +93,15 @@ impl State {
 impl Init {
     pub(in crate::proxy) fn new<'s>(
         generation: Generation,
-        states: impl IntoIterator<Item = (&'s TypeUrl, &'s State)>,
+        states: impl IntoIterator<Item = (&'s TypeUrl, &'s SyncState)>,
     ) -> Self {
         let mut init = Self { generation, ..Self::default() };
         for (type_url, state) in states {
             let type_url = type_url.clone();
             match state {
-                State::Synced(_) => _ = init.confirmed.insert(type_url),
-                State::Rejected(_, status) => _ = init.rejected.insert(type_url, status.clone()),
-                State::Requested | State::Stale(_) => _ = init.pending.insert(type_url),
+                SyncState::Synced(_) => _ = init.confirmed.insert(type_url),
+                SyncState::Rejected(_, status) => _ = init.rejected.insert(type_url, status.clone()),
+                SyncState::Requested | SyncState::Stale(_) => _ = init.pending.insert(type_url),
             }
         }
         init

@@ -29,7 +29,7 @@ fn g4_init_lists_a_rejected_type_with_its_original_status_and_the_others_are_hea
     assert!(init.pending.is_empty());
     // What it says later of the same does not replace the first words.
     assert_eq!(f.reject("b"), "");
-    let State::Rejected(_, status) = f.health.state(&url("b")).unwrap() else { panic!("rejected") };
+    let SyncState::Rejected(_, status) = f.health.state(&url("b")).unwrap() else { panic!("rejected") };
     assert_eq!(*status, original);
 }
 

@@ -10,7 +10,7 @@ use crate::cache::TypeSnapshot;
 use crate::client::Code;
 use crate::name::ResourceName;
 use crate::parameters::Parameters;
-use crate::proxy::health::{Generation, State, Status};
+use crate::proxy::health::{Generation, Status, SyncState};
 use crate::variants::{Variant, Variants};
 
 /// A type of resource, for [`View::read`](super::View::read).
@@ -83,13 +83,13 @@ impl<T: Typed> ReadGuard<T> {
     #[must_use]
     pub fn route(&self) -> ReadRoute<'_, T> {
         match self.present.states.get_key_value(T::TYPE_URL) {
-            Some((_, State::Rejected(_, status))) => ReadRoute::Upstream(status.clone()),
-            Some((type_url, State::Synced(_) | State::Stale(_))) => ReadRoute::Cache(Resources {
+            Some((_, SyncState::Rejected(_, status))) => ReadRoute::Upstream(status.clone()),
+            Some((type_url, SyncState::Synced(_) | SyncState::Stale(_))) => ReadRoute::Cache(Resources {
                 resources: self.present.snapshot.of_type(type_url),
                 of: PhantomData,
             }),
             // G13: that nothing is there says nothing before the upstream answered.
-            Some((_, State::Requested)) | None => {
+            Some((_, SyncState::Requested)) | None => {
                 let message = format!("the upstream has not said yet what {} there are", T::TYPE_URL).into();
                 ReadRoute::Upstream(Status { code: Code::UNAVAILABLE, message })
             }

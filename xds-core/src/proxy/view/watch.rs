@@ -11,7 +11,7 @@ use atomic_waker::AtomicWaker;
 use super::{Present, SharedView};
 use crate::cache::TypeSnapshot;
 use crate::name::{Revision, TypeUrl};
-use crate::proxy::health::{Generation, Init, State, Status};
+use crate::proxy::health::{Generation, Init, Status, SyncState};
 use crate::resource::VariantId;
 use crate::variants::{Variant, Variants};
 
@@ -66,7 +66,7 @@ pub enum ViewEvent {
         /// The type.
         type_url: TypeUrl,
         /// How it stands now; pending unless it is synced or rejected.
-        state: State,
+        state: SyncState,
     },
     /// What changed since the last such event, all of one moment, in the order of type, name and
     /// constraints.
@@ -118,7 +118,7 @@ enum Stage {
 #[derive(Debug)]
 struct Told {
     generation: Generation,
-    states: BTreeMap<TypeUrl, State>,
+    states: BTreeMap<TypeUrl, SyncState>,
     /// With which state of the cache it has caught up; `None` when other types can be read since.
     compared: Option<Revision>,
 }
@@ -154,10 +154,10 @@ impl ViewRequest {
 
     /// Whether the request still may be when what is rejected now goes from the first list to the
     /// second.
-    fn check_against(&self, states: &BTreeMap<TypeUrl, State>) -> Result<(), ViewError> {
+    fn check_against(&self, states: &BTreeMap<TypeUrl, SyncState>) -> Result<(), ViewError> {
         let mut rejected = self.types.iter().filter_map(|type_url| match states.get(type_url)? {
-            State::Rejected(_, status) => Some((type_url, status)),
-            State::Requested | State::Synced(_) | State::Stale(_) => None,
+            SyncState::Rejected(_, status) => Some((type_url, status)),
+            SyncState::Requested | SyncState::Synced(_) | SyncState::Stale(_) => None,
         });
         let Some((type_url, status)) = rejected.next() else { return Ok(()) };
         let is_left = rejected.count() + 1 < self.types.len();
@@ -168,8 +168,9 @@ impl ViewRequest {
     }
 
     /// How each of its types stands.
-    fn states(&self, present: &Present) -> BTreeMap<TypeUrl, State> {
-        let state = |type_url: &TypeUrl| present.states.get(type_url).cloned().unwrap_or(State::Requested);
+    fn states(&self, present: &Present) -> BTreeMap<TypeUrl, SyncState> {
+        let state =
+            |type_url: &TypeUrl| present.states.get(type_url).cloned().unwrap_or(SyncState::Requested);
         self.types.iter().map(|type_url| (type_url.clone(), state(type_url))).collect()
     }
 }
@@ -244,14 +245,14 @@ impl ViewWatch {
         let Some((type_url, state)) = changed else { return Ok(None) };
         told.states.insert(type_url.clone(), state.clone());
         told.compared = None;
-        if matches!(state, State::Rejected(..)) {
+        if matches!(state, SyncState::Rejected(..)) {
             self.held.remove(&type_url);
         }
         Ok(Some(ViewEvent::Reclassified { type_url, state }))
     }
 
     /// How its types stand, unless that ends it.
-    fn checked(&mut self, present: &Present) -> Result<BTreeMap<TypeUrl, State>, ViewError> {
+    fn checked(&mut self, present: &Present) -> Result<BTreeMap<TypeUrl, SyncState>, ViewError> {
         let checked = self.request.check_against(&present.states);
         if checked.is_err() {
             self.stage = Stage::Ended;

@@ -381,7 +381,7 @@ fn whatever_happens_what_a_watch_was_told_is_what_is_read() {
                     }
                     ViewEvent::Reclassified { type_url, state } => {
                         rejected.retain(|of| *of != type_url);
-                        rejected.extend(Some(type_url).filter(|_| matches!(state, State::Rejected(..))));
+                        rejected.extend(Some(type_url).filter(|_| matches!(state, SyncState::Rejected(..))));
                     }
                     ViewEvent::Changes(changes) => {
                         assert!(generation > Generation::ZERO && !changes.is_empty());
