@@ -313,7 +313,7 @@ impl ProxyCommand {
             canaries: if self.ack == AckMode::Canary { self.canaries } else { 0 },
             linger: self.linger,
             linger_bytes: self.linger_bytes,
-            questions_limit: self.questions_limit,
+            upstream_subscriptions_limit: self.questions_limit,
             resource_timeout: self.resource_timeout,
             ..ProxyConfig::default()
         }

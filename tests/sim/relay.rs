@@ -133,10 +133,10 @@ impl Relay {
     }
 
     fn settle(&mut self, now: Duration) {
-        for route in self.proxy.to_settle() {
+        for route in self.proxy.routes_with_orders() {
             self.upstream(&route);
             let upstream = self.upstreams.get_mut(&route).expect("it was just made");
-            self.proxy.settle(now, &route, &mut upstream.client);
+            self.proxy.apply_orders(now, &route, &mut upstream.client);
             self.note_sets();
         }
         for route in self.proxy.take_unneeded() {
@@ -418,7 +418,7 @@ impl Relay {
         let are_at_rest = links.all(|(route, server, link)| {
             link.requests.is_empty() && (link.responses.is_empty() || waits(route, server))
         });
-        are_at_rest && self.proxy.to_settle().is_empty()
+        are_at_rest && self.proxy.routes_with_orders().is_empty()
     }
 
     /// What was rejected may be sent again once something else was there.

@@ -398,7 +398,7 @@ impl Shared {
             self.follow(&state.machine);
         }
         loop {
-            let routes = self.lock().machine.to_settle();
+            let routes = self.lock().machine.routes_with_orders();
             if routes.is_empty() {
                 break;
             }
@@ -406,7 +406,7 @@ impl Shared {
                 match self.client(&route) {
                     Ok(client) => client.handle().hub().edit(|machine, now| {
                         let mut state = self.lock();
-                        state.machine.settle(now, &route, machine);
+                        state.machine.apply_orders(now, &route, machine);
                         self.note_sets(&mut state);
                     }),
                     Err(error) => {
@@ -500,7 +500,7 @@ impl Owner for Relay {
     fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
         // A server that refuses a type in the aggregated service may have a service for it, and the
         // other way round. One that takes its place is asked from the start.
-        if matches!(self.route, Route::Aside { .. }) {
+        if matches!(self.route, Route::SideStream { .. }) {
             let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
             let asked_it = self.asks_own_service.load(Ordering::Relaxed);
             self.asks_own_service.store(is_refused && !asked_it, Ordering::Relaxed);
@@ -509,7 +509,7 @@ impl Owner for Relay {
     }
 
     fn path(&self, protocol: machine::Protocol) -> Option<String> {
-        let Route::Aside { type_url, .. } = &self.route else { return None };
+        let Route::SideStream { type_url, .. } = &self.route else { return None };
         let asks_own_service = self.asks_own_service.load(Ordering::Relaxed);
         self.shared.lock().machine.on_own_service(&self.route, asks_own_service);
         if !asks_own_service {
@@ -553,7 +553,8 @@ impl Owner for Relay {
         state.machine.on_effects(now, &self.route, client, effects);
         self.shared.note_sets(&mut state);
         self.shared.follow(&state.machine);
-        let is_due = !state.machine.to_settle().is_empty() || state.machine.next_deadline() != before;
+        let is_due =
+            !state.machine.routes_with_orders().is_empty() || state.machine.next_deadline() != before;
         drop(state);
         if is_due {
             self.shared.wake.notify_one();

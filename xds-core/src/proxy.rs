@@ -41,10 +41,10 @@ use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
 
 use linger::Idle;
-use name::{Name, Want};
+use name::{DownstreamSubscription, Name};
 use set::RestoredSets;
-use settle::Upstream;
-use trial::Trial;
+use settle::UpstreamClient;
+use trial::ResponseTrial;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
 pub use route::Route;
@@ -97,7 +97,7 @@ pub struct Proxy {
     cache: Arc<Cache>,
     demand: Demand,
     names: BTreeMap<Key, Name>,
-    upstreams: BTreeMap<Route, Upstream>,
+    upstreams: BTreeMap<Route, UpstreamClient>,
     /// When a name has to be looked at again.
     timers: BTreeSet<(Duration, Key)>,
     /// Questions that nobody relies on, and how many bytes of payload they keep.
@@ -112,7 +112,7 @@ pub struct Proxy {
     counts: ProxyCounts,
     /// Orders the wants and questions by age.
     last_number: u64,
-    trial: Option<Trial>,
+    trial: Option<ResponseTrial>,
     /// Names of variants that were tried and taken back, to be looked at again.
     taken_back: BTreeSet<Key>,
 }
@@ -188,22 +188,22 @@ impl Proxy {
             let key = (type_url, locator.name);
             let number = self.next_number();
             let name = self.names.entry(key.clone()).or_default();
-            let want = name.wants.entry(locator.parameters.clone());
-            let want = want.or_insert_with(|| Want::new(number));
-            let is_new = want.asking == 0;
-            want.asking = asking;
+            let downstream = name.downstream.entry(locator.parameters.clone());
+            let downstream = downstream.or_insert_with(|| DownstreamSubscription::new(number));
+            let is_new = downstream.streams == 0;
+            downstream.streams = asking;
             let is_done = match (is_new, asking) {
-                (_, 0) => self.let_go(&key, &locator.parameters),
+                (_, 0) => self.unsubscribe(&key, &locator.parameters),
                 (true, _) => self.share(now, &key, &locator.parameters),
                 (false, _) => true,
             };
             if !is_done && let Some(name) = self.names.get_mut(&key) {
-                let number = name.wants[&locator.parameters].number;
-                name.asked.insert(number, locator.parameters);
+                let number = name.downstream[&locator.parameters].number;
+                name.to_match.insert(number, locator.parameters);
                 touched.insert(key);
             }
         }
-        self.review_all(now, touched);
+        self.match_names(now, touched);
     }
 
     /// When to call [`on_timeout`](Self::on_timeout).
@@ -220,11 +220,11 @@ impl Proxy {
         {
             let Some((_, key)) = self.timers.pop_first() else { break };
             let name = self.names.get_mut(&key);
-            let later = name.and_then(|name| name.ask_overdue(now, self.config.coalesce));
+            let later = name.and_then(|name| name.match_overdue(now, self.config.coalesce));
             self.timers.extend(later.map(|at| (at, key.clone())));
             due.insert(key);
         }
-        self.review_all(now, due);
+        self.match_names(now, due);
     }
 
     /// What happened since the last call that somebody should know.
@@ -250,8 +250,8 @@ impl Proxy {
     pub fn load(&self) -> ProxyLoad {
         let mut load = ProxyLoad::default();
         for name in self.names.values() {
-            load.wants += name.wants.len();
-            load.questions += name.questions.len();
+            load.downstream += name.downstream.len();
+            load.upstream += name.upstream.len();
         }
         load
     }
@@ -304,7 +304,7 @@ pub enum Notice {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyLoad {
     /// Locators that streams ask for, each once.
-    pub wants: usize,
+    pub downstream: usize,
     /// Locators that upstreams are asked for.
-    pub questions: usize,
+    pub upstream: usize,
 }

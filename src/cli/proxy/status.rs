@@ -34,8 +34,8 @@ pub(super) fn report(proxy: &Proxy, rejections: &Rejections) -> Value {
     let (counts, load) = (proxy.counts(), proxy.load());
     json!({
         "upstreams": proxy.upstreams().iter().map(upstream).collect::<Vec<_>>(),
-        "asked_by_clients": load.wants,
-        "asked_upstream": load.questions,
+        "asked_by_clients": load.downstream,
+        "asked_upstream": load.upstream,
         "counts": {
             "hits": counts.hits, "misses": counts.misses, "joined": counts.joined,
             "requalified": counts.requalified, "replaced": counts.replaced, "unshared": counts.unshared,
@@ -68,8 +68,8 @@ fn upstream(upstream: &Upstream) -> Value {
         Route::Shared => "shared".to_owned(),
         Route::Node(parameters) => format!("node {parameters}"),
         Route::Alone(parameters) => format!("alone {parameters}"),
-        Route::Aside { of: None, type_url } => format!("aside {}", type_url.message_name()),
-        Route::Aside { of: Some(parameters), type_url } => {
+        Route::SideStream { of: None, type_url } => format!("aside {}", type_url.message_name()),
+        Route::SideStream { of: Some(parameters), type_url } => {
             format!("aside {} of node {parameters}", type_url.message_name())
         }
     };

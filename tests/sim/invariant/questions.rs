@@ -29,11 +29,11 @@ pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
 pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         let (wanted, load) = (world.wanted_of(at), relay.proxy.load());
-        if load.wants != wanted.len() {
+        if load.downstream != wanted.len() {
             return violation(
                 world,
                 at,
-                format!("it knows of {} wants, and there are {wanted:?}", load.wants),
+                format!("it knows of {} wants, and there are {wanted:?}", load.downstream),
             );
         }
         let told: BTreeSet<_> = relay.links().flat_map(|link| link.told.keys().cloned()).collect();
@@ -107,7 +107,7 @@ fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapsh
             }
         }
     }
-    match relay.proxy.load().questions {
+    match relay.proxy.load().upstream {
         questions if questions == told.len() => Ok(()),
         questions => Err(format!("it thinks that it asks {questions} questions, and asks {}", told.len())),
     }
@@ -117,7 +117,7 @@ fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapsh
 pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         let load = relay.proxy.load();
-        if (load.wants, load.questions) != (0, 0) {
+        if (load.downstream, load.upstream) != (0, 0) {
             return violation(world, at, format!("nobody wants anything of it: {load:?}"));
         }
         if let Some(locator) = relay.links().flat_map(|link| link.told.keys()).next() {

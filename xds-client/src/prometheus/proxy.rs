@@ -77,9 +77,9 @@ impl Collector for ProxyCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(proxy) = (self.proxy)() else { return Ok(()) };
         encode_counts(&mut encoder, proxy.counts())?;
-        let ProxyLoad { wants, questions } = proxy.load();
-        gauge(&mut encoder, "xds_proxy_wants", "Locators that clients ask for", wants)?;
-        gauge(&mut encoder, "xds_proxy_questions", "Locators that upstreams are asked for", questions)?;
+        let ProxyLoad { downstream, upstream } = proxy.load();
+        gauge(&mut encoder, "xds_proxy_wants", "Locators that clients ask for", downstream)?;
+        gauge(&mut encoder, "xds_proxy_questions", "Locators that upstreams are asked for", upstream)?;
         if let Some(CacheFile { is_behind, failures }) = proxy.cache_file() {
             let (name, help) =
                 ("xds_proxy_cache_file_behind", "Whether something could not be written to the file");
@@ -196,7 +196,7 @@ fn kind(route: &Route) -> &'static str {
         Route::Shared => "shared",
         Route::Node(_) => "node",
         Route::Alone(_) => "alone",
-        Route::Aside { .. } => "aside",
+        Route::SideStream { .. } => "aside",
     }
 }
 

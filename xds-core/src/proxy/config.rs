@@ -33,7 +33,7 @@ pub struct ProxyConfig {
     /// Locators of one name that an upstream is asked for at most; further ones are refused, with
     /// what is at hand still served. Somebody may send what is unique to each client as a parameter
     /// that variants depend on. Default 10,000.
-    pub questions_limit: usize,
+    pub upstream_subscriptions_limit: usize,
     /// How many clients are sent each new variant of a response of the shared upstream first; what
     /// one of them rejects is rejected upstream, and nobody else is sent it. Zero, the default,
     /// accepts what is valid at once. With delta only.
@@ -91,7 +91,7 @@ impl Default for ProxyConfig {
             linger: Duration::from_secs(30),
             linger_bytes: 64 << 20,
             resource_timeout: Duration::from_secs(15),
-            questions_limit: 10_000,
+            upstream_subscriptions_limit: 10_000,
         }
     }
 }

@@ -236,7 +236,7 @@ impl World {
     /// One way up and one way down; whether anything went.
     pub(super) fn run_once(&mut self) -> bool {
         self.proxy.on_demand(self.now);
-        let routes = self.proxy.to_settle();
+        let routes = self.proxy.routes_with_orders();
         let mut is_busy = !routes.is_empty();
         for route in routes {
             let client = || self.config_of(&route);
@@ -247,7 +247,7 @@ impl World {
                 self.upstreams.insert(route.clone(), upstream);
             }
             let upstream = self.upstreams.get_mut(&route).unwrap();
-            self.proxy.settle(self.now, &route, &mut upstream.client);
+            self.proxy.apply_orders(self.now, &route, &mut upstream.client);
         }
         for route in self.proxy.take_unneeded() {
             self.upstreams.remove(&route);

@@ -45,7 +45,7 @@
 //! health.request(now, &things);
 //! health.on_open(now);
 //! for type_url in [&clusters, &things] {
-//!     health.on_asked(now, type_url);
+//!     health.on_subscribe(now, type_url);
 //! }
 //! assert!(health.on_response(&clusters).is_empty(), "nothing is known of the other");
 //! let status = Status { code: Code(12), message: "no such type".into() };
@@ -81,7 +81,7 @@ mod tests;
 /// The types that are asked of one upstream, and how each stands.
 ///
 /// The caller tells what becomes of the main stream, hands what comes back to those it concerns,
-/// and asks for [`unasked`](Self::unasked) types what [`may_ask`](Self::may_ask) allows. Each call
+/// and asks for [`to_subscribe`](Self::to_subscribe) types what [`may_subscribe`](Self::may_subscribe) allows. Each call
 /// costs O(types).
 #[derive(Debug)]
 pub struct Health {
@@ -89,7 +89,7 @@ pub struct Health {
     /// Of the newest stream.
     generation: Generation,
     /// The newest generation whose [`Init`] was given.
-    told: Generation,
+    init_given: Generation,
     phase: StreamPhase,
     types: BTreeMap<TypeUrl, RequestedType>,
     search: CulpritSearch,
@@ -110,7 +110,7 @@ enum StreamPhase {
 struct RequestedType {
     state: SyncState,
     /// Whether the present stream was asked for it.
-    is_asked: bool,
+    is_subscribed: bool,
     /// When silence becomes [pending](Init::pending); `None` while nothing is waited for, or
     /// nothing any more.
     deadline: Option<Duration>,
@@ -128,7 +128,7 @@ impl Health {
         Self {
             resource_timeout,
             generation: Generation::ZERO,
-            told: Generation::ZERO,
+            init_given: Generation::ZERO,
             phase: StreamPhase::Away,
             types: BTreeMap::new(),
             search: CulpritSearch::default(),
@@ -142,12 +142,12 @@ impl Health {
             return;
         }
         if self.search.is_active() {
-            self.search.hold(type_url.clone());
+            self.search.defer(type_url.clone());
         }
         let deadline = self.is_open().then(|| now + self.resource_timeout);
         let requested = RequestedType {
             state: SyncState::Requested,
-            is_asked: false,
+            is_subscribed: false,
             deadline,
             probe_at: None,
             failures: 0,
@@ -159,7 +159,7 @@ impl Health {
     pub fn release(&mut self, type_url: &TypeUrl) -> Vec<Event> {
         self.types.remove(type_url);
         self.search.clear(type_url);
-        self.tell(None)
+        self.events(None)
     }
 
     /// The main stream stands, so that requests can go out: a new generation begins. What the one
@@ -183,18 +183,22 @@ impl Health {
                 (state @ (SyncState::Requested | SyncState::Stale(_)), _) => state,
             };
         }
-        self.tell(None)
+        self.events(None)
     }
 
-    /// The main stream was asked for a type that it [may](Self::may_ask) be asked for: the time of
+    /// The main stream was asked for a type that it [may](Self::may_subscribe) be asked for: the time of
     /// its silence begins.
-    pub fn on_asked(&mut self, now: Duration, type_url: &TypeUrl) {
-        debug_assert!(self.is_open() && self.may_ask(type_url), "{type_url} was asked though it may not be");
+    pub fn on_subscribe(&mut self, now: Duration, type_url: &TypeUrl) {
+        debug_assert!(
+            self.is_open() && self.may_subscribe(type_url),
+            "{type_url} was asked though it may not be"
+        );
         let timeout = self.resource_timeout;
-        let Some(requested) = self.types.get_mut(type_url).filter(|requested| !requested.is_asked) else {
+        let Some(requested) = self.types.get_mut(type_url).filter(|requested| !requested.is_subscribed)
+        else {
             return;
         };
-        requested.is_asked = true;
+        requested.is_subscribed = true;
         if !matches!(requested.state, SyncState::Synced(_)) {
             requested.deadline = Some(now + timeout);
         }
@@ -229,7 +233,7 @@ impl Health {
         }
         requested.state = state;
         self.search.clear(type_url);
-        self.tell(Some(type_url))
+        self.events(Some(type_url))
     }
 
     /// The main stream ended, with the status if the server gave one, or could not be opened. After
@@ -239,7 +243,7 @@ impl Health {
         self.phase = StreamPhase::Away;
         let unanswered = self.unanswered();
         for requested in self.types.values_mut() {
-            requested.is_asked = false;
+            requested.is_subscribed = false;
             requested.deadline = None;
         }
         let status = status.filter(Status::may_mean_a_type);
@@ -250,14 +254,14 @@ impl Health {
         let requested = self.types.get_mut(&type_url).expect("only what is requested is searched");
         requested.state = SyncState::Rejected(self.generation, status);
         requested.back_off(now);
-        self.tell(Some(&type_url))
+        self.events(Some(&type_url))
     }
 
     /// The types that may have ended the stream: those that were asked and did not answer. Those
     /// that were silent for long only if there is no other.
     fn unanswered(&self) -> BTreeSet<TypeUrl> {
         let is_open = |requested: &RequestedType| {
-            requested.is_asked && matches!(requested.state, SyncState::Requested | SyncState::Stale(_))
+            requested.is_subscribed && matches!(requested.state, SyncState::Requested | SyncState::Stale(_))
         };
         let all = self.types.iter().filter(|(_, requested)| is_open(requested));
         let (fresh, silent): (BTreeMap<_, _>, _) =
@@ -278,22 +282,22 @@ impl Health {
         for (type_url, requested) in &mut self.types {
             if requested.deadline.is_some_and(|deadline| deadline <= now) {
                 requested.deadline = None;
-                if requested.is_asked {
+                if requested.is_subscribed {
                     self.search.clear(type_url);
                 }
             }
         }
-        self.tell(None)
+        self.events(None)
     }
 
     /// Whether the main stream may be asked for a type, now or when it opens. Not a rejected type,
     /// and not one that has to wait until it is known which other type ends the stream.
     #[must_use]
-    pub fn may_ask(&self, type_url: &TypeUrl) -> bool {
+    pub fn may_subscribe(&self, type_url: &TypeUrl) -> bool {
         let may = |requested: &RequestedType| match requested.state {
             SyncState::Rejected(..) => requested.probe_at.is_none() && !self.is_open(),
             SyncState::Requested | SyncState::Synced(_) | SyncState::Stale(_) => {
-                !self.search.holds_back(type_url)
+                !self.search.must_wait(type_url)
             }
         };
         self.types.get(type_url).is_some_and(may)
@@ -301,9 +305,10 @@ impl Health {
 
     /// The types that may be asked and were not yet asked on this stream, in order. There may be
     /// more after each event.
-    pub fn unasked(&self) -> impl Iterator<Item = &TypeUrl> {
-        let unasked = self.types.iter().filter(|(_, requested)| self.is_open() && !requested.is_asked);
-        unasked.map(|(type_url, _)| type_url).filter(|type_url| self.may_ask(type_url))
+    pub fn to_subscribe(&self) -> impl Iterator<Item = &TypeUrl> {
+        let to_subscribe =
+            self.types.iter().filter(|(_, requested)| self.is_open() && !requested.is_subscribed);
+        to_subscribe.map(|(type_url, _)| type_url).filter(|type_url| self.may_subscribe(type_url))
     }
 
     /// When to ask for an isolated type alone, on a stream of its own; `None` for every other type.
@@ -337,9 +342,9 @@ impl Health {
         requested.state = SyncState::Requested;
         requested.deadline = deadline;
         if self.search.is_active() {
-            self.search.hold(type_url.clone());
+            self.search.defer(type_url.clone());
         }
-        self.tell(Some(type_url))
+        self.events(Some(type_url))
     }
 
     /// The generation of the newest stream.
@@ -352,7 +357,7 @@ impl Health {
     /// the one before.
     #[must_use]
     pub fn is_init(&self) -> bool {
-        self.generation > Generation::ZERO && self.told == self.generation
+        self.generation > Generation::ZERO && self.init_given == self.generation
     }
 
     /// How a type stands; `None` unless it is requested.
@@ -371,7 +376,7 @@ impl Health {
     }
 
     /// Ends a transition: what there is to tell when a type changed, or none.
-    fn tell(&mut self, changed: Option<&TypeUrl>) -> Vec<Event> {
+    fn events(&mut self, changed: Option<&TypeUrl>) -> Vec<Event> {
         self.assert_invariants();
         if self.is_init() {
             let changed =
@@ -381,27 +386,27 @@ impl Health {
                 .into_iter()
                 .collect();
         }
-        if !self.is_settled() {
+        if !self.is_decided() {
             return Vec::new();
         }
-        self.told = self.generation;
+        self.init_given = self.generation;
         vec![Event::Init(Init::new(self.generation, self.states()))]
     }
 
     /// Whether each type answered, is rejected or was silent for long. Without any there is nothing
     /// to tell.
-    fn is_settled(&self) -> bool {
-        let is_settled = |requested: &RequestedType| match requested.state {
+    fn is_decided(&self) -> bool {
+        let is_decided = |requested: &RequestedType| match requested.state {
             // With nothing left to ask there may never be a stream again.
             SyncState::Rejected(..) => self.is_open() || requested.probe_at.is_some(),
             SyncState::Synced(_) => self.is_open(),
             SyncState::Requested | SyncState::Stale(_) => self.is_open() && requested.deadline.is_none(),
         };
-        !self.types.is_empty() && self.types.values().all(is_settled)
+        !self.types.is_empty() && self.types.values().all(is_decided)
     }
 
     fn assert_invariants(&self) {
-        debug_assert!(self.told <= self.generation);
+        debug_assert!(self.init_given <= self.generation);
         for (type_url, requested) in &self.types {
             let is_of_now = match requested.state {
                 // A type is never both confirmed and rejected: it has one state, which is of this
@@ -416,7 +421,7 @@ impl Health {
             let is_rejected = matches!(requested.state, SyncState::Rejected(..));
             debug_assert!(is_rejected || requested.probe_at.is_none(), "only what is rejected is isolated");
             debug_assert!(!is_rejected || !self.search.has(type_url), "what is rejected is no suspect");
-            debug_assert!(self.is_open() || !requested.is_asked, "only a stream is asked");
+            debug_assert!(self.is_open() || !requested.is_subscribed, "only a stream is asked");
             debug_assert!(self.is_open() || requested.deadline.is_none(), "timers run only on a stream");
         }
         debug_assert!(self.search.types().all(|type_url| self.types.contains_key(type_url)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::ProxyConfig;
-use super::name::{Name, Question, QuestionId};
+use super::name::{Name, SubscriptionId, UpstreamSubscription};
 use super::review::Mode;
 use super::route::Route;
 use super::settle::Order;
@@ -16,12 +16,12 @@ use crate::subscription::is_set;
 use crate::variants::Variants;
 
 /// When a question ends that is kept although nobody relies on it, and what it keeps.
-pub(super) type Idle = (Duration, Key, QuestionId);
+pub(super) type Idle = (Duration, Key, SubscriptionId);
 
 impl ProxyConfig {
     /// How long a question stays: not all that went at once end at once.
-    pub(super) fn lingers(&self, question: &QuestionId) -> Duration {
-        let hash = FixedState::default().hash_one(question);
+    pub(super) fn lingers(&self, subscription: &SubscriptionId) -> Duration {
+        let hash = FixedState::default().hash_one(subscription);
         let share = u32::try_from(hash % 201).unwrap_or(0);
         self.linger * (900 + share) / 1000
     }
@@ -66,9 +66,9 @@ impl Proxy {
             && let Some(((_, key, id), bytes)) = self.idle.pop_first()
         {
             self.idle_bytes -= bytes;
-            let question = self.names.get_mut(&key).and_then(|name| name.questions.get_mut(&id));
-            if let Some(question) = question {
-                question.ends_at = Some(now);
+            let subscription = self.names.get_mut(&key).and_then(|name| name.upstream.get_mut(&id));
+            if let Some(subscription) = subscription {
+                subscription.ends_at = Some(now);
                 ended.insert(key);
             }
         }
@@ -78,16 +78,16 @@ impl Proxy {
     /// Ends the question that would have ended first of those that nobody relies on, if there is
     /// one.
     pub(super) fn make_room(&mut self, key: &Key, name: &mut Name) -> bool {
-        let idle = name.questions.iter().filter(|(_, question)| !question.is_audit);
-        let idle = idle.filter_map(|(id, question)| Some((question.ends_at?, id)));
+        let idle = name.upstream.iter().filter(|(_, subscription)| !subscription.is_audit);
+        let idle = idle.filter_map(|(id, subscription)| Some((subscription.ends_at?, id)));
         let Some((ends_at, id)) = idle.min().map(|(ends_at, id)| (ends_at, id.clone())) else { return false };
         self.end(key, name, ends_at, id);
         true
     }
 
-    fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: QuestionId) {
-        let question = name.questions.remove(&id);
-        self.order(&id.0, Order::Unwatch { watch: question.and_then(|question| question.watch) });
+    fn end(&mut self, key: &Key, name: &mut Name, ends_at: Duration, id: SubscriptionId) {
+        let subscription = name.upstream.remove(&id);
+        self.order(&id.0, Order::Unwatch { watch: subscription.and_then(|subscription| subscription.watch) });
         self.forget_idle(&(ends_at, key.clone(), id));
     }
 
@@ -100,38 +100,40 @@ impl Proxy {
         name: &mut Name,
         variants: Option<&Variants>,
     ) -> bool {
-        let unused = |(_, question): &(&QuestionId, &Question)| question.users == 0 && !question.is_audit;
-        let unused: Vec<_> = name.questions.iter().filter(unused).map(|(id, _)| Arc::clone(id)).collect();
+        let unused = |(_, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
+            subscription.users == 0 && !subscription.is_audit
+        };
+        let unused: Vec<_> = name.upstream.iter().filter(unused).map(|(id, _)| Arc::clone(id)).collect();
         if unused.is_empty() {
             return false;
         }
         let resolve =
-            |id: &QuestionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
-        let used = name.questions.iter().filter(|(_, question)| question.users > 0).map(|(id, _)| id);
+            |id: &SubscriptionId| variants.and_then(|variants| variants.resolve(&id.1)).map(Arc::as_ptr);
+        let used = name.upstream.iter().filter(|(_, subscription)| subscription.users > 0).map(|(id, _)| id);
         let covered: BTreeSet<_> = used.filter_map(resolve).collect();
-        let is_lazy = self.mode(key, name) == Mode::Lazy;
+        let is_shared = self.mode(key, name) == Mode::Shared;
         let mut has_room = false;
         for id in unused {
-            has_room |= name.questions[&id].ends_at.is_none();
-            let is_redundant = is_lazy && resolve(&id).is_some_and(|variant| covered.contains(&variant));
-            let is_aside = self.is_aside(&id.0.main(), &key.0);
+            has_room |= name.upstream[&id].ends_at.is_none();
+            let is_redundant = is_shared && resolve(&id).is_some_and(|variant| covered.contains(&variant));
+            let is_on_side_stream = self.is_on_side_stream(&id.0.main(), &key.0);
             let is_stale = match &id.0 {
-                Route::Shared => name.is_unshared || is_aside,
-                Route::Node(_) => is_aside,
-                Route::Aside { .. } => !is_aside,
+                Route::Shared => name.is_unshared || is_on_side_stream,
+                Route::Node(_) => is_on_side_stream,
+                Route::SideStream { .. } => !is_on_side_stream,
                 Route::Alone(_) => !name.is_unshared,
             };
-            let question = name.questions.get_mut(&id).expect("it was seen above");
+            let subscription = name.upstream.get_mut(&id).expect("it was seen above");
             let lingers = matches!(id.0, Route::Shared | Route::Node(_)) && !is_redundant && !is_stale;
-            let begins = question.ends_at.is_none();
-            let ends_at = *question.ends_at.get_or_insert_with(|| match lingers {
+            let begins = subscription.ends_at.is_none();
+            let ends_at = *subscription.ends_at.get_or_insert_with(|| match lingers {
                 true => now + self.config.lingers(&id),
                 false => now,
             });
             if ends_at <= now || is_redundant || is_stale {
                 // What came aside stays until the main stream is answered.
-                if is_stale && let Route::Aside { .. } = &id.0 {
-                    name.questions.remove(&id);
+                if is_stale && let Route::SideStream { .. } = &id.0 {
+                    name.upstream.remove(&id);
                     self.forget_idle(&(ends_at, key.clone(), id.clone()));
                     self.retire(&id.0);
                     continue;

@@ -35,7 +35,8 @@ fn who_asks_again_in_the_batch_in_which_a_question_ends_hears_what_becomes_of_it
 
 #[test]
 fn who_was_refused_is_asked_for_when_others_leave() {
-    let config = ProxyConfig { questions_limit: 2, sharing: Sharing::Off, ..ProxyConfig::default() };
+    let config =
+        ProxyConfig { upstream_subscriptions_limit: 2, sharing: Sharing::Off, ..ProxyConfig::default() };
     let mut world = World::new(Protocol::Delta, "X r[env=a]=A", config);
     let mut leaves: Vec<_> = (0..3).map(|pod| world.leaf("X", &format!("r?env=b&pod={pod}"))).collect();
     let mut served = world.leaf("X", "r?env=a&pod=9");
@@ -43,11 +44,11 @@ fn who_was_refused_is_asked_for_when_others_leave() {
     assert_eq!(leaves[0].sent(), "n1 X -r");
     assert_eq!(leaves[2].sent(), "n1 X !\"r\"(8)");
     assert_eq!(served.sent(), "n1 X !\"r\"(8)");
-    assert_eq!(world.proxy.load(), ProxyLoad { wants: 4, questions: 2 });
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 4, upstream: 2 });
     leaves.remove(0);
     world.run();
     world.pass(Duration::from_secs(60));
-    assert_eq!(world.proxy.load(), ProxyLoad { wants: 3, questions: 2 });
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 3, upstream: 2 });
     leaves[1].ack("X", "1");
     assert_eq!(leaves[1].sent(), "n2 X -r", "what lingers gives way");
 }

@@ -234,9 +234,9 @@ fn check_questions(world: &World) {
         let project = |bound: &Parameters| bound.project(|key| of_name.keys.contains(key));
         let is_shared = !of_name.is_unshared && !of_name.is_eager && !of_name.keys.is_empty();
         let (found, missing): (Vec<_>, Vec<_>) =
-            of_name.wants.iter().partition(|(_, want)| want.is_found && is_shared);
+            of_name.downstream.iter().partition(|(_, want)| want.has_variant && is_shared);
         let kinds: BTreeSet<_> = found.into_iter().map(|(bound, _)| project(bound)).collect();
-        let used = of_name.questions.values().filter(|question| question.users > 0).count();
+        let used = of_name.upstream.values().filter(|question| question.users > 0).count();
         assert!(used <= kinds.len() + missing.len(), "{name:?}: {used} questions");
     }
 }
@@ -246,11 +246,11 @@ quickcheck! {
         let protocol = if is_delta { Protocol::Delta } else { Protocol::Sotw };
         let sharing = [Sharing::Trust, Sharing::Trust, Sharing::Off, Sharing::Audit { one_in: 2 }][usize::from(kind % 4)];
         let linger = Duration::from_millis([30_000, 500][usize::from(kind / 4 % 2)]);
-        let questions_limit = [10_000, 2][usize::from(kind / 8 % 2)];
+        let upstream_subscriptions_limit = [10_000, 2][usize::from(kind / 8 % 2)];
         // Who was refused has nothing.
-        let questions_limit = if sharing == Sharing::Off || !kind.is_multiple_of(16) { 10_000 } else { questions_limit };
+        let upstream_subscriptions_limit = if sharing == Sharing::Off || !kind.is_multiple_of(16) { 10_000 } else { upstream_subscriptions_limit };
         let canaries = usize::from(kind / 16 % 3);
-        let config = ProxyConfig { sharing, linger, questions_limit, canaries, ..ProxyConfig::default() };
+        let config = ProxyConfig { sharing, linger, upstream_subscriptions_limit, canaries, ..ProxyConfig::default() };
         check(&steps, protocol, config);
         true
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Sharing, UpstreamKind};
-use super::name::{Name, Question, QuestionId};
+use super::name::{Name, SubscriptionId, UpstreamSubscription};
 use super::route::Route;
 use super::settle::Order;
 use super::{Key, Notice, Proxy};
@@ -31,40 +31,40 @@ pub(super) enum Mode {
 
 impl Proxy {
     pub(super) fn mode(&self, key: &Key, name: &Name) -> Mode {
-        let is_lazy = matches!(self.config.upstream, UpstreamKind::Locators { .. })
+        let is_shared = matches!(self.config.upstream, UpstreamKind::Locators { .. })
             && self.config.sharing(&key.0) != Sharing::Off
             && !name.is_unshared
             && !name.is_eager
-            && !self.is_aside(&Route::Shared, &key.0)
+            && !self.is_on_side_stream(&Route::Shared, &key.0)
             && !is_set(key.1.as_str());
-        if is_lazy { Mode::Lazy } else { Mode::Direct }
+        if is_shared { Mode::Shared } else { Mode::Direct }
     }
 
     /// What a want is asked for with when it is asked for by itself.
-    fn question_of(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> QuestionId {
+    fn own_subscription(&self, key: &Key, is_unshared: bool, bound: &Parameters) -> SubscriptionId {
         Arc::new(match &self.config.upstream {
             UpstreamKind::Node { keys } => {
                 let projected = bound.project(|key| keys.contains(key));
-                (self.way(Route::Node(projected.clone()), &key.0), projected)
+                (self.stream_for(Route::Node(projected.clone()), &key.0), projected)
             }
             UpstreamKind::Locators { .. } if is_unshared => (Route::Alone(bound.unbound()), bound.clone()),
             UpstreamKind::Locators { set_keys: Some(keys) } if is_set(key.1.as_str()) => {
-                (self.way(Route::Shared, &key.0), bound.project(|key| keys.contains(key)))
+                (self.stream_for(Route::Shared, &key.0), bound.project(|key| keys.contains(key)))
             }
-            UpstreamKind::Locators { .. } => (self.way(Route::Shared, &key.0), bound.clone()),
+            UpstreamKind::Locators { .. } => (self.stream_for(Route::Shared, &key.0), bound.clone()),
         })
     }
 
     /// The stream that a type is asked for on.
-    fn way(&self, main: Route, type_url: &TypeUrl) -> Route {
-        if self.is_aside(&main, type_url) { main.aside(type_url) } else { main }
+    fn stream_for(&self, main: Route, type_url: &TypeUrl) -> Route {
+        if self.is_on_side_stream(&main, type_url) { main.side_stream(type_url) } else { main }
     }
 
     /// The common case of a new want: what is at hand is for it, and stays subscribed. Whether that
     /// was so.
     pub(super) fn share(&mut self, now: Duration, key: &Key, bound: &Parameters) -> bool {
         let (name, audit) = (&self.names[key], self.config.sharing(&key.0));
-        if self.mode(key, name) != Mode::Lazy {
+        if self.mode(key, name) != Mode::Shared {
             return false;
         }
         let snapshot = self.cache.snapshot();
@@ -78,57 +78,61 @@ impl Proxy {
         }
         let name = self.names.get_mut(key).expect("it was looked up above");
         // T43b: the same question for all who share a variant, the oldest. There are few.
-        let is_cover = |(id, question): &(&QuestionId, &mut Question)| {
-            id.0 == Route::Shared && !question.is_audit && variant.constraints().matches(&id.1)
+        let is_cover = |(id, subscription): &(&SubscriptionId, &mut UpstreamSubscription)| {
+            id.0 == Route::Shared && !subscription.is_audit && variant.constraints().matches(&id.1)
         };
-        let covers = name.questions.iter_mut().filter(is_cover);
-        let oldest = covers.min_by_key(|(_, question)| question.number);
-        let Some((id, question)) = oldest.filter(|(_, question)| question.users > 0) else { return false };
-        let want = name.wants.get_mut(bound).expect("somebody asks for it");
-        if want.via.is_some() {
+        let covers = name.upstream.iter_mut().filter(is_cover);
+        let oldest = covers.min_by_key(|(_, subscription)| subscription.number);
+        let Some((id, subscription)) = oldest.filter(|(_, subscription)| subscription.users > 0) else {
+            return false;
+        };
+        let downstream = name.downstream.get_mut(bound).expect("somebody asks for it");
+        if downstream.relies_on.is_some() {
             return false;
         }
-        question.users += 1;
-        want.via = Some(Arc::clone(id));
-        want.is_found = true;
+        subscription.users += 1;
+        downstream.relies_on = Some(Arc::clone(id));
+        downstream.has_variant = true;
         true
     }
 
     /// Nobody asks for it any more; whether nothing else has to be done.
-    pub(super) fn let_go(&mut self, key: &Key, bound: &Parameters) -> bool {
+    pub(super) fn unsubscribe(&mut self, key: &Key, bound: &Parameters) -> bool {
         let Some(name) = self.names.get_mut(key) else { return true };
-        let Some(want) = name.wants.get(bound) else { return true };
-        let Some(question) = want.via.as_ref().and_then(|via| name.questions.get_mut(via)) else {
+        let Some(downstream) = name.downstream.get(bound) else { return true };
+        let Some(subscription) = downstream.relies_on.as_ref().and_then(|id| name.upstream.get_mut(id))
+        else {
             return false;
         };
-        if want.told.is_some() || question.users <= 1 {
+        if downstream.reported.is_some() || subscription.users <= 1 {
             return false;
         }
-        question.users -= 1;
-        question.waiting.remove(&want.number);
-        name.wants.remove(bound);
+        subscription.users -= 1;
+        subscription.waiting.remove(&downstream.number);
+        name.downstream.remove(bound);
         true
     }
 
-    fn audit(&mut self, now: Duration, key: &Key, id: QuestionId) {
+    fn audit(&mut self, now: Duration, key: &Key, id: SubscriptionId) {
         let number = self.next_number();
         let name = self.names.get_mut(key).expect("it was looked up before");
-        if name.questions.contains_key(&id) {
+        if name.upstream.contains_key(&id) {
             return;
         }
         self.counts.audited += 1;
         let ends_at = Some(now + AUDIT_TIME);
-        let question = Question { is_audit: true, ends_at, ..Question::new(number) };
-        name.questions.insert(Arc::clone(&id), question);
+        let subscription =
+            UpstreamSubscription { is_audit: true, ends_at, ..UpstreamSubscription::new(number) };
+        name.upstream.insert(Arc::clone(&id), subscription);
         self.timers.insert((now + AUDIT_TIME, key.clone()));
         self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
     }
 
-    pub(super) fn review_all(&mut self, now: Duration, mut keys: BTreeSet<Key>) {
+    pub(super) fn match_names(&mut self, now: Duration, mut keys: BTreeSet<Key>) {
         let mut transaction = Transaction::new();
         while !keys.is_empty() {
             for key in keys {
-                self.review(now, &key, &mut transaction);
+                self.match_name(now, &key, &mut transaction);
             }
             keys = self.end_idle(now);
         }
@@ -138,7 +142,7 @@ impl Proxy {
     }
 
     /// Looks at those wants of a name again that something may have changed for.
-    fn review(&mut self, now: Duration, key: &Key, transaction: &mut Transaction) {
+    fn match_name(&mut self, now: Duration, key: &Key, transaction: &mut Transaction) {
         let Some(mut name) = self.names.remove(key) else { return };
         let snapshot = self.cache.snapshot();
         let variants = snapshot.get(&key.0, &key.1);
@@ -146,22 +150,22 @@ impl Proxy {
         name.follow(variants);
         let mut reviewed = Vec::new();
         loop {
-            let taken = name.take_asked();
+            let taken = name.take_to_match();
             let wanted =
                 taken.iter().filter(|(_, is_asked)| *is_asked).map(|(bound, _)| bound.clone()).collect();
             match self.mode(key, &name) {
-                Mode::Lazy => self.review_lazy(now, key, &mut name, wanted, variants),
-                Mode::Direct => self.review_direct(key, &mut name, wanted, variants),
+                Mode::Shared => self.match_shared(now, key, &mut name, wanted, variants),
+                Mode::Direct => self.match_direct(key, &mut name, wanted, variants),
             }
             reviewed.extend(taken);
             // Who was refused may ask when others went.
             if !self.drop_unused(now, key, &mut name, variants) || name.refused.is_empty() {
                 break;
             }
-            name.asked.append(&mut name.refused);
+            name.to_match.append(&mut name.refused);
         }
-        self.tell(key, &mut name, reviewed, transaction);
-        if !name.wants.is_empty() || !name.questions.is_empty() {
+        self.report(key, &mut name, reviewed, transaction);
+        if !name.downstream.is_empty() || !name.upstream.is_empty() {
             self.names.insert(key.clone(), name);
         }
     }
@@ -169,16 +173,17 @@ impl Proxy {
     /// An upstream that agrees sends what is at hand once more, or nothing. Where it has another
     /// variant for the same parameters, that evicts the one at hand (T34), and others lose theirs.
     fn end_audits(&mut self, now: Duration, key: &Key, name: &mut Name, variants: Option<&Variants>) {
-        if name.questions.values().all(|question| !question.is_audit) {
+        if name.upstream.values().all(|subscription| !subscription.is_audit) {
             return;
         }
         let resolves = |parameters| variants.is_some_and(|variants| variants.resolve(parameters).is_some());
-        let is_lost = name.wants.iter().any(|(bound, want)| want.is_found && !resolves(bound));
+        let is_lost =
+            name.downstream.iter().any(|(bound, downstream)| downstream.has_variant && !resolves(bound));
         let mut is_eager = false;
-        for (id, question) in name.questions.iter_mut().filter(|(_, question)| question.is_audit) {
-            let disagrees = is_lost || question.answer.is_some() || !resolves(&id.1);
-            if disagrees || question.ends_at.is_some_and(|at| at <= now) {
-                (question.is_audit, question.ends_at) = (false, None);
+        for (id, subscription) in name.upstream.iter_mut().filter(|(_, subscription)| subscription.is_audit) {
+            let disagrees = is_lost || subscription.answer.is_some() || !resolves(&id.1);
+            if disagrees || subscription.ends_at.is_some_and(|at| at <= now) {
+                (subscription.is_audit, subscription.ends_at) = (false, None);
                 is_eager |= disagrees;
             }
         }
@@ -190,7 +195,7 @@ impl Proxy {
         }
     }
 
-    fn review_direct(
+    fn match_direct(
         &mut self,
         key: &Key,
         name: &mut Name,
@@ -199,13 +204,13 @@ impl Proxy {
     ) {
         let is_set = is_set(key.1.as_str());
         for bound in wanted {
-            let is_found = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
-            let id = self.question_of(key, name.is_unshared, &bound);
-            self.rely(key, name, &bound, id, is_found);
+            let has_variant = !is_set && variants.is_some_and(|variants| variants.resolve(&bound).is_some());
+            let id = self.own_subscription(key, name.is_unshared, &bound);
+            self.rely(key, name, &bound, id, has_variant);
         }
     }
 
-    fn review_lazy(
+    fn match_shared(
         &mut self,
         now: Duration,
         key: &Key,
@@ -218,11 +223,12 @@ impl Proxy {
         }
         let resolve = |parameters: &Parameters| variants.and_then(|variants| variants.resolve(parameters));
         // T43b: one question for each variant, the oldest.
-        let mut covers = BTreeMap::<*const Variant, QuestionId>::new();
-        let is_shared =
-            |(id, question): &(&QuestionId, &Question)| id.0 == Route::Shared && !question.is_audit;
-        let mut asked: Vec<_> = name.questions.iter().filter(is_shared).collect();
-        asked.sort_unstable_by_key(|(_, question)| question.number);
+        let mut covers = BTreeMap::<*const Variant, SubscriptionId>::new();
+        let is_shared = |(id, subscription): &(&SubscriptionId, &UpstreamSubscription)| {
+            id.0 == Route::Shared && !subscription.is_audit
+        };
+        let mut asked: Vec<_> = name.upstream.iter().filter(is_shared).collect();
+        asked.sort_unstable_by_key(|(_, subscription)| subscription.number);
         for (id, _) in asked {
             if let Some(variant) = resolve(&id.1) {
                 covers.entry(Arc::as_ptr(variant)).or_insert_with(|| Arc::clone(id));
@@ -246,18 +252,18 @@ impl Proxy {
         let mut pending: BTreeMap<_, _> =
             name.unanswered().map(|(id, _)| (project(&id.1), Arc::clone(id))).collect();
         let mut allowed = name.unanswered().count();
-        let until = name.first_answer_overdue(self.config.coalesce);
+        let until = name.first_response_overdue(self.config.coalesce);
         let until = until.filter(|_| keys.is_empty()).unwrap_or(Duration::MAX);
         for bound in unmatched {
-            let want = name.wants.get_mut(&bound).expect("it is wanted");
-            self.counts.requalified += u64::from(want.is_found);
-            let has_joined = want.joined.is_some();
+            let downstream = name.downstream.get_mut(&bound).expect("it is wanted");
+            self.counts.requalified += u64::from(downstream.has_variant);
+            let has_joined = downstream.joined.is_some();
             let own = shared(&bound);
             // T35: whom another's answer brought nothing for asks by itself, at once with all who
             // waited for it.
-            let is_in_vain = want.joined.as_ref().and_then(|id| name.questions.get(id));
-            let is_in_vain = is_in_vain.is_some_and(|question| question.answer.is_some());
-            let is_asked = is_in_vain || name.questions.contains_key(&own);
+            let is_in_vain = downstream.joined.as_ref().and_then(|id| name.upstream.get(id));
+            let is_in_vain = is_in_vain.is_some_and(|subscription| subscription.answer.is_some());
+            let is_asked = is_in_vain || name.upstream.contains_key(&own);
             // While no keys are known, the first answer may be for all. Once they are, whose
             // parameters agree on them get the same.
             let joined = pending.get(&project(&bound)).filter(|_| !is_asked).cloned();
@@ -269,8 +275,8 @@ impl Proxy {
                     if until < Duration::MAX {
                         self.timers.insert((again, key.clone()));
                     }
-                    let want = name.wants.get_mut(&bound).expect("it is wanted");
-                    self.counts.joined += u64::from(want.joined.replace(Arc::clone(&id)).is_none());
+                    let downstream = name.downstream.get_mut(&bound).expect("it is wanted");
+                    self.counts.joined += u64::from(downstream.joined.replace(Arc::clone(&id)).is_none());
                     self.rely(key, name, &bound, id, false);
                 }
                 joined => {
@@ -285,36 +291,43 @@ impl Proxy {
     }
 
     /// Has a want rely on a question, which is asked if it was not.
-    fn rely(&mut self, key: &Key, name: &mut Name, bound: &Parameters, id: QuestionId, is_found: bool) {
-        let want = name.wants.get_mut(bound).expect("it is wanted");
-        want.is_found = is_found;
-        let number = want.number;
-        if !name.questions.contains_key(&id) {
-            if name.questions.len() >= self.config.questions_limit && !self.make_room(key, name) {
+    fn rely(
+        &mut self,
+        key: &Key,
+        name: &mut Name,
+        bound: &Parameters,
+        id: SubscriptionId,
+        has_variant: bool,
+    ) {
+        let downstream = name.downstream.get_mut(bound).expect("it is wanted");
+        downstream.has_variant = has_variant;
+        let number = downstream.number;
+        if !name.upstream.contains_key(&id) {
+            if name.upstream.len() >= self.config.upstream_subscriptions_limit && !self.make_room(key, name) {
                 name.refused.insert(number, bound.clone());
                 return;
             }
-            let question = Question::new(self.next_number());
+            let subscription = UpstreamSubscription::new(self.next_number());
             self.counts.misses += 1;
-            name.questions.insert(Arc::clone(&id), question);
+            name.upstream.insert(Arc::clone(&id), subscription);
             self.order(&id.0, Order::Watch { key: key.clone(), parameters: id.1.clone() });
         }
-        let question = name.questions.get_mut(&id).expect("it was asked above");
-        question.users += 1;
-        if !is_found {
-            question.waiting.insert(number, bound.clone());
+        let subscription = name.upstream.get_mut(&id).expect("it was asked above");
+        subscription.users += 1;
+        if !has_variant {
+            subscription.waiting.insert(number, bound.clone());
         }
         // An audit ends all the same, and then is a question like others.
-        if !question.is_audit
-            && let Some(ends_at) = question.ends_at.take()
+        if !subscription.is_audit
+            && let Some(ends_at) = subscription.ends_at.take()
         {
             self.forget_idle(&(ends_at, key.clone(), id.clone()));
         }
-        name.wants.get_mut(bound).expect("it is wanted").via = Some(id);
+        name.downstream.get_mut(bound).expect("it is wanted").relies_on = Some(id);
     }
 
     /// Has the cache say of each want what its own question was answered.
-    fn tell(
+    fn report(
         &mut self,
         key: &Key,
         name: &mut Name,
@@ -322,14 +335,14 @@ impl Proxy {
         transaction: &mut Transaction,
     ) {
         for (bound, is_asked) in reviewed {
-            let Some(want) = name.wants.get(&bound) else { continue };
-            let is_refused = is_asked && !want.is_found && want.via.is_none();
-            let answer = match &want.via {
-                _ if !is_asked || want.is_found => None,
+            let Some(downstream) = name.downstream.get(&bound) else { continue };
+            let is_refused = is_asked && !downstream.has_variant && downstream.relies_on.is_none();
+            let answer = match &downstream.relies_on {
+                _ if !is_asked || downstream.has_variant => None,
                 // T35: what is absent for one locator is so for no other.
-                Some(via) if *via == self.question_of(key, name.is_unshared, &bound) => {
-                    let answer = name.questions.get(via).and_then(|question| question.answer.clone());
-                    answer.or_else(|| self.refusal(&via.0, &key.0))
+                Some(id) if *id == self.own_subscription(key, name.is_unshared, &bound) => {
+                    let answer = name.upstream.get(id).and_then(|subscription| subscription.answer.clone());
+                    answer.or_else(|| self.refusal(&id.0, &key.0))
                 }
                 Some(_) => None,
                 None => Some(Answer::Failed {
@@ -337,14 +350,14 @@ impl Proxy {
                     message: "too many parameter sets of this name are asked for".into(),
                 }),
             };
-            if answer != want.told {
+            if answer != downstream.reported {
                 self.counts.refused += u64::from(is_refused);
                 let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
                 transaction.answer(key.0.clone(), locator, answer.clone());
             }
-            match name.wants.get_mut(&bound) {
-                Some(want) if is_asked => want.told = answer,
-                _ => drop(name.wants.remove(&bound)),
+            match name.downstream.get_mut(&bound) {
+                Some(downstream) if is_asked => downstream.reported = answer,
+                _ => drop(name.downstream.remove(&bound)),
             }
         }
     }
@@ -353,6 +366,6 @@ impl Proxy {
 /// How long an upstream has to say that it does not agree.
 const AUDIT_TIME: Duration = Duration::from_secs(5);
 
-fn shared(bound: &Parameters) -> QuestionId {
+fn shared(bound: &Parameters) -> SubscriptionId {
     Arc::new((Route::Shared, bound.clone()))
 }

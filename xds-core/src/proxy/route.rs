@@ -21,7 +21,7 @@ pub enum Route {
     /// apart on one stream.
     Alone(Parameters),
     /// A type that ends the main stream, on one of its own.
-    Aside {
+    SideStream {
         /// Of the main stream: its [node](Self::Node), or none for the shared one.
         of: Option<Parameters>,
         /// The type.
@@ -35,14 +35,14 @@ impl Route {
     pub fn relay(&self, cache: &Arc<Cache>, kind: &UpstreamKind) -> Relay {
         let stamp = match (self, kind) {
             (
-                Self::Node(parameters) | Self::Aside { of: Some(parameters), .. },
+                Self::Node(parameters) | Self::SideStream { of: Some(parameters), .. },
                 UpstreamKind::Node { keys },
             ) => {
                 let keys: Vec<_> = keys.iter().cloned().collect();
                 Constraints::agreeing_with(parameters, &keys).ok()
             }
             (Self::Alone(parameters), _) => Some(Constraints::exactly(parameters)),
-            (Self::Shared | Self::Node(_) | Self::Aside { .. }, _) => None,
+            (Self::Shared | Self::Node(_) | Self::SideStream { .. }, _) => None,
         };
         Relay { cache: Arc::clone(cache), stamp }
     }
@@ -51,8 +51,8 @@ impl Route {
     #[must_use]
     pub fn node(&self) -> Option<&Parameters> {
         match self {
-            Self::Node(parameters) | Self::Aside { of: Some(parameters), .. } => Some(parameters),
-            Self::Shared | Self::Alone(_) | Self::Aside { of: None, .. } => None,
+            Self::Node(parameters) | Self::SideStream { of: Some(parameters), .. } => Some(parameters),
+            Self::Shared | Self::Alone(_) | Self::SideStream { of: None, .. } => None,
         }
     }
 
@@ -62,7 +62,7 @@ impl Route {
     }
 
     /// The route of a type that the main stream cannot be asked for.
-    pub(super) fn aside(&self, type_url: &TypeUrl) -> Self {
-        Self::Aside { of: self.node().cloned(), type_url: type_url.clone() }
+    pub(super) fn side_stream(&self, type_url: &TypeUrl) -> Self {
+        Self::SideStream { of: self.node().cloned(), type_url: type_url.clone() }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::health::Status;
-use super::name::Question;
+use super::name::UpstreamSubscription;
 use super::route::Route;
 use super::set::{RestoredSets, SetChange, SetId};
-use super::upstreams::Standing;
+use super::upstreams::StreamState;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
 use crate::client::{Client, Effects, WatchId};
@@ -20,12 +20,12 @@ use crate::xdstp::glob_of;
 
 /// One client, as far as it is known here.
 #[derive(Debug, Default)]
-pub(super) struct Upstream {
+pub(super) struct UpstreamClient {
     orders: Vec<Order>,
     watches: BTreeMap<WatchId, (Key, Parameters)>,
     /// One of its servers can be asked.
     is_connected: bool,
-    pub(super) standing: Standing,
+    pub(super) state: StreamState,
     /// What is asked here is asked elsewhere by now.
     pub(super) is_retiring: bool,
     /// Nothing that it brought is left in the cache.
@@ -50,8 +50,8 @@ impl Proxy {
         match self.upstreams.get_mut(route) {
             Some(upstream) => upstream.orders.push(order),
             None => {
-                let standing = Standing::new(route, self.config.resource_timeout);
-                let upstream = Upstream { orders: vec![order], standing, ..Upstream::default() };
+                let state = StreamState::new(route, self.config.resource_timeout);
+                let upstream = UpstreamClient { orders: vec![order], state, ..UpstreamClient::default() };
                 self.upstreams.insert(route.clone(), upstream);
             }
         }
@@ -60,8 +60,8 @@ impl Proxy {
     /// The clients that there are orders for. One that is not there yet is to be made, for the
     /// [relay](Route::relay) of its route.
     #[must_use]
-    pub fn to_settle(&self) -> Vec<Route> {
-        let is_due = |upstream: &Upstream| !upstream.orders.is_empty() || upstream.standing.is_changed();
+    pub fn routes_with_orders(&self) -> Vec<Route> {
+        let is_due = |upstream: &UpstreamClient| !upstream.orders.is_empty() || upstream.state.is_changed();
         let ordered = self.upstreams.iter().filter(|(_, upstream)| is_due(upstream));
         ordered.map(|(route, _)| route.clone()).collect()
     }
@@ -76,10 +76,10 @@ impl Proxy {
     /// Clients that are not needed any more, each told once: when it said that it took back from
     /// the cache what it brought.
     pub fn take_unneeded(&mut self) -> Vec<Route> {
-        let is_unneeded = |(route, upstream): &(&Route, &Upstream)| {
+        let is_unneeded = |(route, upstream): &(&Route, &UpstreamClient)| {
             let is_unused =
                 upstream.orders.is_empty() && upstream.watches.is_empty() && !upstream.is_retiring;
-            **route != Route::Shared && is_unused && upstream.is_idle && !upstream.standing.is_changed()
+            **route != Route::Shared && is_unused && upstream.is_idle && !upstream.state.is_changed()
         };
         let mut unneeded: Vec<_> =
             self.upstreams.iter().filter(is_unneeded).map(|(route, _)| route.clone()).collect();
@@ -92,7 +92,7 @@ impl Proxy {
 
     /// Has a client do what it was ordered. T43b: what is to be watched comes first, so nothing
     /// that is shared goes in between, and its server is told of both at once.
-    pub fn settle(&mut self, now: Duration, route: &Route, client: &mut Client) {
+    pub fn apply_orders(&mut self, now: Duration, route: &Route, client: &mut Client) {
         while let Some(upstream) =
             self.upstreams.get_mut(route).filter(|upstream| !upstream.orders.is_empty())
         {
@@ -124,10 +124,10 @@ impl Proxy {
             if let Some(upstream) = self.upstreams.get_mut(route) {
                 upstream.is_idle = client.is_idle();
             }
-            self.review_all(now, touched);
+            self.match_names(now, touched);
         }
-        self.withhold_types(now, route, client);
-        self.retire_asides(route, client);
+        self.defer_types(now, route, client);
+        self.retire_side_streams(route, client);
     }
 
     /// Whether a question took the place of the one whose watch ends, in the same batch: then it
@@ -136,8 +136,8 @@ impl Proxy {
         let watched = self.upstreams.get(route).and_then(|upstream| upstream.watches.get(&watch));
         let Some((key, parameters)) = watched else { return false };
         let id = Arc::new((route.clone(), parameters.clone()));
-        let question = self.names.get(key).and_then(|name| name.questions.get(&id));
-        question.is_some_and(|question| question.watch == Some(watch))
+        let subscription = self.names.get(key).and_then(|name| name.upstream.get(&id));
+        subscription.is_some_and(|subscription| subscription.watch == Some(watch))
     }
 
     /// Asks a question, unless nobody wants to know any more; whether something is known of it at
@@ -152,37 +152,37 @@ impl Proxy {
     ) -> bool {
         let Some(name) = self.names.get_mut(key) else { return false };
         let id = Arc::new((route.clone(), parameters.clone()));
-        let Some(question) = name.questions.get_mut(&id) else { return false };
+        let Some(subscription) = name.upstream.get_mut(&id) else { return false };
         let Some(upstream) = self.upstreams.get_mut(route) else { return false };
-        if question.watch.is_some() {
+        if subscription.watch.is_some() {
             return false;
         }
         let mut is_new = false;
         match client.on_watch(&key.0, key.1.as_str(), Some(parameters.clone())) {
             Ok(watch) => {
                 upstream.watches.insert(watch, (key.clone(), parameters.clone()));
-                question.watch = Some(watch);
-                question.asked_at = upstream.is_connected.then_some(now);
-                question.hear(watch, client);
+                subscription.watch = Some(watch);
+                subscription.sent_at = upstream.is_connected.then_some(now);
+                subscription.read_answer(watch, client);
                 is_new = true;
                 // Once: when this question ends its members go.
                 let is_restored = !self.restored.is_empty()
                     && is_set(key.1.as_str())
                     && self.restored.take(&set_id(key, parameters), &self.cache.snapshot());
-                if is_restored && !question.is_answered {
-                    question.answer = Some(Answer::Complete);
+                if is_restored && !subscription.is_answered {
+                    subscription.answer = Some(Answer::Complete);
                 }
             }
             Err(error) => {
-                question.is_answered = true;
+                subscription.is_answered = true;
                 let (code, message) = (Code::INVALID_ARGUMENT, error.to_string().into());
-                question.answer = Some(Answer::Failed { code, message });
+                subscription.answer = Some(Answer::Failed { code, message });
             }
         }
-        let is_known = question.is_answered || question.answer.is_some();
+        let is_known = subscription.is_answered || subscription.answer.is_some();
         if is_known {
             name.wake(&id);
-        } else if upstream.is_connected && name.wants.len() > name.questions.len() {
+        } else if upstream.is_connected && name.downstream.len() > name.upstream.len() {
             // Others wait for its answer, and not for ever.
             self.timers.insert((now + self.config.coalesce, key.clone()));
         }
@@ -203,10 +203,10 @@ impl Proxy {
         if std::mem::replace(&mut upstream.is_connected, is_connected) != is_connected {
             for (key, parameters) in upstream.watches.values() {
                 let id = Arc::new((route.clone(), parameters.clone()));
-                let question = self.names.get_mut(key).and_then(|name| name.questions.get_mut(&id));
-                if let Some(question) = question.filter(|question| !question.is_answered) {
-                    question.asked_at = is_connected.then_some(now);
-                    if question.waiting.len() > 1 {
+                let subscription = self.names.get_mut(key).and_then(|name| name.upstream.get_mut(&id));
+                if let Some(subscription) = subscription.filter(|subscription| !subscription.is_answered) {
+                    subscription.sent_at = is_connected.then_some(now);
+                    if subscription.waiting.len() > 1 {
                         self.timers.insert((now + self.config.coalesce, key.clone()));
                     }
                 }
@@ -216,20 +216,22 @@ impl Proxy {
             let Some((key, parameters)) = upstream.watches.get(&of_watch.watch) else { continue };
             let id = Arc::new((route.clone(), parameters.clone()));
             let Some(name) = self.names.get_mut(key) else { continue };
-            let Some(question) = name.questions.get_mut(&id) else { continue };
+            let Some(subscription) = name.upstream.get_mut(&id) else { continue };
             if of_watch.member.is_none() {
-                question.hear(of_watch.watch, client);
-                if let Some(Answer::Failed { code: code @ Code::UNIMPLEMENTED, message }) = &question.answer {
+                subscription.read_answer(of_watch.watch, client);
+                if let Some(Answer::Failed { code: code @ Code::UNIMPLEMENTED, message }) =
+                    &subscription.answer
+                {
                     refused = Some(Status { code: *code, message: Arc::clone(message) });
                 }
-                let is_complete = question.answer == Some(Answer::Complete);
+                let is_complete = subscription.answer == Some(Answer::Complete);
                 if is_set(key.1.as_str()) {
                     self.set_changes.extend(match route {
                         Route::Shared | Route::Node(_) if is_complete && !name.is_unshared => {
                             Some(SetChange::Complete(set_id(key, parameters)))
                         }
                         Route::Shared | Route::Node(_) => Some(SetChange::Left(set_id(key, parameters))),
-                        Route::Alone(_) | Route::Aside { .. } => is_complete.then(|| unkept(key)),
+                        Route::Alone(_) | Route::SideStream { .. } => is_complete.then(|| unkept(key)),
                     });
                 }
                 name.wake(&id);
@@ -256,7 +258,7 @@ impl Proxy {
             touched.extend(self.on_answer(now, route, &applied.type_url, refused));
         }
         if matches!(route, Route::Shared | Route::Node(_)) {
-            self.look_at_asides(route, &touched);
+            self.check_side_streams(route, &touched);
         }
         self.end_concluded_trial(client);
         for key in std::mem::take(&mut self.taken_back) {
@@ -266,7 +268,7 @@ impl Proxy {
                 touched.insert(key);
             }
         }
-        self.review_all(now, touched);
+        self.match_names(now, touched);
     }
 
     /// T43c: what came without saying whom it is for is asked for again, by each locator alone.
@@ -294,9 +296,9 @@ impl Proxy {
     }
 }
 
-impl Question {
+impl UpstreamSubscription {
     /// Takes what a client knows.
-    fn hear(&mut self, watch: WatchId, client: &Client) {
+    fn read_answer(&mut self, watch: WatchId, client: &Client) {
         self.is_answered = client.is_answered(watch);
         if self.is_answered {
             self.answer = client.answer(watch);

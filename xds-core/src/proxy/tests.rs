@@ -78,7 +78,7 @@ fn misses_wait_for_the_first_answer_and_then_one_of_each_kind_is_asked_for() {
         let (env, content) = [("a", "A"), ("b", "B"), ("c", "C")][pod % 3];
         assert_eq!(leaf.sent(), format!("n1 X r[env={env}]={content}"));
     }
-    assert_eq!(world.proxy.load(), ProxyLoad { wants: 300, questions: 3 });
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 300, upstream: 3 });
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn t43b_what_others_share_stays_when_who_asked_for_it_leaves_and_goes_30_s_after
     world.run();
     world.pass(Duration::from_secs(34));
     assert_eq!(world.told(), "-r{env=a,pod=1}");
-    assert_eq!(world.proxy.load(), ProxyLoad { wants: 1, questions: 1 });
+    assert_eq!(world.proxy.load(), ProxyLoad { downstream: 1, upstream: 1 });
     assert!(world.proxy.cache().snapshot().get(&"type.googleapis.com/X".into(), &"r".into()).is_none());
 }
 
@@ -291,7 +291,7 @@ fn t43b_an_audited_question_that_somebody_relies_on_ends_after_the_last_who_does
     drop(one);
     world.run();
     world.pass(Duration::from_secs(34));
-    assert_eq!((world.told(), world.proxy.load().questions), ("-c{env=a,pod=1}".into(), 1));
+    assert_eq!((world.told(), world.proxy.load().upstream), ("-c{env=a,pod=1}".into(), 1));
 }
 
 /// A server without TP2 that knows its clients by their node: ours, asked by name.
@@ -310,7 +310,7 @@ fn a_server_without_tp2_is_asked_on_one_stream_for_each_set_of_the_declared_keys
         world.run();
         assert_eq!((one.sent(), other.sent()), ("n1 CDS c=1".into(), "n1 CDS c=1".into()), "{protocol:?}");
         assert_eq!((third.sent(), fourth.sent()), ("n1 CDS c=2".into(), "n1 CDS c=3".into()));
-        assert_eq!(world.proxy.load().questions, 3, "one for each value of env, and one without");
+        assert_eq!(world.proxy.load().upstream, 3, "one for each value of env, and one without");
         // Who speaks TP2 is told whom each is for, and the same cache serves it.
         let mut located = world.leaf("CDS", "c?env=a&pod=9");
         world.run();

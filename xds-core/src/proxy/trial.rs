@@ -22,7 +22,7 @@ use crate::variants::Variants;
 
 /// One response.
 #[derive(Debug)]
-pub(super) struct Trial {
+pub(super) struct ResponseTrial {
     before: Arc<Snapshot>,
     type_url: TypeUrl,
     brought: Vec<(VariantId, Version)>,
@@ -58,7 +58,7 @@ impl Proxy {
             client.begin_wait(server);
         }
         // Where nobody tries it, it is judged at once, and what is not used goes all the same.
-        self.trial = Some(Trial { before, type_url, brought, is_concluded: delivery.is_none() });
+        self.trial = Some(ResponseTrial { before, type_url, brought, is_concluded: delivery.is_none() });
         delivery
     }
 
@@ -112,7 +112,7 @@ impl Proxy {
 
     /// Takes away what was brought, and puts back what was there before and the client holds still.
     fn take_back(&mut self, client: &Client) {
-        let Some(Trial { before, type_url, brought, .. }) = &self.trial else { return };
+        let Some(ResponseTrial { before, type_url, brought, .. }) = &self.trial else { return };
         self.taken_back.extend(brought.iter().map(|(id, _)| (type_url.clone(), id.name.clone())));
         let now = self.cache.snapshot();
         let is_there = |name: &ResourceName, constraints: &Constraints| {

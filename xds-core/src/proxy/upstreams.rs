@@ -2,7 +2,7 @@
 //! stream of their own.
 //!
 //! The stream of a route is its main stream; [`Health`] says what of it can be asked. A type that
-//! ends it is asked for on a stream [aside](Route::Aside), by each locator, and nothing of it is
+//! ends it is asked for on a stream [aside](Route::SideStream), by each locator, and nothing of it is
 //! kept: what the upstream serves there passes through, and when that stream ends, too, clients are
 //! told its status (G4). When the upstream is replaced by one that knows the type, the main stream
 //! is asked again, and what came aside stays until that is answered: no client is sent anything
@@ -24,7 +24,7 @@ use crate::variants::Variants;
 
 /// The streams of one route.
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct StreamState {
     /// Of a main stream; none of what goes aside or alone.
     health: Option<Health>,
     /// The server whose stream stands, and which stream of it.
@@ -47,7 +47,7 @@ pub(super) struct Standing {
     first_stream: Option<u64>,
 }
 
-impl Standing {
+impl StreamState {
     pub(super) fn new(route: &Route, resource_timeout: Duration) -> Self {
         let is_main = matches!(route, Route::Shared | Route::Node(_));
         Self { health: is_main.then(|| Health::new(resource_timeout)), ..Self::default() }
@@ -58,7 +58,7 @@ impl Standing {
     }
 
     /// When a stream that is being made, or was made a short while ago, may show something.
-    fn shows_at(&self, now: Duration, timeout: Duration) -> Option<Duration> {
+    fn proof_at(&self, now: Duration, timeout: Duration) -> Option<Duration> {
         match (self.stream, self.first_stream) {
             (None, _) => Some(now + timeout),
             (Some((_, stream)), Some(first)) if stream > first && !self.is_own_service => {
@@ -70,7 +70,7 @@ impl Standing {
 
     /// Whether a stream stands that was made after the one that answered first, and long enough. In
     /// delta there may be nothing to say (D21).
-    fn stands_anew(&self, now: Duration, timeout: Duration) -> bool {
+    fn has_outlived_timeout(&self, now: Duration, timeout: Duration) -> bool {
         let is_new = self.stream.zip(self.first_stream).is_some_and(|((_, stream), first)| stream > first);
         is_new && !self.is_own_service && self.opened_at + timeout <= now
     }
@@ -80,18 +80,18 @@ impl Proxy {
     /// How the types of a main stream stand; `None` where nothing was asked by this route.
     #[must_use]
     pub fn health(&self, route: &Route) -> Option<&Health> {
-        self.upstreams.get(route)?.standing.health.as_ref()
+        self.upstreams.get(route)?.state.health.as_ref()
     }
 
     /// When a response came last by a route; what is at hand is as old as that, where no stream
     /// stands.
     #[must_use]
     pub fn heard_at(&self, route: &Route) -> Option<Duration> {
-        self.upstreams.get(route)?.standing.heard_at
+        self.upstreams.get(route)?.state.heard_at
     }
 
     /// Whether a type is asked for aside of its main stream.
-    pub(super) fn is_aside(&self, main: &Route, type_url: &TypeUrl) -> bool {
+    pub(super) fn is_on_side_stream(&self, main: &Route, type_url: &TypeUrl) -> bool {
         self.health(main).is_some_and(|health| health.probe_at(type_url).is_some())
     }
 
@@ -99,45 +99,45 @@ impl Proxy {
     /// before [`on_effects`](Self::on_effects) of that.
     pub fn on_stream_end(&mut self, now: Duration, route: &Route, server: usize, status: Option<Status>) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let standing = &mut upstream.standing;
-        if standing.stream.is_some_and(|(current, _)| current != server) {
+        let state = &mut upstream.state;
+        if state.stream.is_some_and(|(current, _)| current != server) {
             return;
         }
-        let stream = standing.stream.take();
+        let stream = state.stream.take();
         // Refused also alone: who answers a later stream knows more.
         if status.as_ref().is_some_and(Status::may_mean_a_type) {
             let refused = stream.map(|(_, stream)| stream);
-            standing.first_stream = standing.first_stream.or(refused);
+            state.first_stream = state.first_stream.or(refused);
         }
-        standing.ended.clone_from(&status);
-        standing.is_changed = true;
-        let events = standing.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
-        let mut touched = self.hear_health(route, events);
-        if let Route::Aside { type_url, .. } = route {
-            touched.extend(self.turn(type_url));
+        state.ended.clone_from(&status);
+        state.is_changed = true;
+        let events = state.health.as_mut().map(|health| health.on_end(now, status)).unwrap_or_default();
+        let mut touched = self.on_health_events(route, events);
+        if let Route::SideStream { type_url, .. } = route {
+            touched.extend(self.reroute(type_url));
         }
-        self.review_all(now, touched);
+        self.match_names(now, touched);
     }
 
     /// The next stream of a route aside is opened on the service of the type, or on the aggregated
     /// one.
     pub fn on_own_service(&mut self, aside: &Route, is_own_service: bool) {
         if let Some(upstream) = self.upstreams.get_mut(aside) {
-            upstream.standing.is_own_service = is_own_service;
+            upstream.state.is_own_service = is_own_service;
         }
     }
 
     /// Which stream of a client stands after an event; the names that have to be looked at again.
     pub(super) fn follow_streams(&mut self, now: Duration, route: &Route, client: &Client) -> BTreeSet<Key> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
-        let standing = &mut upstream.standing;
+        let state = &mut upstream.state;
         let stream = (0..client.servers()).find_map(|server| Some((server, client.stream(server)?)));
         let mut events = Vec::new();
-        let is_open = stream.is_some() && stream != standing.stream;
-        if stream != standing.stream {
-            let ended = standing.stream.take().is_some();
-            standing.is_changed = true;
-            if let Some(health) = &mut standing.health {
+        let is_open = stream.is_some() && stream != state.stream;
+        if stream != state.stream {
+            let ended = state.stream.take().is_some();
+            state.is_changed = true;
+            if let Some(health) = &mut state.health {
                 if ended {
                     events.extend(health.on_end(now, None));
                 }
@@ -145,11 +145,11 @@ impl Proxy {
                     events.extend(health.on_open(now));
                 }
             }
-            (standing.stream, standing.opened_at) = (stream, now);
+            (state.stream, state.opened_at) = (stream, now);
         }
-        let touched = self.hear_health(route, events);
+        let touched = self.on_health_events(route, events);
         if is_open {
-            self.note_asked(now, route);
+            self.note_subscribed(now, route);
             self.expect_probe(now, route);
         }
         touched
@@ -157,21 +157,21 @@ impl Proxy {
 
     /// A stream aside was made anew: that may be to an upstream that knows the type.
     fn expect_probe(&mut self, now: Duration, aside: &Route) {
-        let Route::Aside { type_url, .. } = aside else { return };
+        let Route::SideStream { type_url, .. } = aside else { return };
         let timeout = self.config.resource_timeout;
-        let shows_at = self.upstreams.get(aside).and_then(|of| of.standing.shows_at(now, timeout));
+        let proof_at = self.upstreams.get(aside).and_then(|of| of.state.proof_at(now, timeout));
         let main = self.upstreams.get_mut(&aside.main());
-        if let (Some(at), Some(health)) = (shows_at, main.and_then(|main| main.standing.health.as_mut())) {
+        if let (Some(at), Some(health)) = (proof_at, main.and_then(|main| main.state.health.as_mut())) {
             health.probe_next(type_url, at);
         }
     }
 
     /// What may be asked goes out as soon as the transport has room.
-    fn note_asked(&mut self, now: Duration, route: &Route) {
+    fn note_subscribed(&mut self, now: Duration, route: &Route) {
         let upstream = self.upstreams.get_mut(route);
-        let Some(health) = upstream.and_then(|upstream| upstream.standing.health.as_mut()) else { return };
-        for type_url in health.unasked().cloned().collect::<Vec<_>>() {
-            health.on_asked(now, &type_url);
+        let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
+        for type_url in health.to_subscribe().cloned().collect::<Vec<_>>() {
+            health.on_subscribe(now, &type_url);
         }
     }
 
@@ -184,24 +184,24 @@ impl Proxy {
         refused: Option<Status>,
     ) -> BTreeSet<Key> {
         let Some(upstream) = self.upstreams.get_mut(route) else { return BTreeSet::new() };
-        let standing = &mut upstream.standing;
-        standing.ended = None;
-        standing.heard_at = Some(now);
-        let stream = standing.stream.map_or(0, |(_, stream)| stream);
-        let is_new = stream > *standing.first_stream.get_or_insert(stream);
-        let is_own_service = standing.is_own_service;
+        let state = &mut upstream.state;
+        state.ended = None;
+        state.heard_at = Some(now);
+        let stream = state.stream.map_or(0, |(_, stream)| stream);
+        let is_new = stream > *state.first_stream.get_or_insert(stream);
+        let is_own_service = state.is_own_service;
         let mut events = Vec::new();
-        if let Some(health) = &mut standing.health {
+        if let Some(health) = &mut state.health {
             events = match refused {
                 Some(status) => health.on_rejected(type_url, status),
                 None => health.on_response(type_url),
             };
-            standing.is_changed |= health.unasked().next().is_some();
+            state.is_changed |= health.to_subscribe().next().is_some();
         }
-        let mut touched = self.hear_health(route, events);
+        let mut touched = self.on_health_events(route, events);
         // It is served aside on a stream that was made since: that may be another server, which
         // knows the type.
-        if matches!(route, Route::Aside { .. }) && is_new && !is_own_service {
+        if matches!(route, Route::SideStream { .. }) && is_new && !is_own_service {
             touched.extend(self.on_probe(now, route, type_url, Ok(())));
         }
         touched
@@ -209,15 +209,15 @@ impl Proxy {
 
     /// What came aside of a main stream may be confirmed by what became of these names: nothing
     /// else may be due for long.
-    pub(super) fn look_at_asides(&mut self, main: &Route, touched: &BTreeSet<Key>) {
+    pub(super) fn check_side_streams(&mut self, main: &Route, touched: &BTreeSet<Key>) {
         let types: BTreeSet<_> = touched.iter().map(|(type_url, _)| type_url).collect();
         let is_retiring = |type_url: &TypeUrl| {
-            self.upstreams.get(&main.aside(type_url)).is_some_and(|upstream| upstream.is_retiring)
+            self.upstreams.get(&main.side_stream(type_url)).is_some_and(|upstream| upstream.is_retiring)
         };
         if types.into_iter().any(is_retiring)
             && let Some(upstream) = self.upstreams.get_mut(main)
         {
-            upstream.standing.is_changed = true;
+            upstream.state.is_changed = true;
         }
     }
 
@@ -231,21 +231,21 @@ impl Proxy {
         if outcome.is_ok()
             && let Some(upstream) = self.upstreams.get_mut(aside)
         {
-            upstream.standing.first_stream = None;
+            upstream.state.first_stream = None;
         }
         let main = aside.main();
         let upstream = self.upstreams.get_mut(&main);
-        let Some(standing) = upstream.map(|upstream| &mut upstream.standing) else { return BTreeSet::new() };
-        standing.is_changed = true;
-        let health = standing.health.as_mut();
+        let Some(state) = upstream.map(|upstream| &mut upstream.state) else { return BTreeSet::new() };
+        state.is_changed = true;
+        let health = state.health.as_mut();
         let events = health.map(|health| health.on_probe(now, type_url, outcome)).unwrap_or_default();
-        let mut touched = self.hear_health(&main, events);
-        touched.extend(self.turn(type_url));
+        let mut touched = self.on_health_events(&main, events);
+        touched.extend(self.reroute(type_url));
         touched
     }
 
     /// Notes what became of types; the names that go another way now.
-    fn hear_health(&mut self, route: &Route, events: Vec<Event>) -> BTreeSet<Key> {
+    fn on_health_events(&mut self, route: &Route, events: Vec<Event>) -> BTreeSet<Key> {
         let mut touched = BTreeSet::new();
         for event in events {
             let types: Vec<_> = match &event {
@@ -253,16 +253,16 @@ impl Proxy {
                 Event::Reclassified { type_url, .. } => vec![type_url.clone()],
             };
             for type_url in types {
-                touched.extend(self.turn(&type_url));
-                let aside = route.aside(&type_url);
-                if self.is_aside(route, &type_url)
+                touched.extend(self.reroute(&type_url));
+                let aside = route.side_stream(&type_url);
+                if self.is_on_side_stream(route, &type_url)
                     && let Some(upstream) = self.upstreams.get_mut(&aside)
                 {
                     upstream.is_retiring = false;
                 }
             }
             if let Some(upstream) = self.upstreams.get_mut(route) {
-                upstream.standing.is_changed = true;
+                upstream.state.is_changed = true;
             }
             self.notices.push(Notice::Health { route: route.clone(), event });
         }
@@ -270,7 +270,7 @@ impl Proxy {
     }
 
     /// The names of a type, whose wants all may go another way from now on.
-    fn turn(&mut self, type_url: &TypeUrl) -> Vec<Key> {
+    fn reroute(&mut self, type_url: &TypeUrl) -> Vec<Key> {
         let keys = self.keys_of(type_url);
         for key in &keys {
             self.names.get_mut(key).expect("it is one of them").is_stale = true;
@@ -286,7 +286,7 @@ impl Proxy {
 
     /// When a type was silent for too long, or is to be tried again.
     pub(super) fn health_deadline(&self) -> Option<Duration> {
-        let healths = self.upstreams.values().filter_map(|upstream| upstream.standing.health.as_ref());
+        let healths = self.upstreams.values().filter_map(|upstream| upstream.state.health.as_ref());
         let of_health = |health: &Health| {
             let probes = health.states().filter_map(|(type_url, _)| health.probe_at(type_url));
             probes.chain(health.next_deadline()).min()
@@ -299,23 +299,23 @@ impl Proxy {
         let mut touched = BTreeSet::new();
         for route in self.upstreams.keys().cloned().collect::<Vec<_>>() {
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
-            let Some(health) = &mut upstream.standing.health else { continue };
+            let Some(health) = &mut upstream.state.health else { continue };
             let events = health.on_timeout(now);
-            upstream.standing.is_changed |= health.unasked().next().is_some();
+            upstream.state.is_changed |= health.to_subscribe().next().is_some();
             let is_due = |type_url: &&TypeUrl| health.probe_at(type_url).is_some_and(|at| at <= now);
             let due: Vec<_> = health.states().map(|(type_url, _)| type_url).filter(is_due).cloned().collect();
-            touched.extend(self.hear_health(&route, events));
+            touched.extend(self.on_health_events(&route, events));
             for type_url in due {
-                let aside = route.aside(&type_url);
-                let standing = self.upstreams.get(&aside).map(|upstream| &upstream.standing);
+                let aside = route.side_stream(&type_url);
+                let state = self.upstreams.get(&aside).map(|upstream| &upstream.state);
                 let timeout = self.config.resource_timeout;
-                let shows_at = standing.and_then(|standing| standing.shows_at(now, timeout));
-                if let Some(at) = shows_at {
-                    let health = self.upstreams.get_mut(&route).and_then(|of| of.standing.health.as_mut());
+                let proof_at = state.and_then(|state| state.proof_at(now, timeout));
+                if let Some(at) = proof_at {
+                    let health = self.upstreams.get_mut(&route).and_then(|of| of.state.health.as_mut());
                     health.into_iter().for_each(|health| health.probe_next(&type_url, at));
                     continue;
                 }
-                let outcome = match standing.is_some_and(|standing| standing.stands_anew(now, timeout)) {
+                let outcome = match state.is_some_and(|state| state.has_outlived_timeout(now, timeout)) {
                     true => Ok(()),
                     // The same stream as before shows nothing new: the type would end the main
                     // stream again.
@@ -330,60 +330,60 @@ impl Proxy {
     /// Something of a type is to be watched.
     pub(super) fn request_type(&mut self, now: Duration, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let standing = &mut upstream.standing;
-        *standing.types.entry(type_url.clone()).or_default() += 1;
-        if let Some(health) = &mut standing.health {
+        let state = &mut upstream.state;
+        *state.types.entry(type_url.clone()).or_default() += 1;
+        if let Some(health) = &mut state.health {
             health.request(now, type_url);
-            standing.is_changed = true;
+            state.is_changed = true;
         }
     }
 
     /// Something of a type is not watched any more.
     pub(super) fn release_type(&mut self, route: &Route, type_url: &TypeUrl) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let standing = &mut upstream.standing;
-        let Some(count) = standing.types.get_mut(type_url) else { return };
+        let state = &mut upstream.state;
+        let Some(count) = state.types.get_mut(type_url) else { return };
         *count -= 1;
         if *count > 0 {
             return;
         }
-        standing.types.remove(type_url);
-        let is_aside = matches!(route, Route::Aside { .. });
+        state.types.remove(type_url);
+        let is_on_side_stream = matches!(route, Route::SideStream { .. });
         let main = route.main();
         let upstream = self.upstreams.get_mut(&main);
-        let Some(health) = upstream.and_then(|upstream| upstream.standing.health.as_mut()) else { return };
+        let Some(health) = upstream.and_then(|upstream| upstream.state.health.as_mut()) else { return };
         // A type that goes aside is wanted of the upstream as long as somebody asks for it there.
-        if health.probe_at(type_url).is_some() == is_aside {
+        if health.probe_at(type_url).is_some() == is_on_side_stream {
             let events = health.release(type_url);
-            self.hear_health(&main, events);
+            self.on_health_events(&main, events);
         }
     }
 
     /// Has a client ask for those types that its stream may be asked for.
-    pub(super) fn withhold_types(&mut self, now: Duration, route: &Route, client: &mut Client) {
+    pub(super) fn defer_types(&mut self, now: Duration, route: &Route, client: &mut Client) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        let standing = &mut upstream.standing;
-        standing.is_changed = false;
-        let Some(health) = &mut standing.health else { return };
+        let state = &mut upstream.state;
+        state.is_changed = false;
+        let Some(health) = &mut state.health else { return };
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
         for type_url in types {
-            client.defer(&type_url, !health.may_ask(&type_url));
+            client.withhold(&type_url, !health.may_subscribe(&type_url));
         }
-        self.note_asked(now, route);
+        self.note_subscribed(now, route);
     }
 
     /// What who asks for something of a type is told although the upstream said nothing of it (G4).
     pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<Answer> {
-        let standing = &self.upstreams.get(route)?.standing;
+        let state = &self.upstreams.get(route)?.state;
         let failed = |status: &Status| Answer::Failed { code: status.code, message: status.message.clone() };
-        if let Route::Aside { .. } = route {
+        if let Route::SideStream { .. } = route {
             let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
             return match rejected {
-                Some(SyncState::Rejected(_, status)) if standing.ended.is_some() => Some(failed(status)),
+                Some(SyncState::Rejected(_, status)) if state.ended.is_some() => Some(failed(status)),
                 _ => None,
             };
         }
-        match standing.health.as_ref()?.state(type_url)? {
+        match state.health.as_ref()?.state(type_url)? {
             SyncState::Rejected(_, status) => Some(failed(status)),
             _ => None,
         }
@@ -391,14 +391,14 @@ impl Proxy {
 
     /// What came aside and was not confirmed on the main stream goes, once that is answered; then
     /// nobody needs it there.
-    pub(super) fn retire_asides(&mut self, main: &Route, client: &Client) {
+    pub(super) fn retire_side_streams(&mut self, main: &Route, client: &Client) {
         let asides =
             self.upstreams.iter().filter(|(route, upstream)| upstream.is_retiring && route.main() == *main);
         for aside in asides.map(|(route, _)| route.clone()).collect::<Vec<_>>() {
-            let Route::Aside { type_url, .. } = &aside else { continue };
+            let Route::SideStream { type_url, .. } = &aside else { continue };
             let keys = self.keys_of(type_url);
-            let mut questions = keys.iter().flat_map(|key| &self.names[key].questions);
-            if !questions.all(|(id, question)| id.0 != *main || question.is_answered) {
+            let mut subscriptions = keys.iter().flat_map(|key| &self.names[key].upstream);
+            if !subscriptions.all(|(id, subscription)| id.0 != *main || subscription.is_answered) {
                 continue;
             }
             let mut transaction = Transaction::new();

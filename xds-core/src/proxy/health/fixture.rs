@@ -74,8 +74,8 @@ impl Fixture {
 
     /// Asks what may be asked and was not.
     pub(crate) fn ask(&mut self) {
-        let unasked: Vec<_> = self.health.unasked().cloned().collect();
-        unasked.iter().for_each(|of| self.health.on_asked(self.now, of));
+        let to_subscribe: Vec<_> = self.health.to_subscribe().cloned().collect();
+        to_subscribe.iter().for_each(|of| self.health.on_subscribe(self.now, of));
     }
 
     pub(crate) fn respond(&mut self, types: &str) -> String {
@@ -110,7 +110,7 @@ impl Fixture {
 
     /// What the stream is asked for, or will be.
     pub(crate) fn askable(&self) -> String {
-        let may = |of: &&TypeUrl| self.health.may_ask(of);
+        let may = |of: &&TypeUrl| self.health.may_subscribe(of);
         let types = self.health.states().map(|(of, _)| of).filter(may);
         types.map(|of| of.message_name()).collect::<Vec<_>>().join(" ")
     }

@@ -133,7 +133,7 @@ fn a_new_type_that_ends_a_stream_on_which_all_others_answered_is_known_at_once()
 fn a_type_that_was_not_asked_or_did_answer_is_no_suspect() {
     let mut f = Fixture::of("a b");
     f.health.on_open(f.now);
-    f.health.on_asked(f.now, &url("a"));
+    f.health.on_subscribe(f.now, &url("a"));
     f.health.on_response(&url("a"));
     f.end(UNIMPLEMENTED);
     assert_eq!((rejected(&f), f.askable().as_str()), (vec![], "a b"));

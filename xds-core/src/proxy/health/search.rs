@@ -19,7 +19,7 @@ pub(super) struct CulpritSearch {
     /// If none of the trial is the culprit, one of these is.
     suspects: BTreeSet<TypeUrl>,
     /// May be culprits too.
-    held: BTreeSet<TypeUrl>,
+    deferred: BTreeSet<TypeUrl>,
 }
 
 impl CulpritSearch {
@@ -27,21 +27,21 @@ impl CulpritSearch {
         !self.trial.is_empty()
     }
 
-    pub(super) fn holds_back(&self, type_url: &TypeUrl) -> bool {
-        self.suspects.contains(type_url) || self.held.contains(type_url)
+    pub(super) fn must_wait(&self, type_url: &TypeUrl) -> bool {
+        self.suspects.contains(type_url) || self.deferred.contains(type_url)
     }
 
     pub(super) fn has(&self, type_url: &TypeUrl) -> bool {
-        self.trial.contains(type_url) || self.holds_back(type_url)
+        self.trial.contains(type_url) || self.must_wait(type_url)
     }
 
     pub(super) fn types(&self) -> impl Iterator<Item = &TypeUrl> {
-        self.trial.iter().chain(&self.suspects).chain(&self.held)
+        self.trial.iter().chain(&self.suspects).chain(&self.deferred)
     }
 
     /// A type that is new waits until the search is over.
-    pub(super) fn hold(&mut self, type_url: TypeUrl) {
-        self.held.insert(type_url);
+    pub(super) fn defer(&mut self, type_url: TypeUrl) {
+        self.deferred.insert(type_url);
     }
 
     /// Whether an end of the stream says something: one of the unanswered types may have caused it.
@@ -60,8 +60,8 @@ impl CulpritSearch {
             // Who was cleared before and did not answer again is none.
             unanswered.retain(|type_url| self.trial.contains(type_url));
             self.trial.retain(|type_url| !unanswered.contains(type_url));
-            self.held.append(&mut self.trial);
-            self.held.append(&mut self.suspects);
+            self.deferred.append(&mut self.trial);
+            self.deferred.append(&mut self.suspects);
         }
         if unanswered.len() == 1 {
             self.advance();
@@ -75,7 +75,7 @@ impl CulpritSearch {
     /// A type is none of them: it answered, or is not wanted any more.
     pub(super) fn clear(&mut self, type_url: &TypeUrl) {
         self.suspects.remove(type_url);
-        self.held.remove(type_url);
+        self.deferred.remove(type_url);
         self.trial.remove(type_url);
         if self.trial.is_empty() {
             self.advance();
@@ -86,7 +86,7 @@ impl CulpritSearch {
     fn advance(&mut self) {
         if self.suspects.is_empty() {
             // Nothing was proved of these yet: mostly there is one culprit, and they all answer.
-            std::mem::swap(&mut self.trial, &mut self.held);
+            std::mem::swap(&mut self.trial, &mut self.deferred);
             return;
         }
         let half = (self.suspects.len() / 2).max(1);

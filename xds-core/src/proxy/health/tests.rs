@@ -84,7 +84,7 @@ fn the_time_of_silence_begins_when_the_type_is_asked() {
     health.request(Duration::ZERO, &url("a"));
     assert_eq!(health.next_deadline(), None, "timers run only on a stream");
     health.on_open(Duration::from_secs(1));
-    health.on_asked(Duration::from_secs(4), &url("a"));
+    health.on_subscribe(Duration::from_secs(4), &url("a"));
     assert_eq!(health.next_deadline(), Some(Duration::from_secs(14)));
     health.on_end(Duration::from_secs(5), None);
     assert_eq!(health.next_deadline(), None);
@@ -104,7 +104,7 @@ fn without_a_requested_type_there_is_no_init_and_nothing_to_ask() {
 fn asking_for_what_is_not_requested_breaks_an_invariant() {
     let mut f = Fixture::of("a");
     f.open();
-    f.health.on_asked(f.now, &url("b"));
+    f.health.on_subscribe(f.now, &url("b"));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn whatever_happens_a_type_is_in_one_list_of_an_init() {
                 assert_eq!(listed, requested);
             }
         }
-        let is_open = f.health.unasked().next().is_some() || f.health.next_deadline().is_some();
+        let is_open = f.health.to_subscribe().next().is_some() || f.health.next_deadline().is_some();
         f.pass(60);
         assert!(!is_open || f.health.is_init());
     }

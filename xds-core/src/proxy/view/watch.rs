@@ -98,7 +98,7 @@ pub struct ViewWatch {
     request: ViewRequest,
     stage: Stage,
     /// The resources it was told of.
-    held: BTreeMap<TypeUrl, TypeSnapshot>,
+    resources: BTreeMap<TypeUrl, TypeSnapshot>,
 }
 
 #[derive(Debug)]
@@ -109,14 +109,14 @@ enum Stage {
     /// Its first Init is that of the present.
     New,
     /// It was told how its types stand.
-    Told(Told),
+    Reporting(ReportedStates),
     /// It failed.
     Ended,
 }
 
 /// What a watch was told of its types, besides their resources.
 #[derive(Debug)]
-struct Told {
+struct ReportedStates {
     generation: Generation,
     states: BTreeMap<TypeUrl, SyncState>,
     /// With which state of the cache it has caught up; `None` when other types can be read since.
@@ -188,7 +188,7 @@ impl ViewWatch {
             }
         };
         let (shared, waker) = (Arc::clone(shared), Arc::default());
-        Ok(Self { shared, waker, request, stage, held: BTreeMap::new() })
+        Ok(Self { shared, waker, request, stage, resources: BTreeMap::new() })
     }
 
     pub(super) fn listener(&self) -> Weak<AtomicWaker> {
@@ -221,32 +221,33 @@ impl ViewWatch {
         match &self.stage {
             Stage::Ended => None,
             Stage::Provisional(before) if *before == present.generation() => None,
-            Stage::Told(told) if told.generation == present.generation() => {
+            Stage::Reporting(reported) if reported.generation == present.generation() => {
                 self.reclassify(&present).transpose().or_else(|| self.changes(&present).map(Ok))
             }
-            Stage::New | Stage::Provisional(_) | Stage::Told(_) => Some(self.init(&present)),
+            Stage::New | Stage::Provisional(_) | Stage::Reporting(_) => Some(self.init(&present)),
         }
     }
 
     fn init(&mut self, present: &Present) -> Result<ViewEvent, ViewError> {
         let states = self.checked(present)?;
         let mut init = Init::new(present.generation(), &states);
-        self.held.retain(|type_url, _| !init.rejected.contains_key(type_url));
+        self.resources.retain(|type_url, _| !init.rejected.contains_key(type_url));
         init.rejected.extend(self.request.previously_rejected.iter().cloned());
-        self.stage = Stage::Told(Told { generation: present.generation(), states, compared: None });
+        self.stage =
+            Stage::Reporting(ReportedStates { generation: present.generation(), states, compared: None });
         Ok(ViewEvent::Init(init))
     }
 
     /// Tells of the first type that does not stand as it was told.
     fn reclassify(&mut self, present: &Present) -> Result<Option<ViewEvent>, ViewError> {
         let now = self.checked(present)?;
-        let Stage::Told(told) = &mut self.stage else { return Ok(None) };
-        let changed = now.into_iter().find(|(type_url, state)| told.states.get(type_url) != Some(state));
+        let Stage::Reporting(reported) = &mut self.stage else { return Ok(None) };
+        let changed = now.into_iter().find(|(type_url, state)| reported.states.get(type_url) != Some(state));
         let Some((type_url, state)) = changed else { return Ok(None) };
-        told.states.insert(type_url.clone(), state.clone());
-        told.compared = None;
+        reported.states.insert(type_url.clone(), state.clone());
+        reported.compared = None;
         if matches!(state, SyncState::Rejected(..)) {
-            self.held.remove(&type_url);
+            self.resources.remove(&type_url);
         }
         Ok(Some(ViewEvent::Reclassified { type_url, state }))
     }
@@ -256,7 +257,7 @@ impl ViewWatch {
         let checked = self.request.check_against(&present.states);
         if checked.is_err() {
             self.stage = Stage::Ended;
-            self.held.clear();
+            self.resources.clear();
         }
         checked.map(|()| self.request.states(present))
     }
@@ -264,16 +265,16 @@ impl ViewWatch {
     /// Tells what is other than it was told, if anything is. Of types that cannot be read nothing
     /// changes.
     fn changes(&mut self, present: &Present) -> Option<ViewEvent> {
-        let Stage::Told(told) = &mut self.stage else { return None };
+        let Stage::Reporting(reported) = &mut self.stage else { return None };
         let revision = present.snapshot.revision();
-        if told.compared.replace(revision) == Some(revision) {
+        if reported.compared.replace(revision) == Some(revision) {
             return None;
         }
         let nothing = TypeSnapshot::default();
         let mut changes = Vec::new();
-        for (type_url, _) in told.states.iter().filter(|(_, state)| state.is_readable()) {
+        for (type_url, _) in reported.states.iter().filter(|(_, state)| state.is_readable()) {
             let now = present.snapshot.of_type(type_url).unwrap_or(&nothing);
-            let before = self.held.insert(type_url.clone(), now.clone()).unwrap_or_default();
+            let before = self.resources.insert(type_url.clone(), now.clone()).unwrap_or_default();
             compare(type_url, &before, now, &mut changes);
         }
         (!changes.is_empty()).then_some(ViewEvent::Changes(changes))
