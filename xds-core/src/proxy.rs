@@ -14,18 +14,18 @@
 //! Variants are kept with their constraints, and each stream selects by them (T42).
 //!
 //! It holds no socket, task or clock, and does not own the clients: it is told what became of them
-//! ([`on_effects`](Proxy::on_effects)), and gives its orders to each when asked
-//! ([`settle`](Proxy::settle)).
+//! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked
+//! ([`apply_orders`](Proxy::apply_orders)).
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `config` | how it shares, whom it asks |
 //! | `route` | on which stream upstream a question goes |
 //! | `name` | what is wanted and asked of one name |
-//! | `review` | which want relies on which question |
-//! | `settle` | orders, and what becomes of them |
+//! | `pairing` | which want relies on which question |
+//! | `orders` | orders, and what becomes of them |
 //! | `set` | wildcards and globs, as a file for the next start keeps them |
-//! | `upstreams` | which types each stream is asked for |
+//! | `stream_state` | which types each stream is asked for |
 //! | `linger` | questions that nobody relies on any more |
 //! | `trial` | responses that a few clients try first |
 //! | [`health`] | how each type stands with its upstream |
@@ -42,8 +42,8 @@ use crate::subscription::ExcludedAuthorities;
 
 use linger::Idle;
 use name::{DownstreamSubscription, Name};
+use orders::UpstreamClient;
 use set::RestoredSets;
-use settle::UpstreamClient;
 use trial::ResponseTrial;
 
 pub use config::{ProxyConfig, Sharing, UpstreamKind};
@@ -62,15 +62,14 @@ mod linger;
 #[cfg(test)]
 mod migration_tests;
 mod name;
+mod orders;
 #[cfg(test)]
 mod outage_tests;
-#[cfg(test)]
-mod questions_tests;
+mod pairing;
 #[cfg(test)]
 mod random_tests;
 #[cfg(test)]
 mod removals_tests;
-mod review;
 mod route;
 #[cfg(test)]
 mod rules_tests;
@@ -79,15 +78,16 @@ mod scripted;
 mod set;
 #[cfg(test)]
 mod sets_tests;
-mod settle;
+mod stream_state;
+#[cfg(test)]
+mod stream_state_tests;
+#[cfg(test)]
+mod subscriptions_tests;
 #[cfg(test)]
 mod tests;
 mod trial;
 #[cfg(test)]
 mod trial_tests;
-mod upstreams;
-#[cfg(test)]
-mod upstreams_tests;
 pub mod view;
 
 /// Decides what is asked of upstreams, and which of its clients that answers.
@@ -233,7 +233,7 @@ impl Proxy {
     }
 
     /// What became of wildcards and globs since the last call. To be taken after each
-    /// [`settle`](Self::settle) and [`on_effects`](Self::on_effects), before the client of any
+    /// [`apply_orders`](Self::apply_orders) and [`on_outcome`](Self::on_outcome), before the client of any
     /// route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
         std::mem::take(&mut self.set_changes)

@@ -57,24 +57,24 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `state` | the words: generation, status, the state of a type, [`Init`] |
-//! | `search` | which of the types that did not answer ends the stream |
+//! | `sync_state` | the words: generation, status, the state of a type, [`Init`] |
+//! | `culprit_search` | which of the types that did not answer ends the stream |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::name::TypeUrl;
 
-use search::CulpritSearch;
+use culprit_search::CulpritSearch;
 
-pub use state::{Event, Generation, Init, Status, SyncState};
+pub use sync_state::{Event, Generation, Init, Status, SyncState};
 
+mod culprit_search;
 #[cfg(test)]
 pub(super) mod fixture;
 #[cfg(test)]
 mod isolation_tests;
-mod search;
-mod state;
+mod sync_state;
 #[cfg(test)]
 mod tests;
 

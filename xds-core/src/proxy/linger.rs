@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::config::ProxyConfig;
 use super::name::{Name, SubscriptionId, UpstreamSubscription};
-use super::review::Mode;
+use super::orders::Order;
+use super::pairing::Mode;
 use super::route::Route;
-use super::settle::Order;
 use super::{Key, Proxy};
 use crate::hash::FixedState;
 use crate::subscription::is_set;

@@ -8,7 +8,7 @@ use super::health::Status;
 use super::name::UpstreamSubscription;
 use super::route::Route;
 use super::set::{RestoredSets, SetChange, SetId};
-use super::upstreams::StreamState;
+use super::stream_state::StreamState;
 use super::{Key, Notice, Proxy};
 use crate::cache::Answer;
 use crate::client::{Client, Effects, WatchId};

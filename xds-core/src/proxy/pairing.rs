@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::config::{Sharing, UpstreamKind};
 use super::name::{Name, SubscriptionId, UpstreamSubscription};
+use super::orders::Order;
 use super::route::Route;
-use super::settle::Order;
 use super::{Key, Notice, Proxy};
 use crate::cache::{Answer, Transaction};
 use crate::code::Code;
