@@ -20,12 +20,12 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, is_set};
 use crate::variants::{Variant, Variants};
 
-/// How wants of a name come to questions.
+/// How downstream subscriptions of a name get an upstream subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// By what the constraints of its variants match.
-    Lazy,
-    /// Each has its own, whatever is at hand.
+    Shared,
+    /// Each has its own upstream subscription, whatever is in the cache.
     Direct,
 }
 
