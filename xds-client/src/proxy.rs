@@ -31,7 +31,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{error, info, warn};
-use xds_core::client::{self as machine, Client as ClientMachine, Outcome, Restored};
+use xds_core::client::{self as machine, Client as ClientMachine, Effects, Restored};
 use xds_core::proxy::health::{Event, Init, Status, SyncState};
 use xds_core::proxy::view::View;
 use xds_core::proxy::{Notice, Proxy as Machine, ProxyCounts, ProxyLoad};

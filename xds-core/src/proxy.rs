@@ -14,7 +14,7 @@
 //! Variants are kept with their constraints, and each stream selects by them (T42).
 //!
 //! It holds no socket, task or clock, and does not own the clients: it is told what became of them
-//! ([`on_outcome`](Proxy::on_outcome)), and gives its orders to each when asked
+//! ([`on_effects`](Proxy::on_effects)), and gives its orders to each when asked
 //! ([`apply_orders`](Proxy::apply_orders)).
 //!
 //! | module | holds |
@@ -233,7 +233,7 @@ impl Proxy {
     }
 
     /// What became of wildcards and globs since the last call. To be taken after each
-    /// [`apply_orders`](Self::apply_orders) and [`on_outcome`](Self::on_outcome), before the client of any
+    /// [`apply_orders`](Self::apply_orders) and [`on_effects`](Self::on_effects), before the client of any
     /// route changes again.
     pub fn take_set_changes(&mut self) -> Vec<SetChange> {
         std::mem::take(&mut self.set_changes)

@@ -367,7 +367,7 @@ impl Proxy {
         let Some(health) = &mut state.health else { return };
         let types: Vec<_> = health.states().map(|(type_url, _)| type_url.clone()).collect();
         for type_url in types {
-            client.withhold(&type_url, !health.may_subscribe(&type_url));
+            client.defer(&type_url, !health.may_subscribe(&type_url));
         }
         self.note_subscribed(now, route);
     }
