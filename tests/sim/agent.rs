@@ -1,4 +1,4 @@
-//! Our client: the machine, its streams, and who watches.
+//! Our client library in a simulated world: the client machine, its streams and its watchers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,42 +21,42 @@ use crate::script::{AgentProfile, Protocol, Target};
 pub(crate) struct Agent {
     pub(crate) profile: AgentProfile,
     pub(crate) client: Client,
-    /// By server.
+    /// By server number.
     pub(crate) links: Vec<Option<Link>>,
     pub(crate) access: Vec<Access>,
     is_connecting: Vec<bool>,
     pub(crate) watchers: Vec<Watcher>,
-    /// Makes the jitter of each failure another one.
+    /// Counts failures, so that each has another jitter.
     failures: u32,
 }
 
-/// What comes of an attempt to reach a server.
+/// The result of an attempt to reach a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Open,
     Refused,
-    /// Nothing, for as long as it is so.
+    /// The attempt does not end as long as this lasts.
     Hanging,
 }
 
-/// Somebody who watches, and looks at once, or only when he is told to.
+/// A watcher. It reads the state at once, or, if it is slow, only when the script says so.
 pub(crate) struct Watcher {
     pub(crate) kind: Kind,
-    /// `*` for everything.
+    /// `*` for the wildcard.
     pub(crate) name: String,
     pub(crate) parameters: Parameters,
     pub(crate) is_of_liar: bool,
     is_slow: bool,
     id: WatchId,
-    /// As it was after the last event.
+    /// The visible state after the last event.
     pub(crate) sight: Sight,
-    /// What he saw when he looked.
+    /// The state that the watcher read last.
     seen: Sight,
-    /// He was told that there is something new since.
+    /// The watcher was notified of a change since then.
     is_told: bool,
 }
 
-/// All that a watcher can see.
+/// Everything that a watcher can see.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sight {
     pub(crate) own: ResourceView,
@@ -65,7 +65,7 @@ pub(crate) struct Sight {
     pub(crate) error: Option<Code>,
 }
 
-/// What the machine was told.
+/// The event that the machine handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Watched,
@@ -76,7 +76,7 @@ pub(crate) enum Event {
     Ended,
 }
 
-/// What one event did to one watcher.
+/// The effect of one event on one watcher.
 pub(crate) struct Turn<'a> {
     pub(crate) now: Duration,
     pub(crate) agent: &'a Agent,
@@ -84,7 +84,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) watcher: &'a Watcher,
     pub(crate) before: &'a Sight,
     pub(crate) after: &'a Sight,
-    /// He was told of his own name, and of which members.
+    /// The notifications of the watcher: `None` for its own name, else the name of a member.
     pub(crate) touched: Vec<Option<String>>,
 }
 
@@ -162,7 +162,7 @@ impl Agent {
         self.observe(now, Event::Watched, &Effects::default())
     }
 
-    /// Somebody who is slow looks now.
+    /// A slow watcher reads the state now.
     pub(crate) fn look(&mut self, which: usize) {
         let count = self.watchers.len().max(1);
         if let Some(watcher) = self.watchers.get_mut(which % count) {
@@ -171,7 +171,7 @@ impl Agent {
         }
     }
 
-    /// The next request goes on its way, if there is one.
+    /// Sends the next request, if there is one.
     pub(crate) fn say(&mut self, now: Duration, server: usize) -> Result<bool, Violation> {
         if self.links[server].is_none() {
             return Ok(false);
@@ -201,7 +201,7 @@ impl Agent {
         self.observe(now, Event::Opened, &Effects::default())
     }
 
-    /// The stream of a server breaks, or could not be opened; what is under way is lost.
+    /// The stream of a server breaks, or cannot be opened. The messages in flight are lost.
     pub(crate) fn cut(&mut self, now: Duration, server: usize) -> Result<(), Violation> {
         let was_connecting = std::mem::take(&mut self.is_connecting[server]);
         if self.links[server].take().is_none() && !was_connecting {
@@ -212,7 +212,7 @@ impl Agent {
         self.observe(now, Event::Ended, &effects)
     }
 
-    /// Does what is due; a server that it has to be connected to now.
+    /// Does everything that is due. Returns a server to which the client has to connect now.
     pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<usize>, Violation> {
         for server in 0..self.links.len() {
             let is_needless = !self.client.is_needed(server);
@@ -244,7 +244,7 @@ impl Agent {
         self.observe(now, Event::Ended, &Effects::default())
     }
 
-    /// When something is due without anything from outside.
+    /// The time at which something is due without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let connects = (0..self.links.len()).filter_map(|server| self.client.connect_at(server));
         connects.chain(self.client.next_deadline()).min()
@@ -254,7 +254,7 @@ impl Agent {
         self.links.iter().flatten().all(Link::is_at_rest)
     }
 
-    /// Holds what watchers see now against what they saw before the event.
+    /// Compares what watchers see now with what they saw before the event.
     fn observe(&mut self, now: Duration, event: Event, effects: &Effects) -> Result<(), Violation> {
         let after: Vec<_> = self.watchers.iter().map(|watcher| self.sight(watcher)).collect();
         for (watcher, after) in self.watchers.iter().zip(&after) {
@@ -272,7 +272,7 @@ impl Agent {
                 watcher.is_told = false;
             }
         }
-        // A watcher that does not look is told all the same that there is something to see.
+        // A watcher that does not read the state must still be notified of the change.
         let is_missed = |watcher: &&Watcher| !watcher.is_told && !watcher.seen.is_same(&watcher.sight);
         let missed = self.watchers.iter().find(is_missed).filter(|_| event != Event::Watched);
         match missed {
@@ -299,7 +299,7 @@ impl Agent {
         }
     }
 
-    /// What is wrong with a resource apart from an outage.
+    /// The error of a resource itself, without that of an outage.
     fn hidden_error(&self, watcher: &Watcher) -> Option<Code> {
         let is_it = |report: &Report| {
             report.type_url.as_str() == watcher.kind.url()
@@ -311,7 +311,7 @@ impl Agent {
 }
 
 impl Sight {
-    /// Whether somebody who looks sees the same.
+    /// Whether a watcher sees the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let (mut mine, mut theirs) = (self.members.iter(), other.members.iter());
         is_same(&self.own, &other.own)
@@ -322,14 +322,14 @@ impl Sight {
                 .all(|(one, other)| one.0 == other.0 && is_same(one.1, other.1))
     }
 
-    /// All copies, by the name under which they are seen.
+    /// All copies, with the names under which watchers see them.
     pub(crate) fn copies<'s>(&'s self, name: &'s str) -> impl Iterator<Item = (&'s str, &'s Arc<Accepted>)> {
         let members = self.members.iter().map(|(name, view)| (name.as_str(), view));
         members.chain([(name, &self.own)]).filter_map(|(name, view)| Some((name, view.copy.as_ref()?)))
     }
 }
 
-/// Whether it tells the same, at whatever time.
+/// Whether the two have the same copy and error; their times may differ.
 pub(crate) fn is_same(one: &ResourceView, other: &ResourceView) -> bool {
     let copy = |view: &ResourceView| view.copy.as_ref().map(Arc::as_ptr);
     let error =

@@ -1,4 +1,4 @@
-//! What happens to our clients in a world.
+//! The events of our clients in a world.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl World {
         Ok(taken.is_some())
     }
 
-    /// A client does what is due: times, connecting, leaving.
+    /// A client does everything that is due: timers, connecting, leaving.
     pub(crate) fn drive(&mut self, at: usize) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             let Some(server) = self.agents[at].drive(self.now)? else { return Ok(()) };
@@ -112,7 +112,7 @@ impl World {
         (0..self.relays.len()).try_for_each(|at| self.drive_relay(at))
     }
 
-    /// What a server of a client serves; `None` for one that lies.
+    /// The cache that a server of a client serves; `None` for a lying server.
     pub(crate) fn server_cache(&self, at: usize, server: usize) -> Option<Arc<Cache>> {
         match self.agents[at].profile.homes[server] {
             Home::Replica(replica) => Some(Arc::clone(&self.replicas[replica].cache)),
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, in which clients do what is due when it is.
+    /// Lets time pass. Clients do everything that is due at its time.
     pub(crate) fn pass(&mut self, time: Duration) -> Result<(), Violation> {
         let end = self.now + time;
         for _ in 0..EXCHANGES * 100 {
@@ -142,7 +142,7 @@ impl World {
         Err(Violation::new("quiet", "a client has always something due"))
     }
 
-    /// A replica is gone, and with it its streams.
+    /// A replica stops, so its streams end.
     pub(crate) fn cut_streams_of(&mut self, home: Home) -> Result<(), Violation> {
         let now = self.now;
         for agent in &mut self.agents {
@@ -159,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// One stream of a client sends one response, if it has one.
+    /// On each stream of a client the server sends one response, if it has one.
     pub(crate) fn serve_agent(&mut self, at: usize) -> Result<bool, Violation> {
         let mut has_sent = false;
         for server in 0..self.agents[at].links.len() {
@@ -176,7 +176,7 @@ impl World {
         Ok(has_sent)
     }
 
-    /// All that is under way between a client and its servers arrives.
+    /// A client and its servers exchange messages until no message is left.
     pub(crate) fn exchange_agent(&mut self, at: usize) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             self.drive(at)?;
@@ -187,7 +187,7 @@ impl World {
         Err(Violation::new("quiet", format!("a{at} and its servers do not come to rest")))
     }
 
-    /// One round; `false` when there was nothing. Nothing connects or leaves.
+    /// One round of such an exchange; `false` if there was no message. No stream opens or closes.
     pub(crate) fn exchange_once(&mut self, at: usize) -> Result<bool, Violation> {
         let mut is_quiet = true;
         for server in 0..self.agents[at].links.len() {

@@ -1,14 +1,14 @@
-//! The command line: a little of its own, and what test runners pass to every test.
+//! The command line: some options of the simulator, and those that test runners pass to every test.
 
-/// What to do.
+/// What the program does.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Help,
     /// For test runners.
     List,
-    /// A filter asks for other tests.
+    /// A filter selects other tests.
     Nothing,
-    /// So many seeds, from this one on.
+    /// `count` seeds, beginning with `first`.
     Seeds {
         first: u64,
         count: u64,
@@ -17,7 +17,7 @@ pub(crate) enum Mode {
     Replay {
         seed: u64,
     },
-    /// Seeds from this one on until it is stopped.
+    /// Seeds from `first` on, until the program is stopped.
     Forever {
         first: u64,
     },
@@ -39,11 +39,11 @@ A failure prints the seed, the invariant, and the shortest trace that was found.
 Ctrl-C ends a run at any time; nothing is written. For a long search, `cargo test --release --test sim -- --forever` runs
 several times as many seeds per second, without the debug assertions of the machines.";
 
-/// Seeds of a run that nobody asked more of.
+/// The number of seeds without `--seeds`.
 const SEEDS: u64 = 2_000;
 
 impl Mode {
-    /// Reads the arguments; `random` is where `--forever` starts.
+    /// Reads the arguments; `--forever` starts with the seed `random`.
     pub(crate) fn of(
         arguments: impl Iterator<Item = String>,
         seed: Option<String>,
@@ -63,7 +63,7 @@ impl Mode {
                 "--from" => first = number(&argument, arguments.next())?,
                 "--seed" => mode = Some(Self::Replay { seed: number(&argument, arguments.next())? }),
                 "--forever" => mode = Some(Self::Forever { first: random }),
-                // What `cargo test -- ..` gives to all tests.
+                // Options that `cargo test -- ..` passes to all tests.
                 "--nocapture" | "--no-capture" | "--quiet" | "-q" | "--exact" | "--show-output"
                 | "--include-ignored" => {}
                 "--ignored" => return Ok(Self::Nothing),

@@ -1,4 +1,4 @@
-//! A client: what it knows, and its side of its streams.
+//! A client by the rules of the protocol: its state, and its side of its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::script::{Profile, Protocol};
 pub(crate) struct Client {
     pub(crate) profile: Profile,
     pub(crate) types: BTreeMap<Kind, Known>,
-    /// By type; under `None` the one for all types.
+    /// By type; `None` is the stream for all types.
     pub(crate) connections: BTreeMap<Option<Kind>, Connection>,
-    /// Types of which it rejected something.
+    /// Types of which the client rejected a response.
     pub(crate) rejected: BTreeSet<Kind>,
-    /// What the origin had when it began to ask for something: the state of that number.
+    /// For each subscription: the number of the origin's state when the client subscribed.
     pub(crate) since: BTreeMap<(Kind, Asked), usize>,
-    /// Nothing that it says arrives, and it reads nothing.
+    /// Its requests do not arrive, and it reads no responses.
     pub(crate) is_silent: bool,
-    /// Since when it lacks something that is there for it.
+    /// Since when the client lacks a resource that exists for it.
     pub(crate) lacks: BTreeMap<(Kind, String, Parameters), Duration>,
 }
 
 impl Client {
-    /// S33: the clusters that its routes name stay with a client that follows all of them, gone or
-    /// not. So do endpoints, as of a cluster that it brought from elsewhere nobody can tell whose
-    /// it needs.
+    /// S33: a client that follows all the clusters of its routes keeps the clusters that its routes
+    /// name, even if they are removed. It keeps endpoints too: if the client brought a cluster from
+    /// another stream, the server does not know which endpoints it needs.
     pub(crate) fn is_used(&self, kind: Kind, name: &str) -> bool {
         let routes = self.types.get(&Kind::Route).into_iter().flat_map(|known| known.held.values());
         let mut named = routes.flat_map(|held| &held.content.clusters);
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// On which of its streams a type goes.
+    /// The stream that a type uses.
     pub(crate) fn slot(&self, kind: Kind) -> Option<Kind> {
         (!self.profile.is_aggregated).then_some(kind)
     }
@@ -62,32 +62,32 @@ impl Client {
         self.connections.get_mut(&self.slot(kind))
     }
 
-    /// The types that go over one of its streams.
+    /// The types that use one of its streams.
     pub(crate) fn kinds_on(&self, slot: Option<Kind>) -> Vec<Kind> {
         self.types.keys().copied().filter(|kind| slot.is_none_or(|slot| slot == *kind)).collect()
     }
 
-    /// Whether asking for this brings back a wildcard: what is under way for the one that was given
-    /// up could not be told from what comes for the new one, so the client first takes all there
-    /// is.
+    /// Whether this request subscribes to a wildcard again. Responses in flight for the wildcard
+    /// that the client dropped cannot be told apart from those for the new one. So the client first
+    /// reads all responses.
     pub(crate) fn has_to_catch_up(&self, kind: Kind, asked: &BTreeSet<Asked>) -> bool {
         let is_new = |one: &&Asked| self.types.get(&kind).is_none_or(|known| !known.asked.contains(*one));
         asked.iter().filter(is_new).any(|(name, _)| name.is_none())
     }
 
-    /// When its servers have something to do though nothing happens.
+    /// The time at which its servers have something to do without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.connections.values().filter_map(Connection::next_deadline).min()
     }
 
-    /// Asks for something else; the request goes out if there is a stream.
+    /// Changes the subscription; the request is sent if there is a stream.
     pub(crate) fn ask(&mut self, kind: Kind, asked: BTreeSet<Asked>) {
         let profile = &self.profile;
         let known =
             self.types.entry(kind).or_insert_with(|| Known::new(kind, profile.protocol, &profile.node));
         let asked = known.distinct(asked);
-        // S19, D16: asking for nothing would ask for everything, in SotW as long as nothing else
-        // was asked for.
+        // S19, D16: an empty request would subscribe to the wildcard (in SotW, as long as no other
+        // names were sent).
         let is_legacy = known.protocol == Protocol::Sotw && sotw_list(known, profile.is_legacy).is_empty();
         if asked.is_empty() && (!known.has_asked || is_legacy) {
             return;
@@ -105,7 +105,7 @@ impl Client {
         self.send(kind, request);
     }
 
-    /// Notes since when it asks for what it asks for.
+    /// Records since when each subscription exists.
     pub(crate) fn note_asked(&mut self, kind: Kind, origin_at: usize) {
         let asked = self.types.get(&kind).map(|known| known.asked.clone()).unwrap_or_default();
         self.since.retain(|(of, one), _| *of != kind || asked.contains(one));
@@ -136,7 +136,8 @@ impl Client {
         self.connection(kind)?.responses.pop_front()
     }
 
-    /// Takes a response, and says whether it uses all of it (C1).
+    /// Applies a response, and sends the ACK or NACK. Returns whether the client uses all of it
+    /// (C1).
     pub(crate) fn take(&mut self, envelope: &Envelope) -> bool {
         let Envelope { received, sent_at, asked, .. } = envelope;
         let Some(known) = self.types.get_mut(&received.kind) else { return false };
@@ -168,7 +169,7 @@ impl Client {
         slots.into_iter().for_each(|slot| self.disconnect(slot));
     }
 
-    /// What it holds survives the end of a stream.
+    /// The resources of a client survive the end of a stream.
     pub(crate) fn disconnect(&mut self, slot: Option<Kind>) {
         if self.connections.remove(&slot).is_some() {
             for kind in self.kinds_on(slot) {
@@ -192,8 +193,9 @@ fn sotw(known: &Known) -> SotwRequest {
     }
 }
 
-/// S14: the whole subscription. S19: nothing stands for everything, as long as nothing else was
-/// sent; a client for which that holds asks for nothing else later, which [`Client::ask`] sees to.
+/// S14: the whole subscription. S19: an empty list means the wildcard, as long as the stream sent
+/// no other list. [`Client::ask`] ensures that a client in this state sends no other empty list
+/// later.
 fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Requested {
     if is_legacy
         && known.is_legacy_stream
@@ -205,7 +207,7 @@ fn sotw_list(known: &Known, is_legacy: bool) -> subscription::Requested {
     list(known.asked.iter())
 }
 
-/// D1, D2: what is new and what is given up.
+/// D1, D2: the new subscriptions and the dropped ones.
 fn delta(known: &Known, before: &BTreeSet<Asked>, is_first: bool, is_legacy: bool) -> DeltaRequest {
     let type_url = known.kind.url().into();
     if !is_first {

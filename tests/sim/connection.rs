@@ -1,4 +1,4 @@
-//! One stream: the machine at its server, as the driver runs it, and the messages under way.
+//! One stream: the machine of its server, run in the way of the driver, and the messages in flight.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -19,22 +19,22 @@ use crate::known::{Asked, Held, Key, Known, Rejects};
 use crate::script::{Profile, Protocol};
 use crate::wire::Received;
 
-/// A stream between a client and a replica. In both directions messages arrive in order, or not at
+/// A stream between a client and a replica. In each direction messages arrive in order, or not at
 /// all.
 pub(crate) struct Connection {
     pub(crate) replica: usize,
-    /// It is a proxy.
+    /// The replica is a proxy.
     pub(crate) is_relayed: bool,
     machine: Machine,
     watch: Arc<Watch>,
     started: Duration,
-    /// The machine has to be asked what to send.
+    /// The machine has to be called for its next response.
     is_due: bool,
     until: Option<Duration>,
     window: usize,
     pub(crate) requests: VecDeque<Request>,
     pub(crate) responses: VecDeque<Envelope>,
-    /// What the server knows of each type.
+    /// The state of each type as the server knows it.
     pub(crate) seen: BTreeMap<Kind, Seen>,
     nonces: BTreeSet<String>,
 }
@@ -44,14 +44,14 @@ pub(crate) enum Machine {
     Delta(DeltaStream),
 }
 
-/// A request under way, with what the model knows of it.
+/// A request in flight, with the data of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) kind: Kind,
     pub(crate) message: Message,
-    /// All that the client then asks for.
+    /// The whole subscription of the type after the request.
     pub(crate) asked: BTreeSet<Asked>,
-    /// What the client holds, in the first request.
+    /// The resources that the client has, in the first request.
     pub(crate) brought: BTreeMap<Key, Held>,
 }
 
@@ -61,40 +61,41 @@ pub(crate) enum Message {
     Delta(DeltaRequest),
 }
 
-/// A response under way, with what the model knows of it.
+/// A response in flight, with the data of the model.
 #[derive(Debug, Clone)]
 pub(crate) struct Envelope {
     pub(crate) received: Received,
     /// The snapshot it was made from.
     pub(crate) sent_at: usize,
-    /// The server knew of routes that this client asks for.
+    /// The server had read a subscription of this client to routes.
     pub(crate) routes_asked: bool,
-    /// What was asked for when it was made.
+    /// The subscription when the response was made.
     pub(crate) asked: BTreeSet<Asked>,
     /// The first of its type on the stream.
     pub(crate) is_first: bool,
-    /// Something was asked for since the response before.
+    /// The server read a subscription since the response before.
     pub(crate) answers: bool,
 }
 
-/// One type of a stream as an observer at the server sees it, who takes each response when it is
-/// sent.
+/// One type of a stream, as an observer at the server sees it. The observer applies each response
+/// when it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) ideal: Known,
-    /// All that was asked for on the stream.
+    /// Every subscription of the stream so far.
     pub(crate) ever_asked: BTreeSet<Asked>,
     /// The last request of the type, as the skimmer of the driver remembers it.
     last: Option<BTreeSet<Asked>>,
-    /// Something was asked for since the last response.
+    /// The server read a subscription since the last response.
     pub(crate) has_asked: bool,
-    /// Names that were told to be gone, or of which a variant was, with the snapshot at that time.
+    /// Names that a response removed, or of which it removed a variant, with the snapshot at that
+    /// time.
     pub(crate) removed: BTreeMap<String, usize>,
     pub(crate) is_answered: bool,
-    /// The names in responses that were not answered yet, by nonce.
+    /// The names in unanswered responses, by nonce.
     unanswered: BTreeMap<Nonce, BTreeSet<String>>,
-    /// Those of rejected ones, and what of them may be told again once, as another of them was put
-    /// right (D8).
+    /// The names in rejected responses. `uncertain` has those that may be sent again once, because
+    /// another name of the same response was corrected (D8).
     rejected: Vec<BTreeSet<String>>,
     pub(crate) uncertain: BTreeSet<String>,
     /// The snapshot that the last response was made from.
@@ -148,7 +149,7 @@ impl Connection {
         let result = match (&mut self.machine, message) {
             (Machine::Sotw(stream), Message::Sotw(mut request)) => {
                 seen.has_asked |= !is_repeated;
-                // As the skimmer does.
+                // The skimmer does the same.
                 request.asked = request.asked.filter(|_| !is_repeated);
                 stream.on_request(now.saturating_sub(self.started), request).map(|_| ())
             }
@@ -169,8 +170,8 @@ impl Connection {
         result.map_err(|error| Violation::new("stream", format!("the server ends the stream: {error}")))
     }
 
-    /// The state of the replica that the stream may see, which is an older one while others try
-    /// something, and all up to it.
+    /// The state of the replica that the stream may see, and all states up to it. It is an older
+    /// state while other clients try a new one.
     pub(crate) fn seen_of<'h>(&self, history: &'h [Arc<Snapshot>]) -> (Arc<Snapshot>, &'h [Arc<Snapshot>]) {
         let seen = self.watch.read(std::ptr::from_ref);
         let at = history.iter().rposition(|state| std::ptr::eq(Arc::as_ptr(state), seen));
@@ -211,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// Checks a response where it is sent, and puts it on its way.
+    /// Checks a response when it is sent, and puts it in flight.
     fn observe(
         &mut self,
         received: Received,
@@ -268,12 +269,12 @@ impl Connection {
         self.requests.is_empty() && self.responses.is_empty()
     }
 
-    /// When its server has something to do though nothing happens.
+    /// The time at which its server has something to do without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.until.map(|until| self.started + until)
     }
 
-    /// Asks the way a driver does, without one.
+    /// Polls the wake-up like a driver.
     fn is_woken(&self) -> bool {
         let woken = pin!(self.watch.woken());
         woken.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
@@ -310,8 +311,8 @@ impl Machine {
 }
 
 impl Seen {
-    /// What the client brought counts as sent when it said so: on this stream the server can only
-    /// know it from then on.
+    /// The resources that a client brings count as sent at the time of its first request: on this
+    /// stream the server cannot know them earlier.
     fn new(
         kind: Kind,
         protocol: Protocol,
@@ -338,7 +339,7 @@ impl Seen {
 }
 
 impl Seen {
-    /// The client said something of a response.
+    /// The client sent an ACK or a NACK.
     fn answer(&mut self, nonce: Nonce, is_accepted: bool) {
         let Some(mut names) = self.unanswered.remove(&nonce) else { return };
         let touched = self.rejected.extract_if(.., |group| !group.is_disjoint(&names)).flatten();

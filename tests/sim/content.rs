@@ -1,5 +1,4 @@
-//! What is served: types, payloads that say something about each other, and the commits that change
-//! them.
+//! The served content: types, payloads that name each other, and the commits that change them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +18,7 @@ pub(crate) enum Kind {
     Endpoints,
     Listener,
     Route,
-    /// A type that no table knows.
+    /// A type that is in no table.
     Thing,
 }
 
@@ -45,7 +44,7 @@ impl Kind {
         KnownType::of(self.url())
     }
 
-    /// S25: whether a SotW response says by absence what is gone.
+    /// S25: whether a resource that is missing from a SotW response is deleted.
     pub(crate) fn is_full_state(self) -> bool {
         self.known().full_state
     }
@@ -63,7 +62,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a client reads out of a payload.
+/// The content of a payload, as a client reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) name: String,
@@ -92,7 +91,8 @@ impl Content {
         let common = Common { name: self.name.clone(), number: self.number, is_bad: self.is_bad };
         let mut payload = common.encode_to_vec();
         match kind {
-            // X: endpoints of a new-style name have to be named.
+            // X16: a cluster with a new-style name would have to name its endpoints, so its type is
+            // not EDS.
             Kind::Cluster if self.name.starts_with("xdstp:") => {}
             Kind::Cluster => payload.extend(Cluster { discovery_type: 3 }.encode_to_vec()),
             Kind::Route => {
@@ -117,8 +117,8 @@ impl fmt::Display for Content {
     }
 }
 
-/// What all payloads have: the name where Envoy's messages have it, the rest where they have
-/// nothing.
+/// The fields of all payloads: the name has the number that it has in Envoy's messages, the others
+/// have numbers that Envoy's messages do not use.
 #[derive(Clone, PartialEq, Message)]
 struct Common {
     #[prost(string, tag = "1")]
@@ -159,12 +159,12 @@ struct Action {
     cluster: String,
 }
 
-/// Gives one name of one type other variants, and all of them another content.
+/// Changes the variants of one name of one type, and the content of all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) kind: Kind,
     pub(crate) name: usize,
-    /// Which of the [`SCHEMES`].
+    /// An index of [`SCHEMES`].
     pub(crate) scheme: usize,
     pub(crate) number: i32,
     pub(crate) is_bad: bool,
@@ -204,11 +204,11 @@ impl fmt::Display for Change {
     }
 }
 
-/// What should be served, and how it came to be.
+/// The content to serve, and the commits that led to it.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     state: BTreeMap<VariantId, Bytes>,
-    /// What each commit put and removed.
+    /// The puts and removals of each commit.
     pub(crate) log: Vec<BTreeMap<VariantId, Option<Bytes>>>,
 }
 
@@ -237,7 +237,7 @@ impl Source {
         self.log.push(commit);
     }
 
-    /// Makes a cache hold all of it, and all of it again under the names at another authority.
+    /// Puts all content into a cache, and a copy of it under the names of another authority.
     pub(crate) fn mirror(&self, cache: &Cache, name_at: impl Fn(Kind, &str) -> String) {
         let snapshot = cache.snapshot();
         let mut changes: BTreeMap<VariantId, Option<Bytes>> = BTreeMap::new();
@@ -264,12 +264,12 @@ impl Source {
         put(cache, changes.iter().map(|(id, payload)| (id, payload.as_ref())));
     }
 
-    /// Gives a cache one commit of the log.
+    /// Applies one commit of the log to a cache.
     pub(crate) fn apply(&self, at: usize, cache: &Cache) {
         put(cache, self.log[at].iter().map(|(id, payload)| (id, payload.as_ref())));
     }
 
-    /// Gives an empty cache everything in one commit.
+    /// Fills an empty cache in one commit.
     pub(crate) fn feed(&self, cache: &Cache) {
         put(cache, self.state.iter().map(|(id, payload)| (id, Some(payload))));
     }
@@ -289,7 +289,8 @@ fn put<'a>(cache: &Cache, changes: impl Iterator<Item = (&'a VariantId, Option<&
     cache.commit(transaction).unwrap();
 }
 
-/// The variant for some parameters: by walking all formulas, not by the structure under test.
+/// The variant for some parameters. This evaluates all formulas, and does not use the structure
+/// under test.
 pub(crate) fn selected<'s>(
     snapshot: &'s Snapshot,
     kind: Kind,
@@ -300,7 +301,7 @@ pub(crate) fn selected<'s>(
     variants.iter().find(|variant| variant.constraints().matches(params))
 }
 
-/// The names of a type that are there.
+/// The names of a type that exist.
 pub(crate) fn names(snapshot: &Snapshot, kind: Kind) -> impl Iterator<Item = &str> {
     let resources = snapshot.of_type(&kind.url().into()).into_iter();
     resources.flat_map(|resources| resources.iter()).map(|(name, _)| name.as_str())
@@ -327,11 +328,11 @@ pub(crate) fn parameters(number: usize) -> Parameters {
     sets[number % sets.len()].iter().copied().collect()
 }
 
-/// Names of each type.
+/// The number of names of each type.
 pub(crate) const NAMES: usize = 4;
 
-/// The variants that a name can have: none, one for all, and partitions of several kinds, with and
-/// without gaps. From one to another is a re-partitioning.
+/// The sets of variants that a name can have: none, one for all clients, and partitions of several
+/// kinds, with and without gaps. A change from one set to another is a new partition.
 pub(crate) const SCHEMES: [&[&str]; 9] = [
     &[],
     &["true"],

@@ -1,5 +1,5 @@
-//! The file of a caching proxy: as it is written by the library, on a disk that may be full or
-//! damage it.
+//! The cache file of a proxy, written by the library to a disk that may be full or may damage the
+//! file.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use xds_core::proxy::{SetChange, SetId};
 use crate::invariant::Violation;
 use crate::random::Random;
 
-/// An open file, and what should be in it.
+/// An open file, and its expected content.
 pub(crate) struct Disk {
     file: LastGood,
-    /// The version of each variant that exists; `None` where it must not be kept.
+    /// The version of each variant that exists; `None` if the variant must not be stored.
     exists: BTreeMap<VariantId, Option<String>>,
 }
 
@@ -24,8 +24,9 @@ impl Disk {
         Self { file, exists: BTreeMap::new() }
     }
 
-    /// What the next life finds, after damage of that salt. A set is whole or not there at all:
-    /// clients delete what a full state lacks (S25).
+    /// The file as the next start of the proxy finds it, after damage made from `damage`. A set is
+    /// restored as a whole or not at all, because clients delete resources that a full state lacks
+    /// (S25).
     pub(crate) fn reopened(&self, damage: Option<u64>) -> Result<(Self, Restored), Violation> {
         let mut image = self.file.image().unwrap();
         if let Some(salt) = damage {
@@ -43,7 +44,8 @@ impl Disk {
         Ok((Self { file, exists: found }, restored))
     }
 
-    /// As the driver of a proxy does, which is told of sets under the lock of their client.
+    /// The driver of a proxy does the same; it takes the changes of sets under the lock of their
+    /// client.
     pub(crate) fn note(&mut self, effects: &Effects) {
         for id in &effects.removed {
             self.exists.remove(id);
@@ -64,12 +66,12 @@ impl Disk {
         changes.into_iter().for_each(|change| self.file.note_set(change));
     }
 
-    /// What cannot be written is tried again with what comes next.
+    /// Records that cannot be written are written with the next ones.
     pub(crate) fn flush(&mut self) {
         _ = self.file.flush();
     }
 
-    /// So much can still be written; `None` for all there is.
+    /// Limits the room of the disk to this number of bytes; `None` removes the limit.
     pub(crate) fn fill(&mut self, room_bytes: Option<u64>) {
         let size_bytes = self.file.image().unwrap().len() as u64;
         self.file.limit(room_bytes.map(|room_bytes| size_bytes + room_bytes));
@@ -83,7 +85,7 @@ fn members<'e>(
     exists.iter().filter(|(id, _)| set.covers(id))
 }
 
-/// A bit, a block, an entry in the place of another, or the end.
+/// Damages a bit or a block, copies a block over another one, or cuts the end.
 fn harm(image: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..1 + random.below(2) {
         let size = image.len();

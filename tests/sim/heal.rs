@@ -1,5 +1,5 @@
-//! What comes after the last step: faults stop, everything arrives, time passes, and all must be
-//! well.
+//! After the last step: faults stop, all messages arrive, time passes, and then everything must be
+//! correct.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use crate::world::World;
 
 pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     world.trace.note(world.now, || "faults stop".to_owned());
-    // G13: a replica that nothing was committed to knows nothing.
+    // G13: a replica without any commit does not know what exists.
     world.source.commit(&[]);
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
     connect_all(world);
     replace_liars(world)?;
     settle(world)?;
-    // Who rejected something holds other content, and what it uses by that is not taken from it
-    // (S33). What one client of a proxy rejected that tried it, the others are not sent.
+    // A client that rejected a response has other content, and the server keeps the resources that
+    // this content uses (S33). Content that one client of a proxy tried and rejected is not sent to
+    // the others.
     let has_refused = world.relays.iter().any(|relay| !relay.ever_refused.is_empty());
     if !has_refused && world.clients.iter().all(|client| client.rejected.is_empty()) {
         compare(world)?;
@@ -47,7 +48,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
     memory::check(world)
 }
 
-/// Our clients reach all their servers, and none lies any more.
+/// Our clients can reach all their servers, and no server lies any more.
 fn replace_liars(world: &mut World) -> Result<(), Violation> {
     world.cut_streams_of(Home::Liar)?;
     world.tell_the_truth();
@@ -84,15 +85,15 @@ fn connect_all(world: &mut World) {
     }
 }
 
-/// Lets everything arrive and time pass until nobody has anything to say.
+/// Lets messages arrive and time pass until no message is left.
 fn settle(world: &mut World) -> Result<(), Violation> {
-    // One wait may begin when another ends: twice nothing is at rest.
+    // One wait may begin when another ends, so the world is at rest after two quiet rounds.
     let mut quiet = 0;
     for _ in 0..ROUNDS {
         give_up_missing_routes(world);
         let before = world.exchange_all()?;
-        // Longer than all graces. Those who try something answer in between: one response after the
-        // other waits for them.
+        // Each pass is longer than all grace times. With trials, clients answer in between, because
+        // responses wait for each other.
         let steps = if world.relays.iter().any(|relay| relay.profile.canaries > 0) { 8 } else { 1 };
         for _ in 1..steps {
             world.pass(SETTLING / steps)?;
@@ -101,7 +102,8 @@ fn settle(world: &mut World) -> Result<(), Violation> {
         world.pass(SETTLING / steps)?;
         let after = world.exchange_all()?;
         quiet = if before || after { 0 } else { quiet + 1 };
-        // A proxy gives up what nobody wants 30 s later, and another one behind it after that.
+        // A proxy ends an upstream subscription 30 s after the last user left; the next proxy
+        // follows after that.
         if quiet == 2 * (1 + world.relays.len()) {
             return Ok(());
         }
@@ -109,7 +111,7 @@ fn settle(world: &mut World) -> Result<(), Violation> {
     Err(Violation::new("quiet", "the servers go on sending though nothing changes"))
 }
 
-/// At rest nothing is sent, however long it takes.
+/// At rest nothing is sent, whatever time passes.
 fn rest(world: &mut World) -> Result<(), Violation> {
     world.pass(Duration::from_secs(3600))?;
     world.serve_all()?;
@@ -119,8 +121,8 @@ fn rest(world: &mut World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// As long as a client asks for routes that are gone it uses those it has, and their clusters stay
-/// (S33).
+/// As long as a client subscribes to removed routes, it uses the ones that it has, and their
+/// clusters stay (S33).
 fn give_up_missing_routes(world: &mut World) {
     for at in 0..world.clients.len() {
         let replica = world.clients[at].connection(Kind::Route).map(|connection| connection.replica);
@@ -145,7 +147,7 @@ fn commit_all(world: &mut World, changes: &[Change]) {
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
 }
 
-/// Everything is there for everybody, with a content that nobody has seen or rejects.
+/// Every name exists for all clients, with content that no client has seen or rejects.
 fn mend() -> Vec<Change> {
     changes(|kind, name| Change {
         kind,
@@ -158,10 +160,10 @@ fn mend() -> Vec<Change> {
     })
 }
 
-/// Some of it goes, some gets variants, some stays.
+/// Some names are removed, some get variants, some stay.
 ///
-/// Routes name what is there for everybody alone: other clusters would stay with whom they are gone
-/// for (S33).
+/// Routes name only clusters that exist for all clients. A client for which another cluster is
+/// removed would keep it (S33).
 fn vary(random: &mut Random) -> Vec<Change> {
     let mut everywhere = 0;
     changes(|kind, name| {
@@ -186,7 +188,7 @@ fn changes(mut change: impl FnMut(Kind, usize) -> Change) -> Vec<Change> {
     all.map(|(kind, name)| change(kind, name)).collect()
 }
 
-/// All clients come to another replica, or to their own after it was started anew. It has the same
+/// All clients move to another replica, or to their own one after its restart. It has the same
 /// content.
 fn move_all(world: &mut World) -> Result<(), Violation> {
     world.trace.note(world.now, || "all clients move".to_owned());
@@ -208,7 +210,7 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.exchange_all()?;
-    // S26: lies that nobody can take back stay in one proxy and not in the other.
+    // S26: lies that no response can remove stay in one proxy and not in the other.
     if world.relays.iter().all(|relay| relay.profile.liar.is_none()) {
         replicas::check(&before, &world.sent, !world.relays.is_empty())?;
     }
@@ -216,12 +218,12 @@ fn move_all(world: &mut World) -> Result<(), Violation> {
     compare(world)
 }
 
-/// What a client knows of the types of which it has all and nothing else.
+/// What a client knows of each type.
 fn at_rest(client: &Client) -> replicas::Before {
     client.types.iter().map(|(kind, known)| (*kind, known.clone())).collect()
 }
 
 const SETTLING: Duration = Duration::from_secs(20);
 
-/// Rounds of 20 s after which nothing may be left to do.
+/// The number of rounds of 20 s after which the world must be at rest.
 const ROUNDS: usize = 24;

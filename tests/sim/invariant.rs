@@ -1,4 +1,4 @@
-//! What must hold, one file each.
+//! The invariants, one file each.
 
 pub(crate) mod absence;
 pub(crate) mod agree;
@@ -49,14 +49,14 @@ impl Violation {
 /// A response at the moment it is sent.
 pub(crate) struct Sent<'a> {
     pub(crate) received: &'a Received,
-    /// What was known of the type before it.
+    /// The state of the type before the response.
     pub(crate) before: &'a Seen,
-    /// What a client knows that took all that was sent.
+    /// The state of a client that applied all responses.
     pub(crate) after: &'a Known,
     pub(crate) snapshot: &'a Snapshot,
-    /// The replica is a proxy: what it does not hold is unknown rather than absent.
+    /// The replica is a proxy: a resource that is not in its cache is unknown, not absent.
     pub(crate) is_relayed: bool,
-    /// All states of the replica, up to that snapshot.
+    /// All states of the replica, up to `snapshot`.
     pub(crate) history: &'a [Arc<Snapshot>],
 }
 
@@ -66,7 +66,7 @@ impl Sent<'_> {
     }
 }
 
-/// Checks a response where it is sent.
+/// Checks a response when it is sent.
 pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
     served::check(sent)?;
     switch::check(sent)?;
@@ -74,7 +74,7 @@ pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
     news::check(sent)
 }
 
-/// Checks what an event did to a watcher of our client.
+/// Checks the effect of an event on a watcher of our client.
 pub(crate) fn check_turn(turn: &Turn<'_>) -> Result<(), Violation> {
     kept::check(turn)?;
     absence::check(turn)?;

@@ -14,26 +14,26 @@ use crate::wire::{Item, Received};
 /// A name, or `None` for the wildcard, and the parameters of a locator.
 pub(crate) type Asked = (Option<String>, Option<Parameters>);
 
-/// What a client holds is known by name and constraints; none of them also for what was told under
-/// the plain name.
+/// The key of a resource that a client has: name and constraints. A resource that was sent under
+/// its plain name has no constraints.
 pub(crate) type Key = (String, Constraints);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) kind: Kind,
     pub(crate) protocol: Protocol,
-    /// Where plain names get their parameters from.
+    /// The parameters of plain names.
     pub(crate) node: Parameters,
     pub(crate) asked: BTreeSet<Asked>,
     pub(crate) held: BTreeMap<Key, Held>,
-    /// What was asked for and is known not to exist.
+    /// Subscriptions whose resource is known not to exist.
     pub(crate) absent: BTreeSet<(String, Parameters)>,
     /// Whether this stream has sent a locator of the type.
     pub(crate) knows_locators: bool,
     pub(crate) nonce: String,
-    /// The version it uses (S3, S4).
+    /// The version that the client uses (S3, S4).
     pub(crate) version: String,
-    /// What the server knew to be asked for when it made that version.
+    /// The subscription that the server knew when it made that version.
     pub(crate) version_of: BTreeSet<Asked>,
     /// Whether this stream has sent a request of the type.
     pub(crate) has_asked: bool,
@@ -47,32 +47,31 @@ pub(crate) struct Held {
     pub(crate) version: String,
     /// The snapshot it was made from.
     pub(crate) sent_at: usize,
-    /// It was told under the plain name, so that the client does not know for which other
-    /// parameters it would be.
+    /// It was sent under the plain name, so the client does not know its constraints.
     pub(crate) is_plain: bool,
-    /// It was sent on a stream before this one.
+    /// It was sent on an earlier stream.
     is_old: bool,
 }
 
-/// Whether a client checks payloads, and how much it takes of a response with a bad one.
+/// Whether a client checks payloads, and what it applies of a response with a bad one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejects {
     Nothing,
-    /// A46: it uses the rest.
+    /// A46: the client uses the rest.
     Bad,
-    /// A full state with a bad payload is not used at all, as Envoy does. Elsewhere it uses the
-    /// rest: nobody sends that again.
+    /// A full state with a bad payload is not used at all, like in Envoy. Of another response the
+    /// client uses the rest, because the server does not send it again.
     Whole,
 }
 
-/// Whether it is asked for by this. C16: the wildcard is not for what only proxies have servers
-/// for.
+/// Whether a subscription covers a name. C16: the wildcard does not cover names of an authority
+/// that has its own servers.
 pub(crate) fn stands_for(asked: &Option<String>, name: &str) -> bool {
     asked.as_deref().map_or_else(|| !is_of_liar(name), |asked| asked == name)
 }
 
 impl Held {
-    /// Whether it was sent on the stream that stands.
+    /// Whether it was sent on the current stream.
     pub(crate) fn is_of_this_stream(&self) -> bool {
         !self.is_old
     }
@@ -96,18 +95,18 @@ impl Known {
         }
     }
 
-    /// S25: whether what a response leaves out is gone.
+    /// S25: whether a resource that is missing from a response is deleted.
     pub(crate) fn takes_full_state(&self) -> bool {
         self.protocol == Protocol::Sotw && self.kind.is_full_state()
     }
 
-    /// Whether it can know what is gone (S26).
+    /// Whether the client can learn of removals (S26).
     pub(crate) fn hears_removals(&self) -> bool {
         self.protocol == Protocol::Delta || self.kind.is_full_state()
     }
 
-    /// T2: without parameters a locator is the plain name, where that has none either, so a client
-    /// has only one of them.
+    /// T2: a locator without parameters equals the plain name, if plain names have no parameters
+    /// either. So a client has only one of the two.
     pub(crate) fn distinct(&self, mut asked: BTreeSet<Asked>) -> BTreeSet<Asked> {
         if self.node.is_empty() {
             let plain: BTreeSet<_> = asked.iter().filter(|(_, params)| params.is_none()).cloned().collect();
@@ -117,11 +116,11 @@ impl Known {
         asked
     }
 
-    /// Asks for something else.
+    /// Changes the subscription.
     pub(crate) fn ask(&mut self, asked: BTreeSet<Asked>) {
         self.knows_locators |= asked.iter().any(|(_, parameters)| parameters.is_some());
         if asked.difference(&self.asked).any(|(name, _)| name.is_none()) {
-            // S32: it does not have all that the version stands for.
+            // S32: the client does not have everything that the version covers.
             self.version.clear();
         }
         self.is_legacy_stream &= asked.iter().eq([&(None, None)]);
@@ -129,24 +128,24 @@ impl Known {
         self.drop_unasked();
     }
 
-    /// The parameters with which a name is asked for.
+    /// The parameters with which the client subscribes to a name.
     pub(crate) fn locators(&self, name: &str) -> Vec<Parameters> {
         let asked = self.asked.iter().filter(|(asked, _)| stands_for(asked, name));
         asked.map(|(_, parameters)| parameters.as_ref().unwrap_or(&self.node).clone()).collect()
     }
 
-    /// What a locator is served with.
+    /// The resource that a locator has.
     pub(crate) fn serves(&self, name: &str, params: &Parameters) -> Option<&Held> {
         let mut held = self.held.iter();
         held.find(|(key, held)| key.0 == name && self.is_for(key, held, params)).map(|(_, held)| held)
     }
 
-    /// Whether something that is held is for these parameters.
+    /// Whether a resource of the client is for these parameters.
     pub(crate) fn is_for(&self, (_, constraints): &Key, held: &Held, params: &Parameters) -> bool {
         if held.is_plain { *params == self.node } else { constraints.matches(params) }
     }
 
-    /// Takes a response; `false` when some of it is rejected.
+    /// Applies a response; `false` if the client rejects a part of it.
     pub(crate) fn take(&mut self, received: &Received, rejects: Rejects, sent_at: usize) -> bool {
         self.nonce.clone_from(&received.nonce);
         let is_bad = |item: &&Item| rejects != Rejects::Nothing && item.content.is_bad;
@@ -165,19 +164,19 @@ impl Known {
             .iter()
             .filter(|item| !is_bad(item))
             .for_each(|item| self.take_resource(item, sent_at));
-        // S5: like gRPC it says the new version, of which it uses a part.
+        // S5: like gRPC, the client reports the new version, of which it uses a part.
         self.version.clone_from(&received.version);
         !has_bad
     }
 
-    /// What it goes on to use when a full state brings bad payloads.
+    /// The resources that the client continues to use when a full state has bad payloads.
     fn kept<'a>(&self, bad: impl Iterator<Item = &'a Item>) -> BTreeMap<Key, Held> {
         let bad: BTreeSet<_> = bad.map(|item| &item.name).collect();
         let held = self.held.iter().filter(|((name, _), _)| bad.contains(name));
         held.map(|(key, held)| (key.clone(), held.clone())).collect()
     }
 
-    /// T34: a variant takes the place of whatever its locators had.
+    /// T34: a variant replaces whatever its locators had.
     fn take_resource(&mut self, item: &Item, sent_at: usize) {
         let (name, constraints) = (&item.name, item.constraints());
         let locators = self.locators(name);
@@ -186,7 +185,7 @@ impl Known {
             None => **params == self.node,
         };
         let served: Vec<_> = locators.iter().filter(is_for).collect();
-        // T41, T33b: nobody asks for it (any more).
+        // T41, T33b: no subscription matches it (any more).
         if served.is_empty() {
             return;
         }
@@ -204,7 +203,7 @@ impl Known {
         );
     }
 
-    /// T30b: nothing of the name is there.
+    /// T30b: no variant of the name exists.
     fn take_removal(&mut self, name: &str) {
         self.held.retain(|(other, _), _| other != name);
         for params in self.locators(name) {
@@ -212,13 +211,14 @@ impl Known {
         }
     }
 
-    /// T30b: one variant of the name is gone, and nothing is there for the locators it matches.
+    /// T30b: one variant of the name is removed, and nothing exists for the locators that it
+    /// matches.
     fn take_variant_removal(&mut self, name: &str, constraints: &Constraints) {
         let matching = self.locators(name).into_iter().filter(|params| constraints.matches(params));
         let matching: Vec<_> = matching.collect();
         self.held.remove(&(name.to_owned(), constraints.clone()));
-        // What was brought from another stream and is no longer for who holds it is told by these
-        // parameters alone, as the server cannot know its constraints (T35).
+        // The server does not know the constraints of a resource from an earlier stream. It removes
+        // the resource by the parameters of its locator (T35).
         let mut held = std::mem::take(&mut self.held);
         held.retain(|key, held| {
             let is_old = held.is_old && key.0 == name;
@@ -232,7 +232,7 @@ impl Known {
         }
     }
 
-    /// T33: what no locator matches is dropped.
+    /// T33: resources that no locator matches are dropped.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         held.retain(|key, held| self.locators(&key.0).iter().any(|params| self.is_for(key, held, params)));
@@ -242,7 +242,7 @@ impl Known {
         self.absent = absent.into_iter().filter(is_asked).collect();
     }
 
-    /// A new stream, to which it brings what it holds.
+    /// A new stream. The client keeps its resources.
     pub(crate) fn reconnect(&mut self) {
         self.nonce.clear();
         self.knows_locators = self.asked.iter().any(|(_, parameters)| parameters.is_some());
@@ -254,12 +254,13 @@ impl Known {
         let is_sotw = self.protocol == Protocol::Sotw;
         self.held.retain(|(name, _), held| {
             held.is_old = true;
-            // T37: of several nobody could tell whether they are still there.
+            // T37: of several variants of a name the server could not say which of them still
+            // exist.
             is_sotw || is_single(name)
         });
     }
 
-    /// D1, T37: the versions a new stream starts with.
+    /// D1, T37: the versions in the first request of a new stream.
     pub(crate) fn brought(&self) -> BTreeMap<String, String> {
         self.held.iter().map(|((name, _), held)| (name.clone(), held.version.clone())).collect()
     }
@@ -276,7 +277,7 @@ impl fmt::Display for Known {
     }
 }
 
-/// Asked for as it is written in a trace.
+/// A subscription, as traces write it.
 pub(crate) fn asked_text<'a>(asked: impl IntoIterator<Item = &'a Asked>) -> String {
     let text = |(name, params): &Asked| {
         let name = name.as_deref().unwrap_or("*");

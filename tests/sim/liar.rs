@@ -1,4 +1,4 @@
-//! What a server says that keeps to no rule.
+//! Responses of a server that follows no rule.
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,17 +15,16 @@ use xds_proto::type_url::RESOURCE;
 use crate::content::{Content, Kind, NAMES, SCHEMES, constraints_of_scheme, name_of};
 use crate::random::Random;
 
-/// The authority of which a liar is asked.
+/// The authority whose names clients request from a liar.
 pub(crate) const AUTHORITY: &str = "liar";
 
-/// A name of that authority.
+/// The name with that authority.
 pub(crate) fn name_at_liar(kind: Kind, name: &str) -> String {
     let message_name = kind.url().rsplit('/').next().unwrap_or_default();
     format!("xdstp://{AUTHORITY}/{message_name}/{name}")
 }
 
-/// One frame: mostly a response with something wrong in it, now and then nothing at all that can be
-/// read.
+/// One frame: mostly a response with an error in it, sometimes bytes that cannot be decoded.
 pub(crate) fn lie(random: &mut Random, protocol: Protocol) -> Bytes {
     let frame = response(random, protocol, Audience::Client);
     damaged(random, frame)
@@ -44,14 +43,14 @@ fn damaged(random: &mut Random, mut frame: Vec<u8>) -> Bytes {
     frame.into()
 }
 
-/// The same to a proxy, which may hear that there is no such type.
+/// A lie to a proxy. It may also say that the type is not served.
 pub(crate) fn lie_to_proxy(random: &mut Random, protocol: Protocol) -> Bytes {
     let frame = response(random, protocol, Audience::Proxy);
     damaged(random, frame)
 }
 
-/// The same to a proxy whose clients take apart what they are sent: each resource says whom it is
-/// for, so that it is shared (T43c), has no other name, and a payload that can be read.
+/// A lie to a proxy whose clients decode the responses. Each resource has constraints, so that it
+/// is shared (T43c), has no other name, and has a payload that can be decoded.
 pub(crate) fn shared_lie(random: &mut Random, protocol: Protocol) -> Bytes {
     let mut frame = response(random, protocol, Audience::Leaves);
     match random.below(12) {
@@ -62,7 +61,7 @@ pub(crate) fn shared_lie(random: &mut Random, protocol: Protocol) -> Bytes {
     frame.into()
 }
 
-/// Who hears a lie.
+/// The receiver of a lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Audience {
     Client,
@@ -79,9 +78,10 @@ fn share(mut resource: Resource) -> Resource {
     let Some(payload) = &mut resource.resource else { return resource };
     let Some(kind) = Kind::of_url(&payload.type_url) else { return resource };
     let Ok(mut content) = Content::of(kind, &payload.value) else { return resource };
-    // As in all worlds with proxies: what routes name stays with who may use it (S33).
+    // As in all worlds with proxies, routes name no clusters: a client that may use such clusters
+    // would keep them (S33).
     content.clusters.clear();
-    // D23: of a type that nobody knows no proxy can tell that a payload names itself otherwise.
+    // D23: of an unknown type a proxy cannot see that the payload has another name.
     if kind == Kind::Thing {
         content.name.clone_from(&named.name);
     }
@@ -97,7 +97,7 @@ fn response(random: &mut Random, protocol: Protocol, audience: Audience) -> Vec<
         Audience::Client | Audience::Proxy => resources.collect(),
         Audience::Leaves => resources.map(share).collect(),
     };
-    // The version never changes, or changes without need.
+    // The version stays the same or changes, independent of the content.
     let version = random.pick(&["1", "1", "2", ""]).to_owned();
     let nonce = random.pick(&["1", "2", "3", ""]).to_owned();
     let resource_errors: Vec<_> =
@@ -131,7 +131,8 @@ fn response(random: &mut Random, protocol: Protocol, audience: Audience) -> Vec<
     }
 }
 
-/// What is asked of it, what is asked of others, and what nobody can ask for.
+/// A name that clients request from the liar, one that they request from other servers, or one that
+/// nobody can request.
 fn name(random: &mut Random, kind: Kind) -> String {
     let name = name_of(random.below(NAMES));
     match random.below(12) {
@@ -172,13 +173,13 @@ fn resource_name(random: &mut Random, kind: Kind) -> ResourceName {
     ResourceName { name: name(random, kind), dynamic_parameter_constraints: constraints(random) }
 }
 
-/// Those of all schemes, which overlap as often as not; some that mean nothing.
+/// Constraints of all schemes, which often overlap; some are invalid.
 fn constraints(random: &mut Random) -> Option<DynamicParameterConstraints> {
     let scheme = constraints_of_scheme(random.below(SCHEMES.len()));
     match scheme.get(random.below(4)) {
         Some(constraints) => DynamicParameterConstraints::decode(constraints.wire().clone()).ok(),
         None if random.chance(20) => {
-            // A list of something that is nothing (T8).
+            // A list with an element without a type (T8).
             DynamicParameterConstraints::decode(&b"\x12\x02\x0a\x00"[..]).ok()
         }
         None => None,
@@ -204,5 +205,5 @@ fn any(random: &mut Random, resource: Resource) -> Any {
     }
 }
 
-/// Of an error: there is no such type.
+/// The code of an error for a type that is not served.
 const UNIMPLEMENTED: i32 = 12;

@@ -1,5 +1,5 @@
-//! A stream between our client and a server: frames as they go over the wire, and what the client
-//! has said on it.
+//! A stream between our client and a server: the frames on the wire, and the requests of the
+//! client.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::pin;
@@ -22,25 +22,25 @@ use crate::invariant::Violation;
 use crate::script::Protocol;
 use crate::wire::Received;
 
-/// What a client asks for on a stream: type, name, parameters.
+/// A subscription of a client on a stream: type, name, parameters.
 pub(crate) type Locator = (String, String, Parameters);
 
 pub(crate) struct Link {
     protocol: Protocol,
-    /// `None`: a liar, whose words come from elsewhere.
+    /// `None`: a liar; its responses are made elsewhere.
     served: Option<Served>,
     pub(crate) requests: VecDeque<Bytes>,
     pub(crate) responses: VecDeque<Bytes>,
     pub(crate) opened: Duration,
-    /// What the client said that it wants, and since when.
+    /// The subscriptions that the client sent on this stream, and since when.
     pub(crate) told: BTreeMap<Locator, Duration>,
-    /// All that it ever said that it wants.
+    /// All subscriptions that it ever sent on this stream.
     pub(crate) ever_told: BTreeSet<Locator>,
-    /// Types of which a SotW request named something.
+    /// Types for which a SotW request had a name.
     named: BTreeSet<String>,
 }
 
-/// The far end, as a driver runs it.
+/// The server side, run in the way of the driver.
 struct Served {
     machine: Machine,
     skimmer: Skimmer,
@@ -71,7 +71,7 @@ impl Link {
         Self { served: Some(served), ..Self::to_liar(protocol, now) }
     }
 
-    /// A stream to a server that says anything.
+    /// A stream to a liar.
     pub(crate) fn to_liar(protocol: Protocol, now: Duration) -> Self {
         Self {
             protocol,
@@ -89,7 +89,7 @@ impl Link {
         self.protocol
     }
 
-    /// The client says something.
+    /// The client sends a request.
     pub(crate) fn say(&mut self, now: Duration, request: Bytes) -> Result<(), Violation> {
         let undecodable = |error| Violation::new("form", format!("a request of our client: {error}"));
         match self.protocol {
@@ -156,7 +156,7 @@ impl Link {
         Ok(())
     }
 
-    /// The server sends one response if it has one, and room for it.
+    /// The server sends one response, if it has one and the window has room.
     pub(crate) fn serve(&mut self, now: Duration) -> Result<Option<Bytes>, Violation> {
         let Some(served) = &mut self.served else { return Ok(None) };
         let now = now.saturating_sub(self.opened);
@@ -189,7 +189,7 @@ impl Link {
 }
 
 impl Served {
-    /// Asks the way a driver does, without one.
+    /// Polls the wake-up like a driver.
     fn is_woken(&self) -> bool {
         let woken = pin!(self.watch.woken());
         woken.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
@@ -209,7 +209,7 @@ fn locators(
     names.chain(located)
 }
 
-/// A response, for people.
+/// A response as text for people.
 pub(crate) fn show(protocol: Protocol, frame: &Bytes) -> String {
     if let Ok(received) = Received::of_frame(frame, protocol) {
         return received.to_string();
@@ -223,7 +223,7 @@ pub(crate) fn show(protocol: Protocol, frame: &Bytes) -> String {
     shown.unwrap_or_else(|_| format!("{frame:?}"))
 }
 
-/// A request, for people.
+/// A request as text for people.
 pub(crate) fn show_request(protocol: Protocol, frame: &Bytes) -> String {
     let show = |names: Vec<String>, located: Vec<ResourceLocator>| {
         let all = locators("", names, located).map(|(_, name, params)| match params.is_empty() {

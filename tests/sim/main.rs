@@ -1,22 +1,22 @@
-//! Simulated worlds (`cargo sim --help`): one seed gives replicas, clients of both protocols, our
-//! own among them, caching proxies, commits, delays, lost streams, crashes, servers that lie, and
-//! the time that passes. After each step all invariants hold, and when faults stop everything
-//! heals.
+//! Simulated worlds (`cargo sim --help`). One seed gives replicas, clients of both protocols, our
+//! own client library, caching proxies, commits, delays, lost streams, crashes, servers that lie,
+//! and the time that passes. After each step all invariants hold. When faults stop, the world
+//! reaches a correct state.
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
-//! | `script` | what happens, as data from a seed; `script/twins`: clients of one node id, or without one |
+//! | `script` | the events of a world, as data from a seed; `script/twins`: clients with the same node id, or without one |
 //! | `content` | types, payloads, variants, commits |
-//! | `world`, `connection` | replicas, the streams as drivers run them, the messages under way |
+//! | `world`, `connection` | replicas, their streams run in the way of drivers, the messages in flight |
 //! | `client`, `known`, `wire` | clients by the rules of the protocol |
 //! | `agent`, `agents`, `link`, `liar` | our own client in such a world, its streams, and servers that lie |
-//! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world, some of them lied to |
-//! | `disk` | the file of a proxy, on a disk that may be full or damage it |
+//! | `relay`, `relays` | caching proxies between the origin and all clients, in every third world; some receive lies |
+//! | `disk` | the cache file of a proxy, on a disk that may be full or damage it |
 //! | `trying` | responses that a few clients of a proxy try first |
-//! | `exceptions` | known defects that are excused |
-//! | `heal` | what comes after the last step |
-//! | `invariant/` | what must hold, one file each |
-//! | `run`, `trace` | running, making failures short, telling them |
+//! | `exceptions` | known deviations that are excused |
+//! | `heal` | the end of a world, after the last step |
+//! | `invariant/` | the invariants, one file each |
+//! | `run`, `trace` | running scripts, shortening those that fail, traces |
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod agent;

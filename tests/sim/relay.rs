@@ -1,4 +1,4 @@
-//! A caching proxy: the machine, and the clients by which it asks whoever it is in front of.
+//! A caching proxy: the machine, and the clients with which it subscribes upstream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,44 +25,44 @@ pub(crate) struct Relay {
     pub(crate) proxy: Proxy,
     pub(crate) upstreams: BTreeMap<Route, Upstream>,
     pub(crate) access: Access,
-    /// What it asks for, and what the origin had when it began to: the state of that number. A cut
-    /// does not end it.
+    /// Its upstream subscriptions, each with the number of the origin's state when it began. The
+    /// end of a stream does not end a subscription.
     pub(crate) asked_since: BTreeMap<Locator, usize>,
-    /// Of what it asks for: what it was not answered in time, which counts as absent (C5).
+    /// The upstream subscriptions that got no response in time, which counts as absent (C5).
     pub(crate) silent: BTreeSet<Locator>,
-    /// When it was driven last.
+    /// The time of the last call of `drive`.
     driven: Duration,
-    /// All that its clients ever wanted in this life of it.
+    /// Every subscription of its clients since its start.
     pub(crate) ever_wanted: BTreeSet<Locator>,
-    /// What it found on its disk: it stays until somebody asks for it and the upstream says
-    /// something else.
+    /// The variants that it restored from its disk. They stay until a client subscribes to them and
+    /// the upstream sends something else.
     pub(crate) restored: BTreeSet<VariantId>,
-    /// Its file, if it has one.
+    /// Its cache file, if it has one.
     pub(crate) disk: Option<Disk>,
-    /// It was lied to: what it has need not be true.
+    /// It received lies, so its content may be wrong.
     pub(crate) is_deceived: bool,
-    /// What some of its clients try.
+    /// The response that some of its clients try.
     pub(crate) trying: Option<Trying>,
-    /// What is not tried again.
+    /// The contents that are not tried again.
     pub(crate) refused: Refused,
-    /// All that was ever rejected by those who tried it.
+    /// All contents that a client rejected in a trial.
     pub(crate) ever_refused: Refused,
-    /// Makes the jitter of each failure another one.
+    /// Counts failures, so that each has another jitter.
     failures: u32,
 }
 
 /// The client of one route.
 pub(crate) struct Upstream {
     pub(crate) client: Client,
-    /// By server: whom it is in front of, and perhaps who lies of an authority.
+    /// By server: its upstream, and perhaps the liar of an authority.
     pub(crate) links: Vec<Option<Link>>,
     is_connecting: Vec<bool>,
 }
 
 impl Relay {
     pub(crate) fn new(profile: RelayProfile) -> Self {
-        // C16: the proxies of a chain are configured alike, whichever server of theirs the
-        // authority has.
+        // C16: all proxies of a chain have the same authorities in their configuration, whichever
+        // server each has for them.
         let authorities = [AUTHORITY.to_owned()].into();
         let config = ProxyConfig {
             sharing: profile.sharing,
@@ -89,8 +89,8 @@ impl Relay {
         }
     }
 
-    /// The next life of a proxy, which finds what the last one wrote to its disk, or what damage
-    /// left of it.
+    /// The proxy after a restart. It restores the file that it wrote before, or what `damage` left
+    /// of the file.
     pub(crate) fn restored(before: &Self, now: Duration, damage: Option<u64>) -> Result<Self, Violation> {
         let mut relay = Self::new(before.profile.clone());
         let Some(disk) = &before.disk else { return Ok(relay) };
@@ -126,7 +126,7 @@ impl Relay {
         })
     }
 
-    /// Sees what its clients ask for now, and gives its orders.
+    /// Reads the subscriptions of its clients, and applies its orders to its upstream clients.
     pub(crate) fn work(&mut self, now: Duration) {
         self.proxy.on_demand(now);
         self.settle(now);
@@ -155,7 +155,7 @@ impl Relay {
 
     fn tell(&mut self, now: Duration, route: &Route, effects: &Effects) {
         if let Some(upstream) = self.upstreams.get(route) {
-            // What is for one locator alone, or passes through, is not kept.
+            // Resources for one locator alone, or that pass through, are not stored.
             let is_kept = matches!(route, Route::Shared | Route::Node(_));
             if let Some(disk) = self.disk.as_mut().filter(|_| is_kept) {
                 disk.note(effects);
@@ -174,12 +174,12 @@ impl Relay {
         self.upstreams.values().flat_map(|upstream| upstream.links.iter().flatten())
     }
 
-    /// Those to whom it is in front of.
+    /// The streams to its upstream.
     pub(crate) fn links_home(&self) -> impl Iterator<Item = &Link> {
         self.upstreams.values().filter_map(|upstream| upstream.links[0].as_ref())
     }
 
-    /// Does what is due; the route that has to be connected now, and to which server.
+    /// Does everything that is due. Returns a route and a server to connect now.
     pub(crate) fn drive(&mut self, now: Duration) -> Result<Option<(Route, usize)>, Violation> {
         self.work(now);
         self.proxy.on_timeout(now);
@@ -238,7 +238,7 @@ impl Relay {
         if self.profile.liar == Some(Liar::OfAuthority) { 2 } else { 1 }
     }
 
-    /// All streams that there may be.
+    /// All possible streams.
     pub(crate) fn streams(&self) -> Vec<(Route, usize)> {
         let routes = self.upstreams.keys();
         routes.flat_map(|route| (0..self.servers()).map(|server| (route.clone(), server))).collect()
@@ -251,12 +251,12 @@ impl Relay {
         self.tell(now, route, &Effects::default());
     }
 
-    /// Its streams break, with all that is under way.
+    /// Its upstream streams break, and the messages in flight are lost.
     pub(crate) fn cut(&mut self, now: Duration) {
         self.streams().iter().for_each(|(route, server)| self.cut_stream(now, route, *server));
     }
 
-    /// Who lies of an authority is gone.
+    /// The streams to the liar of an authority break.
     pub(crate) fn cut_liar(&mut self, now: Duration) {
         let streams = self.streams().into_iter().filter(|(_, server)| *server == LIAR);
         streams.for_each(|(route, server)| self.cut_stream(now, &route, server));
@@ -264,7 +264,7 @@ impl Relay {
 
     fn cut_stream(&mut self, now: Duration, route: &Route, server: usize) {
         let Some(upstream) = self.upstreams.get_mut(route) else { return };
-        // As a driver does: it reads on when that is over.
+        // The driver does the same: it continues to read when the trial is over.
         if let Some(trying) = self.trying.as_mut().filter(|trying| trying.is_of(route, server)) {
             trying.is_lost = true;
             return;
@@ -278,8 +278,7 @@ impl Relay {
         self.tell(now, route, &effects);
     }
 
-    /// The next request goes on its way, if there is one; `origin_at` is the newest state of the
-    /// origin.
+    /// Sends the next request, if there is one; `origin_at` is the newest state of the origin.
     pub(crate) fn say(
         &mut self,
         now: Duration,
@@ -298,9 +297,9 @@ impl Relay {
         for locator in link.told.keys() {
             self.asked_since.entry(locator.clone()).or_insert(origin_at);
         }
-        // What was given up during an outage is never said to be.
+        // A subscription that ended during an outage is never unsubscribed on a stream.
         let types: BTreeSet<_> = link.told.keys().map(|(of, ..)| of).collect();
-        // That of an authority says nothing of the names of another.
+        // The stream of one authority has no subscriptions to names of another.
         let has_liar = self.profile.liar == Some(Liar::OfAuthority);
         let is_at_liar = |name: &str| has_liar && is_of_liar(name);
         let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_at_liar(name) == (server == LIAR);
@@ -344,7 +343,7 @@ impl Relay {
         let effects = match upstream.client.on_response(now, server, &frame) {
             Ok(effects) => effects,
             Err(_) if self.is_deceived || server == LIAR => {
-                // As a driver does.
+                // The driver does the same.
                 self.cut_stream(now, route, server);
                 return Ok(true);
             }
@@ -365,7 +364,7 @@ impl Relay {
         Ok(true)
     }
 
-    /// Who lies of an authority ends its streams, and says that it does not know a type.
+    /// The liar of an authority ends its streams, and reports a type as not served.
     pub(crate) fn refuse(&mut self, now: Duration) {
         for (route, server) in self.streams().into_iter().filter(|(_, server)| *server == LIAR) {
             let status = Status { code: Code::UNIMPLEMENTED, message: "no such type".into() };
@@ -377,7 +376,7 @@ impl Relay {
         }
     }
 
-    /// On each of its streams comes something that is not so.
+    /// A lie arrives on each of its streams.
     pub(crate) fn lie(&mut self, salt: u64) -> Vec<(Protocol, Bytes)> {
         let (mut random, liar) = (Random::new(salt), self.profile.liar);
         let server = if liar == Some(Liar::OfAuthority) { LIAR } else { 0 };
@@ -396,7 +395,7 @@ impl Relay {
         lies
     }
 
-    /// When something is due without anything from outside.
+    /// The time at which something is due without an outside event.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let clients = self.upstreams.values().map(|upstream| &upstream.client);
         let of_clients = clients.flat_map(|client| {
@@ -407,7 +406,7 @@ impl Relay {
         of_clients.chain(self.proxy.next_deadline()).chain(of_trial).min()
     }
 
-    /// Whether nothing is under way, but for what waits for those who try something.
+    /// Whether no message is in flight, except for those that wait for a trial.
     pub(crate) fn is_at_rest(&self) -> bool {
         let waits =
             |route: &Route, server| self.trying.as_ref().is_some_and(|trying| trying.is_of(route, server));
@@ -421,7 +420,7 @@ impl Relay {
         are_at_rest && self.proxy.routes_with_orders().is_empty()
     }
 
-    /// What was rejected may be sent again once something else was there.
+    /// Rejected content may be sent again after other content was in its place.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) {
         if self.trying.is_none() && !self.refused.is_empty() {
             let there = contents(snapshot);
@@ -434,41 +433,41 @@ impl Relay {
     }
 }
 
-/// Whether a proxy asks another server for it than whom it is in front of.
+/// Whether a proxy requests the name from the server of an authority.
 pub(crate) fn is_of_liar(name: &str) -> bool {
     name.contains(AUTHORITY)
 }
 
-/// The number of the server that lies of an authority.
+/// The number of the server that lies for an authority.
 pub(crate) const LIAR: usize = 1;
 
-/// How long the answer to a question may take.
+/// The time within which an upstream subscription has to be answered.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What happens to a proxy.
+/// An event of a proxy.
 #[derive(Debug, Clone)]
 pub(crate) enum RelayDeed {
-    /// It sees what its clients ask for.
+    /// It reads the subscriptions of its clients.
     Work,
-    /// It says something upstream.
+    /// It sends requests upstream.
     Say { count: usize },
-    /// Whom it asks reads requests.
+    /// Its upstream reads requests.
     Deliver { count: usize },
     /// It reads responses.
     Take { count: usize },
-    /// Its streams break, with all that is under way.
+    /// Its upstream streams break, and the messages in flight are lost.
     Cut,
-    /// From now on an attempt to connect ends like this.
+    /// From now on an attempt to connect has this result.
     Access { access: Access },
-    /// It exchanges all it has to say with whom it asks.
+    /// It exchanges messages with its upstream until no message is left.
     Exchange,
-    /// It starts anew, with what it has on its disk if it has one.
+    /// It restarts, and restores its disk if it has one.
     Restart,
-    /// Something comes to it that is not so.
+    /// It receives lies.
     Lie { salt: u64, count: usize },
-    /// Its disk has so much room left, or all there is.
+    /// Sets the room of its disk, or removes the limit.
     Fill { room_bytes: Option<u64> },
-    /// It starts anew, and what it has on its disk is damaged.
+    /// It restarts with a damaged disk.
     Damage { salt: u64 },
 }
 

@@ -1,5 +1,5 @@
-//! What happens to caching proxies in a world. Their caches come after the origins among the
-//! replicas, so clients come to them as to any other server.
+//! The events of caching proxies in a world. In the list of replicas their caches follow the
+//! origins, so clients connect to them like to any other server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl World {
         Ok(())
     }
 
-    /// A proxy is gone, and with it the streams to it; another one comes in its place.
+    /// A proxy stops, so the streams to it end. Another one starts in its place.
     pub(crate) fn restart(&mut self, at: usize, damage: Option<u64>) -> Result<(), Violation> {
         let (now, before) = (self.now, &self.relays[at]);
         let mut relay = Relay::restored(before, now, damage)?;
@@ -65,7 +65,7 @@ impl World {
         self.cut_streams_of(Home::Replica(replica))
     }
 
-    /// Something that is not so comes on each stream of whom it is lied to by.
+    /// Lies arrive on each stream of a proxy to its liar.
     fn lie_to_relay(&mut self, at: usize, salt: u64) {
         let name = self.relayed(at);
         for (protocol, frame) in self.relays[at].lie(salt) {
@@ -74,17 +74,17 @@ impl World {
         }
     }
 
-    /// Whether all that comes to the proxies on the way to a replica is true.
+    /// Whether no proxy between the origin and a replica received lies.
     pub(crate) fn is_honest(&self, replica: usize) -> bool {
         self.chain_of(replica).iter().all(|relay| !relay.is_deceived)
     }
 
-    /// Its number among the replicas.
+    /// The number of a proxy in the list of replicas.
     pub(crate) fn relayed(&self, at: usize) -> usize {
         self.origins + at
     }
 
-    /// Keeps each state that its cache was in.
+    /// Adds the state of the cache of a proxy to its history.
     pub(crate) fn remember(&mut self, at: usize) {
         let replica = self.relayed(at);
         let replica = &mut self.replicas[replica];
@@ -95,7 +95,8 @@ impl World {
         }
     }
 
-    /// A proxy does what is due: what its clients ask for, times, connecting, leaving.
+    /// A proxy does everything that is due: subscriptions of its clients, timers, connecting,
+    /// leaving.
     pub(crate) fn drive_relay(&mut self, at: usize) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             let route = self.relays[at].drive(self.now)?;
@@ -116,7 +117,7 @@ impl World {
         Err(Violation::new("quiet", format!("p{} goes on connecting", self.relayed(at))))
     }
 
-    /// What a server of a proxy serves; `None` for one that lies.
+    /// The cache that a server of a proxy serves; `None` for a lying server.
     fn upstream_cache(&self, at: usize, server: usize) -> Option<&Arc<Cache>> {
         match server {
             LIAR => Some(&self.truth).filter(|_| self.are_liars_honest),
@@ -169,7 +170,7 @@ impl World {
         Ok(has_taken)
     }
 
-    /// Whom it asks sends one response on each stream, if there is one.
+    /// The upstream sends one response on each stream, if it has one.
     pub(crate) fn serve_relay(&mut self, at: usize) -> Result<bool, Violation> {
         let name = self.relayed(at);
         let mut has_sent = false;
@@ -187,7 +188,7 @@ impl World {
         Ok(has_sent)
     }
 
-    /// All that is under way between a proxy and whom it asks arrives.
+    /// A proxy and its upstream exchange messages until no message is left.
     pub(crate) fn exchange_relay(&mut self, at: usize) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             self.drive_relay(at)?;
@@ -220,22 +221,22 @@ impl World {
         chain
     }
 
-    /// What clients of a replica should get: what the origin has behind the proxies, or the replica
-    /// itself.
+    /// The content that clients of a replica should get: that of the origin behind the proxies, or
+    /// of the replica itself.
     pub(crate) fn truth_of(&self, replica: usize) -> Arc<Snapshot> {
         let origin = self.chain_of(replica).last().map_or(replica, |relay| relay.profile.home);
         self.replicas[origin].cache.snapshot()
     }
 
-    /// S26: whether each hop up to the origin can tell that something is gone.
+    /// S26: whether each hop up to the origin can report removals.
     pub(crate) fn hears_removals(&self, replica: usize, kind: Kind) -> bool {
         let chain = self.chain_of(replica);
         let is_told = |relay: &&Relay| relay.profile.protocol == Protocol::Delta || kind.is_full_state();
         chain.iter().all(is_told) && !self.may_use_old_routes(&chain, kind)
     }
 
-    /// S33: clusters and endpoints stay with a proxy that asks for routes which are gone, and may
-    /// use those it has.
+    /// S33: a proxy that subscribes to removed routes may still use the ones that it has, so it
+    /// keeps clusters and endpoints.
     fn may_use_old_routes(&self, chain: &[&Relay], kind: Kind) -> bool {
         let Some(origin) = chain.last().map(|relay| relay.profile.home) else { return false };
         let truth = self.replicas[origin].cache.snapshot();
@@ -246,9 +247,9 @@ impl World {
         matches!(kind, Kind::Cluster | Kind::Endpoints) && asked.any(is_gone)
     }
 
-    /// Known: whoever shares a variant hears of its end by the locator that it was asked for with.
-    /// Where that gets nothing in its place and the hop cannot say so (S26), the others keep what
-    /// they share, though there may be something new for them.
+    /// Known: clients that share a variant learn of its end through the upstream locator that
+    /// covers it. If that locator gets no other variant and the hop cannot report the removal
+    /// (S26), the others keep the shared variant, even if another one exists for them.
     pub(crate) fn is_unheard(&self, replica: usize, kind: Kind, name: &str, params: &Parameters) -> bool {
         let truth = self.truth_of(replica);
         self.chain_of(replica).into_iter().any(|relay| {
@@ -265,13 +266,13 @@ impl World {
         })
     }
 
-    /// What the clients of a proxy ask it for, as far as it has read that.
+    /// The subscriptions of the clients of a proxy, as far as the proxy has read them.
     pub(crate) fn wanted_of(&self, at: usize) -> BTreeSet<Locator> {
         let of_clients = self.asked_of(at, |seen| &seen.ideal.asked);
         of_clients.chain(self.links_to(at).flat_map(|link| link.told.keys().cloned())).collect()
     }
 
-    /// What they ever asked it for on the streams that stand.
+    /// All subscriptions that these clients ever sent on their current streams.
     pub(crate) fn ever_wanted_of(&self, at: usize) -> BTreeSet<Locator> {
         let of_clients = self.asked_of(at, |seen| &seen.ever_asked);
         of_clients.chain(self.links_to(at).flat_map(|link| link.ever_told.iter().cloned())).collect()
@@ -301,8 +302,8 @@ impl World {
         relays.flat_map(Relay::links_home).chain(of_agents.filter_map(|(link, _)| link.as_ref()))
     }
 
-    /// Time passes until proxies have given up what nobody asks for any more: each waits for the
-    /// one behind it.
+    /// Lets time pass until the proxies have ended upstream subscriptions without users. Each proxy
+    /// waits for the one in front of it.
     pub(crate) fn pass_linger(&mut self) -> Result<(), Violation> {
         for _ in 0..self.relays.len() {
             (0..self.relays.len()).rev().try_for_each(|at| self.exchange_relay(at))?;
@@ -316,5 +317,5 @@ fn of_server(server: usize) -> &'static str {
     if server == LIAR { " of the liar" } else { "" }
 }
 
-/// Longer than a proxy waits for those who left.
+/// Longer than the time for which a proxy keeps an upstream subscription without users.
 const LINGER: Duration = Duration::from_secs(40);

@@ -1,4 +1,4 @@
-//! Runs scripts, and makes those that fail short.
+//! Runs scripts, and shortens those that fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::script::{Action, Script};
 use crate::trace::Trace;
 use crate::world::World;
 
-/// What came of a script.
+/// The result of a script.
 pub(crate) struct Outcome {
     pub(crate) violation: Option<Violation>,
     pub(crate) trace: Trace,
@@ -48,7 +48,7 @@ pub(crate) fn shrink(script: Script, invariant: &str) -> Script {
     }
 }
 
-/// Leaves out runs of steps, long ones first.
+/// Leaves out sequences of steps, long ones first.
 fn without_steps(mut script: Script, fails: &mut impl FnMut(&Script) -> bool) -> Script {
     let mut length = script.steps.len().div_ceil(2);
     while length > 0 {
@@ -67,7 +67,7 @@ fn without_steps(mut script: Script, fails: &mut impl FnMut(&Script) -> bool) ->
     script
 }
 
-/// Leaves out single changes of commits, and single names that are asked for.
+/// Leaves out single changes of commits, and single names of subscriptions.
 fn without_parts(mut script: Script, fails: &mut impl FnMut(&Script) -> bool) -> Script {
     for at in 0..script.steps.len() {
         let mut part = 0;
@@ -116,13 +116,13 @@ fn weight(script: &Script) -> usize {
     script.steps.iter().map(|step| parts(&step.action)).sum()
 }
 
-/// Makes a panic a violation like others, which is told once, with its trace.
+/// Makes a panic a violation like others, so that it is reported once, with its trace.
 pub(crate) fn catch_panics() {
     set_hook(Box::new(|panic| *PANIC.lock().unwrap() = panic.to_string()));
 }
 
-/// What the last panic said.
+/// The message of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Scripts that are tried at most to make one shorter.
+/// The largest number of scripts that are tried to shorten one.
 const SHRINK_RUNS: usize = 5_000;

@@ -1,6 +1,7 @@
-//! What happens in a world, as data made from a seed: who there is, and one step after another.
+//! The events of a world, as data made from a seed: its members, and one step after another.
 //!
-//! Steps never depend on what the world answers, so a script with steps left out is a script too.
+//! Steps never depend on the reaction of the world, so a script without some of its steps is a
+//! script too.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,9 +27,9 @@ pub(crate) struct Script {
     pub(crate) replicas: usize,
     pub(crate) clients: Vec<Profile>,
     pub(crate) agents: Vec<AgentProfile>,
-    /// Caching proxies; if there are any, all clients are theirs.
+    /// Caching proxies; if there are any, all clients connect to them.
     pub(crate) relays: Vec<RelayProfile>,
-    /// Makes the commits after the last step.
+    /// The seed of the commits after the last step.
     pub(crate) salt: u64,
     pub(crate) steps: Vec<Step>,
 }
@@ -48,7 +49,7 @@ impl Protocol {
     }
 }
 
-/// What a client is like.
+/// The properties of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
     pub(crate) protocol: Protocol,
@@ -56,28 +57,28 @@ pub(crate) struct Profile {
     pub(crate) is_aggregated: bool,
     /// The parameters that are derived from its node.
     pub(crate) node: Parameters,
-    /// It asks for everything by asking for nothing, where it can (S19, D16).
+    /// It subscribes to the wildcard by an empty request, where it can (S19, D16).
     pub(crate) is_legacy: bool,
     pub(crate) rejects: Rejects,
-    /// Responses that the transport takes before the server has to wait.
+    /// The number of responses in flight at which the server has to wait.
     pub(crate) window: usize,
     pub(crate) identity: Identity,
-    /// It answers everything at once.
+    /// It answers every response at once.
     pub(crate) is_prompt: bool,
 }
 
-/// What one of our clients is like.
+/// The properties of one of our clients.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentProfile {
-    /// Of each server.
+    /// By server number.
     pub(crate) homes: Vec<Home>,
     pub(crate) protocols: Vec<Protocol>,
-    /// Which of them it asks for old-style names (C15).
+    /// The servers for old-style names, in their order (C15).
     pub(crate) order: Vec<usize>,
-    /// Which of them lies; it is asked for the names of its authority, too.
+    /// The server that lies; it is also the server of the liar's authority.
     pub(crate) liar: Option<usize>,
     pub(crate) policy: ErrorPolicy,
-    /// Of what is watched without any (T40).
+    /// The parameters of watches without parameters of their own (T40).
     pub(crate) parameters: Parameters,
     /// It rejects bad payloads.
     pub(crate) rejects: bool,
@@ -86,27 +87,27 @@ pub(crate) struct AgentProfile {
     pub(crate) is_relayed: bool,
 }
 
-/// What answers under the name of a server.
+/// The program behind a server of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Home {
     Replica(usize),
     Liar,
 }
 
-/// What one of our clients watches.
+/// A watch of one of our clients.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) kind: Kind,
-    /// `None` for everything.
+    /// `None` for the wildcard.
     pub(crate) name: Option<String>,
     pub(crate) parameters: Option<Parameters>,
-    /// Whether it is asked of the one who lies, if there is one.
+    /// Whether the name is of the liar's authority, if there is a liar.
     pub(crate) is_of_liar: bool,
-    /// Who watches it looks only now and then.
+    /// The watcher reads the state only when [`Deed::Look`] says so.
     pub(crate) is_slow: bool,
 }
 
-/// What happens to one of our clients.
+/// An event of one of our clients.
 #[derive(Debug, Clone)]
 pub(crate) enum Deed {
     Watch {
@@ -115,11 +116,11 @@ pub(crate) enum Deed {
     Unwatch {
         which: usize,
     },
-    /// Somebody who is slow looks.
+    /// A slow watcher reads the state.
     Look {
         which: usize,
     },
-    /// The client says something.
+    /// The client sends requests.
     Say {
         server: usize,
         count: usize,
@@ -134,26 +135,26 @@ pub(crate) enum Deed {
         server: usize,
         count: usize,
     },
-    /// The stream breaks, with all that is under way.
+    /// The stream breaks, and the messages in flight are lost.
     Cut {
         server: usize,
     },
-    /// From now on an attempt to connect ends like this.
+    /// From now on an attempt to connect has this result.
     Access {
         server: usize,
         access: Access,
     },
-    /// The one who lies does.
+    /// The liar sends lies.
     Lie {
         salt: u64,
         count: usize,
     },
     Exchange,
-    /// The client does what is due.
+    /// The client does everything that is due.
     Drive,
 }
 
-/// One thing that happens, and whether the server gets to send before the next.
+/// One event, and whether the servers may send before the next one.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) action: Action,
@@ -162,20 +163,20 @@ pub(crate) struct Step {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
-    /// Changes what is served. All replicas follow at once, or only the first.
+    /// Changes the served content. All replicas follow at once, or only the first.
     Commit {
         changes: Vec<Change>,
         lags: bool,
     },
-    /// A replica follows all commits; an empty one gets everything in one.
+    /// A replica applies all commits that it lacks; an empty one gets everything in one commit.
     CatchUp {
         replica: usize,
     },
-    /// A replica loses everything, its streams among it.
+    /// A replica loses its content and its streams.
     Crash {
         replica: usize,
     },
-    /// A client asks for this much of a type.
+    /// A client sets its subscription of a type.
     Ask {
         client: usize,
         kind: Kind,
@@ -193,16 +194,17 @@ pub(crate) enum Action {
         kind: Kind,
         count: usize,
     },
-    /// A client and its server exchange all they have to say now.
+    /// A client and its server exchange messages until no message is left.
     Exchange {
         client: usize,
     },
-    /// Nothing that a client says arrives any more, and it reads nothing; its streams stand until
-    /// faults stop.
+    /// The requests of a client no longer arrive, and it reads no responses; its streams stay open
+    /// until faults stop.
     Silence {
         client: usize,
     },
-    /// A client's stream of a type breaks, and it comes back, perhaps to another replica.
+    /// The stream of a client for a type breaks, and the client reconnects, perhaps to another
+    /// replica.
     Reconnect {
         client: usize,
         kind: Kind,
@@ -225,13 +227,13 @@ impl Script {
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let (salt, mut replicas) = (random.next(), 1 + random.below(2));
-        // Of their own, so that what else happens does not depend on them.
+        // Random numbers of their own, so that the rest of the script does not depend on them.
         let mut of_relays = Random::new(seed.rotate_left(32));
         let mut relays = Vec::new();
         if relayed::is_relayed(seed) {
             (replicas, relays) = (1, relayed::profiles(&mut of_relays));
         }
-        // Of their own, too.
+        // Random numbers of their own, too.
         let mut of_lies = Random::new((!seed).rotate_left(32));
         relays.iter_mut().for_each(|relay| relay.liar = relayed::liar(&mut of_lies));
         relayed::canaries(seed, &mut relays);
@@ -253,7 +255,7 @@ impl Script {
             steps: Vec::new(),
         };
         writer.write();
-        // Of their own, so that what else happens does not depend on them.
+        // Random numbers of their own, so that the rest of the script does not depend on them.
         let mut random = Random::new(!seed);
         let count = random.pick(&[0, 0, 0, 1, 1, 2]).max(usize::from(has_authority));
         let mut agents: Vec<_> = (0..count).map(|_| AgentProfile::random(&mut random, servers)).collect();
@@ -325,7 +327,7 @@ impl AgentProfile {
         }
     }
 
-    /// Makes it one that asks somebody for the names of an authority.
+    /// Gives it a server for the liar's authority, if it has none.
     fn know_liar(&mut self) {
         if self.liar.is_none() {
             self.liar = Some(self.homes.len());
@@ -334,13 +336,13 @@ impl AgentProfile {
         }
     }
 
-    /// Whether everything that it hears of old-style names is true.
+    /// Whether all its servers for old-style names are honest.
     pub(crate) fn is_served_honestly(&self) -> bool {
         self.liar.is_none_or(|liar| !self.order.contains(&liar))
     }
 }
 
-/// Adds what happens to our clients to a script.
+/// Adds the events of our clients to a script.
 struct AgentWriter<'a> {
     random: Random,
     agents: &'a [AgentProfile],
@@ -414,11 +416,11 @@ impl AgentWriter<'_> {
 /// Writes a script.
 struct Writer {
     random: Random,
-    /// Makes each content another one, most of the time.
+    /// A counter, so that most contents differ.
     number: i32,
     replicas: usize,
     clients: usize,
-    /// The first two clients ask for the same.
+    /// The first two clients have the same subscriptions.
     twins: bool,
     steps: Vec<Step>,
 }
@@ -503,7 +505,7 @@ impl Writer {
     /// Changes one name of one type.
     fn change(&mut self) -> Change {
         let random = &mut self.random;
-        // Now and then it returns to an earlier content.
+        // Sometimes it returns to an earlier content.
         self.number = if random.chance(10) { random.below(3) as i32 } else { self.number + 1 };
         Change {
             kind: random.pick(&Kind::ALL),

@@ -1,4 +1,4 @@
-//! What happened in a world, for people.
+//! The events of a world, as text for people.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use crate::wire::Received;
 
-/// Lines of text, when somebody wants to read them, and counters always.
+/// Counters, and lines of text if they are requested.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     lines: Option<Vec<String>>,
     pub(crate) stats: Stats,
 }
 
-/// How much a run has seen: a check that never had anything to check says nothing.
+/// The amount of traffic of a run. It shows that the checks had something to check.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Stats {
     pub(crate) requests: usize,
     pub(crate) responses: usize,
     resources: usize,
     removals: usize,
-    /// Responses that bring a variant and take another of the same name.
+    /// Responses that have a variant and remove another one of the same name.
     switches: usize,
     nacks: usize,
 }

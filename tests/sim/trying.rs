@@ -1,5 +1,5 @@
-//! A response that a few clients of a proxy try before the others see it, as a driver waits for
-//! them (`--ack canary`).
+//! A response that a few clients of a proxy try before the others see it. The driver waits for
+//! these clients (`--ack canary`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -13,7 +13,7 @@ use xds_core::{Constraints, Delivered, Delivery, Outcome, Snapshot};
 
 use crate::content::{Content, Kind};
 
-/// A variant by what a client sees of it.
+/// A variant, by the fields that a client sees.
 pub(crate) type Variation = (Kind, String, Constraints);
 
 /// A response under trial.
@@ -23,23 +23,23 @@ pub(crate) struct Trying {
     pub(crate) frame: Bytes,
     delivery: Delivery,
     pub(crate) until: Duration,
-    /// What the others see meanwhile.
+    /// The snapshot that the others see meanwhile.
     pub(crate) before: Arc<Snapshot>,
     /// The contents that are tried.
     pub(crate) tried: BTreeMap<Variation, Content>,
-    /// The stream that brought it broke meanwhile, which nobody sees before it is over.
+    /// The stream of the response broke during the trial. This takes effect when the trial is over.
     pub(crate) is_lost: bool,
 }
 
-/// What a client rejected that tried it.
+/// Contents that a client rejected in a trial.
 pub(crate) type Refused = BTreeMap<Variation, Refusal>;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) content: Content,
-    /// What there was in its place.
+    /// The content that was in its place before.
     pub(crate) had: Option<Content>,
-    /// All who tried it.
+    /// The clients that tried it.
     pub(crate) chosen: BTreeSet<String>,
 }
 
@@ -61,7 +61,7 @@ impl Trying {
         self.route == *route && self.server == server
     }
 
-    /// What those say who try it; `None` while some may still say something.
+    /// The results of the clients that try it; `None` while some may still answer.
     pub(crate) fn results(&self, now: Duration) -> Option<Vec<Delivered>> {
         let settled = pin!(self.delivery.settled());
         match settled.poll(&mut Context::from_waker(Waker::noop())) {
@@ -71,12 +71,12 @@ impl Trying {
         }
     }
 
-    /// Those who try it.
+    /// The clients that try it.
     pub(crate) fn chosen(&self) -> BTreeSet<String> {
         self.delivery.results().into_iter().map(|result| result.client.id.to_string()).collect()
     }
 
-    /// What there is to remember of it when it is over.
+    /// The rejected contents of a finished trial.
     pub(crate) fn refused(&self, results: &[Delivered]) -> Refused {
         if !results.iter().any(|result| matches!(result.outcome, Outcome::Nacked { .. })) {
             return Refused::new();
@@ -90,7 +90,7 @@ impl Trying {
     }
 }
 
-/// All that a state of a cache holds.
+/// All contents of a snapshot.
 pub(crate) fn contents(snapshot: &Snapshot) -> BTreeMap<Variation, Content> {
     let mut all = BTreeMap::new();
     for kind in Kind::ALL {

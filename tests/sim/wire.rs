@@ -1,4 +1,5 @@
-//! Responses as a client reads them: from their bytes, by the rules for what may stand where.
+//! Responses as a client reads them: decoded from their bytes, and checked against the rules for
+//! responses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,27 +16,28 @@ use xds_proto::type_url::RESOURCE;
 use crate::content::{Content, Kind};
 use crate::script::Protocol;
 
-/// A response of either protocol.
+/// A response of SotW or delta.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
     pub(crate) kind: Kind,
     pub(crate) version: String,
     pub(crate) nonce: String,
     pub(crate) resources: Vec<Item>,
-    /// Names of which nothing is there.
+    /// Removed names.
     pub(crate) removed: Vec<String>,
     pub(crate) removed_variants: Vec<(String, Constraints)>,
-    /// Names that it tells an error of, with its code.
+    /// Names with an error, and the code of the error.
     pub(crate) errors: Vec<(String, i32)>,
 }
 
 impl Received {
-    /// Whether it says only that something is not known yet (G13): the answer is still to come.
+    /// Whether it has only errors for resources that are not known yet (G13): the answer is still
+    /// to come.
     pub(crate) fn is_error_only(&self) -> bool {
         !self.errors.is_empty() && self.names().is_empty()
     }
 
-    /// All names that it says something of.
+    /// All names in resources and removals.
     pub(crate) fn names(&self) -> BTreeSet<String> {
         let resources = self.resources.iter().map(|item| &item.name);
         let variants = self.removed_variants.iter().map(|(name, _)| name);
@@ -47,21 +49,21 @@ impl Received {
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
     pub(crate) name: String,
-    /// `None` when it was told under the plain name.
+    /// The constraints that were sent; `None` when it was sent under the plain name.
     pub(crate) told: Option<Constraints>,
     pub(crate) version: String,
     pub(crate) content: Content,
 }
 
 impl Item {
-    /// Those it was told with; the plain name is as good as none.
+    /// The constraints that were sent; none for the plain name.
     pub(crate) fn constraints(&self) -> Constraints {
         self.told.clone().unwrap_or(Constraints::NONE)
     }
 }
 
 impl Received {
-    /// Reads the bytes that would go over the wire.
+    /// Reads the bytes of the wire.
     pub(crate) fn of(response: &Response, protocol: Protocol) -> Result<Self, String> {
         Self::of_frame(&encoded(response), protocol)
     }
@@ -103,7 +105,7 @@ impl Received {
         })
     }
 
-    /// S28, D13, T29, T30b: each key stands once.
+    /// S28, D13, T29, T30b: each key occurs once.
     fn has_no_duplicates(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         let keys = self.resources.iter().map(|item| (&item.name, item.told.clone()));

@@ -1,4 +1,4 @@
-//! The world: replicas, clients, and what happens to them.
+//! The world: replicas, clients, and their events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -25,28 +25,28 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     /// Our own clients.
     pub(crate) agents: Vec<Agent>,
-    /// Caching proxies. Their caches are replicas, too: the last ones.
+    /// Caching proxies. Their caches are the last replicas.
     pub(crate) relays: Vec<Relay>,
-    /// How many replicas are none.
+    /// The number of replicas that are not proxies.
     pub(crate) origins: usize,
-    /// Those who lied were replaced by somebody who serves the truth.
+    /// The liars were replaced by servers that serve the truth.
     pub(crate) are_liars_honest: bool,
     pub(crate) truth: Arc<Cache>,
     /// The streams of one client at one replica (S33).
     pub(crate) groups: BTreeMap<GroupKey, ClientGroup>,
     pub(crate) trace: Trace,
-    /// What was sent to which client, since somebody began to look.
+    /// The responses that were sent to each client since the list was cleared.
     pub(crate) sent: Vec<(usize, Received)>,
 }
 
 /// One server process.
 pub(crate) struct Replica {
     pub(crate) cache: Arc<Cache>,
-    /// How much of the source's log it has.
+    /// The number of commits of the source that it has applied.
     applied: usize,
-    /// Every state it was in, the newest last.
+    /// Every state of its cache, the newest last.
     pub(crate) history: Vec<Arc<Snapshot>>,
-    /// What it had before it crashed.
+    /// Its caches before its crashes.
     pub(crate) lost: Vec<Weak<Cache>>,
 }
 
@@ -80,7 +80,7 @@ impl World {
         self.attend()
     }
 
-    /// Clients that answer at once do so.
+    /// Clients that answer every response at once do so.
     pub(crate) fn attend(&mut self) -> Result<(), Violation> {
         for at in 0..self.clients.len() {
             if self.clients[at].profile.is_prompt {
@@ -139,13 +139,14 @@ impl World {
         Ok(())
     }
 
-    /// What those who lied serve now follows the source.
+    /// From now on the former liars serve the content of the source.
     pub(crate) fn tell_the_truth(&mut self) {
         self.are_liars_honest = true;
         self.source.mirror(&self.truth, name_at_liar);
     }
 
-    /// A replica gets what it lacks: commit by commit, or all at once when it has nothing.
+    /// A replica applies the commits that it lacks: one by one, or all in one commit if it is empty
+    /// after a crash.
     pub(crate) fn catch_up(&mut self, replica: usize) {
         if replica >= self.origins {
             return;
@@ -168,7 +169,7 @@ impl World {
         self.replace(replica, Cache::new());
     }
 
-    /// Something else comes in the place of a replica, whose clients lose their streams.
+    /// Replaces the cache of a replica, whose clients lose their streams.
     pub(crate) fn replace(&mut self, replica: usize, cache: Arc<Cache>) {
         for client in &mut self.clients {
             let broken = client.connections.iter().filter(|(_, connection)| connection.replica == replica);
@@ -182,7 +183,7 @@ impl World {
         crashed.remember();
     }
 
-    /// A client opens the stream of a type anew, and says on it what it wants.
+    /// A client opens the stream of a type again, and sends its subscriptions on it.
     pub(crate) fn connect(&mut self, at: usize, kind: Kind, replica: usize) {
         let replica = match self.relays.len() {
             0 => replica % self.origins,
@@ -198,7 +199,7 @@ impl World {
         connection.is_relayed = replica >= self.origins;
         client.connections.insert(slot, connection);
         let mut kinds = client.kinds_on(slot);
-        // No client has to ask in the order of S33.
+        // Clients may subscribe in any order, not only in the order of S33.
         if let Some(first) = kinds.iter().position(|other| *other == kind) {
             kinds.rotate_left(first);
         }
@@ -241,7 +242,7 @@ impl World {
         invariant::order::check(&envelope, &before, &self.clients[at], &history[envelope.sent_at])
     }
 
-    /// All that is under way between a client and its servers arrives.
+    /// A client and its servers exchange messages until no message is left.
     fn exchange(&mut self, at: usize) -> Result<(), Violation> {
         if self.clients[at].is_silent {
             return Ok(());
@@ -272,7 +273,7 @@ impl World {
         Err(Violation::new("quiet", format!("c{at} and its server do not come to rest")))
     }
 
-    /// All clients exchange all they have to say now; `true` when there was anything.
+    /// All clients exchange messages until no message is left; `true` if there was a response.
     pub(crate) fn exchange_all(&mut self) -> Result<bool, Violation> {
         let before = self.trace.stats.responses;
         for _ in 0..EXCHANGES {
@@ -289,7 +290,7 @@ impl World {
         Err(Violation::new("quiet", "the clients do not come to rest"))
     }
 
-    /// Every server sends what it has to send and has room for.
+    /// Every server sends the responses that it has and that the windows have room for.
     pub(crate) fn serve_all(&mut self) -> Result<(), Violation> {
         for _ in 0..EXCHANGES {
             let mut is_quiet = true;
@@ -342,7 +343,7 @@ impl World {
     }
 }
 
-/// What makes streams one client's: the replica, the connection, and the node id.
+/// Streams with the same key belong to one client: replica, connection and node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroupKey {
     replica: usize,
@@ -350,8 +351,8 @@ pub(crate) struct GroupKey {
     id: usize,
 }
 
-/// Whose stream it is, as a server decides it (S33b): aggregated streams, and those of nodes
-/// without an id (G6), stay alone.
+/// The client of a stream, as a server determines it (S33b). Aggregated streams, and those of nodes
+/// without an id (G6), are not grouped.
 fn group_of(profile: &Profile, at: usize, replica: usize) -> Option<GroupKey> {
     let (connection, id) = match profile.identity {
         Identity::Own => (at, at),
@@ -373,6 +374,6 @@ impl Replica {
     }
 }
 
-/// Rounds after which clients and servers that still talk, without a commit or time, would never
-/// stop.
+/// If clients and servers still exchange messages after this number of rounds, without a commit or
+/// time that passes, they would never stop.
 pub(crate) const EXCHANGES: usize = 100;

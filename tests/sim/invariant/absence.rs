@@ -1,5 +1,5 @@
-//! Nobody is told that something does not exist because nobody could be asked: only a server says
-//! so, or a timer that ran on a stream on which it was asked for (C5, P5.4, P5.5).
+//! No watcher gets "does not exist" because no server could be reached. Only a server reports an
+//! absence, or a timer that ran on a stream with the subscription (C5, P5.4, P5.5).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     if !is_absent(turn.after.error) || is_absent(turn.before.error) {
         return Ok(());
     }
-    // Of a collection an outage hides what was known before.
+    // For a collection, the error of an outage hides the absence that was known before.
     let was_hidden = turn.watcher.name == "*" && turn.before.error == Some(Code::UNAVAILABLE);
     let is_known = match turn.event {
         Event::Answered { .. } => true,
@@ -28,7 +28,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     Err(Violation::new("absence", what))
 }
 
-/// Whether it was asked for long enough ago on a stream that stands.
+/// Whether the subscription was sent long enough ago on a current stream.
 fn was_silent(turn: &Turn<'_>) -> bool {
     let watcher = turn.watcher;
     let locator: Locator = (watcher.kind.url().into(), watcher.name.clone(), watcher.parameters.clone());

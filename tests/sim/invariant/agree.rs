@@ -1,5 +1,5 @@
-//! Two clients that ask for the same, of whatever protocol and on whatever replica, end up with the
-//! same.
+//! Two clients with the same subscriptions end up with the same resources, whatever their protocols
+//! and replicas.
 
 use super::Violation;
 use crate::client::Client;
@@ -22,8 +22,8 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// S26: whether all proxies in front of it hear of removals; else it may have what others have no
-/// more.
+/// S26: whether all proxies in front of the client learn of removals. If not, the client may have
+/// resources that others no longer have.
 fn is_told(world: &World, client: &Client, kind: Kind) -> bool {
     let connection = client.connections.get(&client.slot(kind));
     connection.is_none_or(|connection| world.hears_removals(connection.replica, kind))
@@ -37,7 +37,8 @@ fn is_alike(known: &Known, other: &Known) -> bool {
 fn compare(clients: [&Client; 2], known: &Known, other: &Known) -> Result<(), Violation> {
     let has = |known: &Known, other: &Known| {
         let mut held = known.held.iter();
-        // S26: one of them may hold what is gone, or both, each as it was when it was sent.
+        // S26: one of the two clients, or each of them, may have a removed resource, each with the
+        // content that was sent to it last.
         held.all(|(key, held)| match other.held.get(key) {
             Some(theirs) => {
                 theirs.content == held.content || !(known.hears_removals() || other.hears_removals())

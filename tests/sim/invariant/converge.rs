@@ -1,6 +1,7 @@
-//! At rest each client holds what it asks for as its replica has it, and knows what is not there.
+//! At rest each client has the resources of its subscriptions as its replica has them, and knows
+//! which do not exist.
 //!
-//! S26: where no response can say that something is gone, a SotW client goes on holding it.
+//! S26: where no response can report a removal, a SotW client keeps the resource.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,7 @@ fn compare(
     Err(format!("{} holds {known}, and should hold {{{} }}", known.kind, wanted.collect::<String>()))
 }
 
-/// What a client should hold.
+/// The resources that a client should have.
 fn expected(
     known: &Known,
     snapshot: &Snapshot,
@@ -80,7 +81,7 @@ fn expected(
     Ok(expected)
 }
 
-/// D10: in delta a client knows what of the names it asks for is not there. S17: in SotW it does
+/// D10: a delta client knows which of its subscribed names do not exist. S17: a SotW client does
 /// not.
 fn hears_of_absence(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
     if known.protocol == crate::script::Protocol::Sotw {

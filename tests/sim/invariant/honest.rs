@@ -1,5 +1,5 @@
-//! A server that is asked for the names of one authority has no say about those of another (C16):
-//! not of what our client has, nor of what a proxy has.
+//! The server of one authority has no effect on names of another authority (C16), in our client and
+//! in a proxy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::agent::{Agent, Sight};
 use crate::content::Kind;
 use crate::relay::{LIAR, is_of_liar};
 
-/// What a client has of the names that a server is not asked for.
+/// The resources of a client whose names are not requested from a server.
 pub(crate) struct Held {
     sights: Vec<(usize, Sight)>,
     variants: BTreeSet<VariantId>,
@@ -30,7 +30,7 @@ impl Held {
         }
     }
 
-    /// Checks that they are still what they were.
+    /// Checks that they did not change.
     pub(crate) fn check(&self, agent: &Agent) -> Result<(), Violation> {
         for (at, before) in &self.sights {
             let watcher = &agent.watchers[*at];
@@ -43,7 +43,7 @@ impl Held {
             return Ok(());
         }
         let now = variants(agent);
-        // Known: it may bring what goes by the alias of a name that it is asked for (D24).
+        // Known: a liar may add a resource through the alias of a requested name (D24).
         match self.variants.difference(&now).next() {
             None => Ok(()),
             Some(id) => {
@@ -54,7 +54,7 @@ impl Held {
     }
 }
 
-/// What a proxy has of the names that whoever lies of an authority is not asked for.
+/// The resources of a proxy whose names are not requested from the liar of an authority.
 pub(crate) struct Proxied(Option<BTreeMap<VariantId, Bytes>>);
 
 impl Proxied {
@@ -62,7 +62,7 @@ impl Proxied {
         Self((server == LIAR).then(|| contents(cache)))
     }
 
-    /// Checks that it is still what it was.
+    /// Checks that they did not change.
     pub(crate) fn check(&self, cache: &Cache) -> Result<(), Violation> {
         let Some(before) = &self.0 else { return Ok(()) };
         let now = contents(cache);
@@ -84,7 +84,7 @@ fn variants(agent: &Agent) -> BTreeSet<VariantId> {
     contents(agent.client.cache()).into_keys().collect()
 }
 
-/// The same of any cache, with their payloads.
+/// The variants of old-style names in any cache, with their payloads.
 fn contents(cache: &Cache) -> BTreeMap<VariantId, Bytes> {
     let snapshot = cache.snapshot();
     let mut all = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! When nobody watches any more, our client holds nothing, no server thinks that it does, and
-//! nothing is due (C13).
+//! When there are no watchers any more, our client has no resources, no server has a subscription
+//! of it, and nothing is due (C13).
 
 use super::{Violation, questions};
 use crate::agent::Agent;
 use crate::world::World;
 
-/// Ends all watches, and looks at what stays.
+/// Ends all watches, and checks what remains.
 pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     world.trace.note(world.now, || "nobody watches any more".to_owned());
     let now = world.now;

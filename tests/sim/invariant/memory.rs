@@ -1,7 +1,8 @@
-//! When all clients are gone, nothing is kept for them: no stream holds a cache, and no variant
-//! outlives its removal.
+//! When all clients are disconnected, nothing is stored for them: no stream keeps a cache alive,
+//! and no variant outlives its removal.
 //!
-//! The public API shows neither classes nor cursors; what they would keep alive shows them.
+//! The public API shows neither classes nor cursors, but the variants that they would keep alive
+//! show them.
 
 use std::sync::{Arc, Weak};
 
@@ -11,7 +12,7 @@ use super::Violation;
 use crate::content::{Change, Kind};
 use crate::world::World;
 
-/// Ends all streams, and looks at what stays.
+/// Ends all streams, and checks what remains.
 pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     world.clients.iter_mut().for_each(|client| client.connections.clear());
     if !world.groups.values().all(|group| group.is_empty()) {
@@ -19,9 +20,9 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     }
     let histories = world.replicas.iter_mut().map(|replica| std::mem::take(&mut replica.history));
     let variants: Vec<_> = histories.flatten().flat_map(|snapshot| all_variants(&snapshot)).collect();
-    // A proxy and its cache hold each other; without it nobody holds the cache.
+    // A proxy and its cache refer to each other; without the proxy nothing refers to the cache.
     world.relays.clear();
-    // What the last commit removed is remembered until the next one of its type.
+    // The removals of a commit stay stored until the next commit of their type.
     for number in 0..2 {
         world.source.commit(&Kind::ALL.map(|kind| touch(kind, number)));
         (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));

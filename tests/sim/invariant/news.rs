@@ -1,5 +1,5 @@
-//! A response says something that the client was not told, or answers something that it asked for;
-//! so a NACK, and content that was rejected, never cause one (S6, S7, D8, D12).
+//! Each response has something that the client was not sent, or answers a new subscription. So a
+//! NACK or rejected content never causes a response (S6, S7, D8, D12).
 
 use xds_core::Snapshot;
 
@@ -11,7 +11,7 @@ use crate::script::Protocol;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
-    // D8: what was rejected beside something that was put right is told once more.
+    // D8: when a resource of a rejected response is corrected, the others are sent once more.
     let is_retold = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
     let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_retold;
     if is_answer || has_news(sent) || is_excused(sent) {
@@ -26,13 +26,12 @@ fn is_excused(sent: &Sent<'_>) -> bool {
 
 fn has_news(sent: &Sent<'_>) -> bool {
     let (before, after) = (&sent.before.ideal, sent.after);
-    // Known: what a client brought to a proxy that did not know yet what there is comes again
-    // (D21). S32: in SotW nobody says what it brings, so what comes to a replica that lags is new
-    // to the client for all that is known there.
+    // Known: resources that a client brought to a proxy are sent again, if the proxy did not know
+    // yet what exists (D21). S32: in SotW a client does not report what it has. So resources of a
+    // replica that lags are new to the client, in the eyes of the server.
     let is_untold =
         |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
-    // What was tried and taken back, as the stream that brought it ended, is new when it comes
-    // again.
+    // Content that was tried, and withdrawn because its stream ended, is new when it is sent again.
     let has_left = |name: &str, held: &Held| {
         let is_there = |snapshot: &Snapshot| {
             let mut locators = after.locators(name).into_iter();
@@ -49,7 +48,8 @@ fn has_news(sent: &Sent<'_>) -> bool {
     changes || removes || has_blinked(sent)
 }
 
-/// D14: what came and went since it was told to be gone is told so again, which does no harm.
+/// D14: a resource that was created and removed again since its removal was sent is reported as
+/// removed again, which is harmless.
 fn has_blinked(sent: &Sent<'_>) -> bool {
     let variants = sent.received.removed_variants.iter().map(|(name, _)| name);
     sent.received.removed.iter().chain(variants).any(|name| {

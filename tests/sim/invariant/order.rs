@@ -1,5 +1,5 @@
-//! Make before break (S33): over one stream for all, no client is told that a cluster is gone which
-//! a route names that it uses, unless a commit left the route without its cluster.
+//! Make before break (S33): on a stream for all types, no client is sent the removal of a cluster
+//! that a route in use names, unless a commit left the route without its cluster.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::connection::Envelope;
 use crate::content::{Content, Kind, selected};
 use crate::known::{Held, Key, Known};
 
-/// Checks what a client has just taken.
+/// Checks a response that a client has just applied.
 pub(crate) fn check(
     envelope: &Envelope,
     before: &BTreeMap<Kind, Known>,
@@ -37,20 +37,20 @@ pub(crate) fn check(
 
 fn is_excused(envelope: &Envelope, clusters: &Known) -> bool {
     let is_other = envelope.received.kind != Kind::Cluster;
-    // No server knows what a SotW client holds from the stream before.
+    // A server does not know which resources a SotW client has from an earlier stream.
     let is_fresh = envelope.is_first && clusters.takes_full_state();
-    // What the client gives up, or asks anew for, it is told at once (D10, D18).
+    // After a change of the subscription the client is sent removals at once (D10, D18).
     let has_changed = clusters.asked != envelope.asked;
     is_other || is_fresh || has_changed || envelope.answers || !envelope.routes_asked
 }
 
-/// Whether the newest content of a route, for any of those who use it, names the cluster too.
+/// Whether the newest content of a route, for any locator that uses it, names the cluster too.
 fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snapshot) -> bool {
     let users = routes.locators(&key.0).into_iter().filter(|params| routes.is_for(key, held, params));
     let newest: Vec<_> =
         users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
-    // S26: nobody can be told that a route is gone, and who asks for all of them cannot say when it
-    // is out of use.
+    // S26: no response can report the removal of a route, and a client that subscribes to the
+    // wildcard cannot say when a route is out of use.
     let is_untold = newest.is_empty() && !routes.hears_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
     (is_untold && is_wildcard)

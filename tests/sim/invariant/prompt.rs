@@ -1,5 +1,5 @@
-//! A client that answers every response at once has what is there for it within two seconds,
-//! whatever others do that go by its node id, and however silent they are (S33b).
+//! A client that answers every response at once has each resource that exists for it within two
+//! seconds, whatever other clients with its node id do, and however silent they are (S33b).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,9 +38,9 @@ pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
     Ok(())
 }
 
-/// S35: over streams per type it does not ask for the endpoints of each cluster that it is sent,
-/// for which servers wait as long as for an answer. They do so, too, where a proxy brings its twin
-/// over the same connection (S33b).
+/// S35: on streams per type, this client does not subscribe to the endpoints of each cluster that
+/// it is sent, and servers wait for them as long as for an answer. The same is true if a proxy
+/// sends the streams of its twin over the same connection (S33b).
 fn patience(world: &World, client: &Client) -> Duration {
     let profile = &client.profile;
     let asks_for_all = |known: &Known| known.asked.iter().any(|(name, _)| name.is_none());
@@ -54,5 +54,5 @@ fn patience(world: &World, client: &Client) -> Duration {
 
 const SOON: Duration = Duration::from_secs(2);
 
-/// How long servers wait for an answer before what depends on it goes all the same.
+/// The time that servers wait for an answer before they send what depends on it.
 const ORDER_WAIT: Duration = Duration::from_secs(16);

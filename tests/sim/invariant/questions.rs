@@ -1,6 +1,6 @@
-//! A proxy asks for what its clients want with their parameters, and for no more of it than it
-//! needs (T43, T43b, T44): at rest one locator for each variant, and one for each locator of which
-//! there is none.
+//! A proxy subscribes upstream to what its clients subscribed to, with their parameters, and to no
+//! more of it than it needs (T43, T43b, T44): at rest one locator for each variant, and one for
+//! each locator without a variant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::link::Locator;
 use crate::relay::{Relay, is_of_liar};
 use crate::world::World;
 
-/// Checks a proxy that has just seen what its clients want.
+/// Checks a proxy that has just read the subscriptions of its clients.
 pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
     let wanted = world.ever_wanted_of(at);
     world.relays[at].ever_wanted.extend(wanted);
@@ -25,7 +25,8 @@ pub(crate) fn check(world: &mut World, at: usize) -> Result<(), Violation> {
     }
 }
 
-/// Checks all proxies when nothing happened for longer than they keep what nobody wants.
+/// Checks all proxies when nothing happened for longer than they keep unused upstream
+/// subscriptions.
 pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         let (wanted, load) = (world.wanted_of(at), relay.proxy.load());
@@ -79,9 +80,10 @@ fn check_name(
     if let Some(constraints) = variants.keys().find(|constraints| !is_brought(constraints)) {
         return Err(format!("T43b: nothing that it asks for brings [{constraints}]"));
     }
-    // Of what an audit found to overlap each is asked for.
+    // If an audit found that variants overlap, the proxy subscribes for each locator.
     let is_audited = matches!(relay.profile.sharing, Sharing::Audit { .. });
-    // T43c: what a liar did not say of whom it is for each asks for alone.
+    // T43c: a resource without constraints (from a liar) is not shared, so each locator has its own
+    // upstream subscription.
     let is_alone = is_of_liar(name);
     if told.len() > variants.len() + absent.len() && !is_audited && !is_alone && !relay.is_deceived {
         return Err(format!("T43: it asks for {told:?}, and has {variants:?}, but none for {absent:?}"));
@@ -89,7 +91,7 @@ fn check_name(
     Ok(())
 }
 
-/// What nothing that it asks for can have brought is not in its cache.
+/// The cache has no resource that no upstream subscription covers.
 fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapshot) -> Result<(), String> {
     for kind in Kind::ALL {
         let of_type = snapshot.of_type(&kind.url().into()).into_iter().flat_map(|names| names.iter());
@@ -100,7 +102,7 @@ fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapsh
             });
             let (type_url, constraints) = (kind.url().into(), variant.constraints().clone());
             let id = VariantId { type_url, name: name.clone(), constraints };
-            // T43c: what is for one locator alone is known by that.
+            // T43c: a resource for one locator alone is stored under that locator.
             let is_alone = is_of_liar(name.as_str()) && !told.is_empty();
             if !is_asked && !is_alone && !relay.restored.contains(&id) {
                 return Err(format!("it keeps {kind} {name}[{}]", variant.constraints()));
@@ -113,7 +115,7 @@ fn keeps_nothing_else(relay: &Relay, told: &BTreeSet<Locator>, snapshot: &Snapsh
     }
 }
 
-/// Checks all proxies when all clients are gone for long enough.
+/// Checks all proxies when all clients have been disconnected for long enough.
 pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         let load = relay.proxy.load();

@@ -1,9 +1,10 @@
-//! What a proxy sends is what its origin had, for whom it was, and what it takes away the origin
-//! did not have (T35, T43): an outage, a restart, another client's absence and a change of keys are
-//! no removal. In delta a variant switch is one response (T31).
+//! A proxy sends only content that its origin had, for the parameters that it was for, and removes
+//! only what the origin did not have (T35, T43). An outage, a restart, the absence of another
+//! client's resource and a change of keys are no removal. In delta a variant switch is one response
+//! (T31).
 //!
-//! Judged when a client takes it, against all states of the origin, however many proxies are in
-//! between.
+//! This is checked when a client applies a response, against all states of the origin, through any
+//! number of proxies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use crate::script::Protocol;
 use crate::wire::Item;
 use crate::world::World;
 
-/// A response that a client has just taken from a proxy.
+/// A response of a proxy that a client has just applied.
 struct Taken<'a> {
     client: &'a Client,
     envelope: &'a Envelope,
     before: &'a Known,
     after: &'a Known,
     chain: Vec<&'a Relay>,
-    /// What asks each of them on its behalf.
+    /// For each proxy of the chain, the client in front of it on the way to this client.
     below: Vec<String>,
     /// All states of the origin.
     history: &'a [Arc<Snapshot>],
@@ -52,7 +53,7 @@ pub(crate) fn check(
     });
     let below = std::iter::once(format!("c{at}")).chain(proxies.map(|proxy| format!("p{proxy}"))).collect();
     let taken = Taken { client, envelope, before, after, chain, below, history };
-    // What a proxy on the way was told need not be so.
+    // A proxy on the way may have received lies.
     let checked = match world.is_honest(replica) {
         true => is_genuine(&taken).and_then(|()| nothing_is_lost(&taken)),
         false => Ok(()),
@@ -62,7 +63,7 @@ pub(crate) fn check(
         .map_err(|what| Violation::new("relayed", format!("{what}: c{at} takes {}", envelope.received)))
 }
 
-/// T43: it is for the parameters of somebody who asked, and the origin had it for them.
+/// T43: each resource is for the parameters of a subscription, and the origin had it for them.
 fn is_genuine(taken: &Taken<'_>) -> Result<(), String> {
     let (kind, asked) = (taken.after.kind, &taken.envelope.asked);
     for item in &taken.envelope.received.resources {
@@ -87,8 +88,8 @@ fn is_content(kind: Kind, payload: &[u8], item: &Item) -> bool {
     Content::of(kind, payload).is_ok_and(|content| content == item.content)
 }
 
-/// T35: who loses something, or hears that there is none, hears what was so since somebody asked
-/// for it.
+/// T35: if a client loses a resource or gets an absence, this was true at the origin at some time
+/// since the subscription began.
 fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
     let Taken { before, after, envelope, .. } = taken;
     let absent = after.absent.difference(&before.absent).cloned();
@@ -116,7 +117,7 @@ fn nothing_is_lost(taken: &Taken<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// C5: whether a proxy on the way was not answered in time.
+/// C5: whether a proxy on the way got no response in time.
 fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     let url = taken.after.kind.url();
     let locators = [name, "*"].map(|name| (url.to_owned(), name.to_owned(), params.clone()));
@@ -126,8 +127,8 @@ fn is_silent(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     })
 }
 
-/// T45: who tried what another one rejected has what was there before, or nothing; so do all behind
-/// a proxy that did.
+/// T45: when a client of a trial rejects the content, the others of the trial get back the content
+/// from before, or nothing. The same is true for all clients behind a proxy of the trial.
 fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     let tried_by = taken.chain.iter().zip(&taken.below);
     let mut refused =
@@ -139,7 +140,7 @@ fn is_taken_back(taken: &Taken<'_>, name: &str, params: &Parameters) -> bool {
     })
 }
 
-/// Since when the client, or a proxy on the way, asks for it without a break.
+/// Since when the client, or a proxy on the way, has had the subscription without a break.
 fn since(taken: &Taken<'_>, name: &str, params: &Parameters) -> usize {
     let kind = taken.after.kind;
     let asked = taken.client.since.iter().filter(|((of, (asked, with)), _)| {
@@ -153,7 +154,8 @@ fn since(taken: &Taken<'_>, name: &str, params: &Parameters) -> usize {
     asked.map(|(_, since)| since).chain(of_proxies).copied().min().unwrap_or(0)
 }
 
-/// T31: what takes the place of a variant for all who had it comes with its removal.
+/// T31: if another variant replaces a variant for all its locators, its removal is in the same
+/// response.
 fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
     let Taken { before, envelope, .. } = taken;
     let received = &envelope.received;
@@ -166,7 +168,8 @@ fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
             .iter()
             .filter(|item| item.name == *name && item.told.as_ref() != Some(constraints))
             .collect();
-        // What was brought from a stream before, or told by name, the server cannot name.
+        // The server does not know the constraints of resources from an earlier stream, or sent
+        // under a plain name.
         if held.is_plain || !held.is_of_this_stream() || others.is_empty() {
             continue;
         }
@@ -183,10 +186,10 @@ fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The code of an error that says so.
+/// The code of an error that reports an absence.
 const NOT_FOUND: i32 = 5;
 
-/// The parameters with which a name was asked for.
+/// The parameters with which the client subscribed to a name.
 fn locators(asked: &BTreeSet<Asked>, name: &str, node: &Parameters) -> BTreeSet<Parameters> {
     let of_name = asked.iter().filter(|(asked, _)| stands_for(asked, name));
     of_name.map(|(_, params)| params.as_ref().unwrap_or(node).clone()).collect()

@@ -1,4 +1,4 @@
-//! Nothing is told to be gone that is there for a locator of the stream (S25, D11, T30, T35).
+//! No response removes a resource that exists for a locator of the stream (S25, D11, T30, T35).
 
 use super::{Sent, Violation};
 use crate::content::{names, selected};
@@ -10,7 +10,7 @@ pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     if sent.after.takes_full_state() { full_state_is_full(sent) } else { Ok(()) }
 }
 
-/// T30: a bare name says that there is nothing for any locator.
+/// T30: the removal of a bare name says that no locator has a resource.
 fn names_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
     for name in &sent.received.removed {
         let locators = sent.after.locators(name);
@@ -21,7 +21,7 @@ fn names_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// T30b: no variant is told to be gone that a locator gets.
+/// T30b: no variant is removed that a locator gets.
 fn variants_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
     for (name, told) in &sent.received.removed_variants {
         let locators = sent.after.locators(name);
@@ -34,7 +34,7 @@ fn variants_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// D10, T30b: what the client now takes to be absent is so.
+/// D10, T30b: a resource that the client now treats as absent does not exist.
 fn absences_are_true(sent: &Sent<'_>) -> Result<(), Violation> {
     for (name, params) in sent.after.absent.difference(&sent.before.ideal.absent) {
         if selected(sent.snapshot, sent.kind(), name, params).is_some() {
@@ -44,7 +44,7 @@ fn absences_are_true(sent: &Sent<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// S25: what is not in a full state is deleted, so all of the subscription is in it.
+/// S25: a client deletes what a full state lacks, so a full state has the whole subscription.
 fn full_state_is_full(sent: &Sent<'_>) -> Result<(), Violation> {
     for name in names(sent.snapshot, sent.kind()) {
         for params in sent.after.locators(name) {

@@ -1,6 +1,6 @@
-//! Replicas with equal content give equal versions, and who comes from one to another at rest is
-//! sent nothing (S31, S32, D9, D21, T37). Endpoints follow their cluster (S34), and all but a
-//! full-state wildcard is sent anew in SotW.
+//! Replicas with equal content give equal versions. A client that moves from one to another at rest
+//! is sent nothing (S31, S32, D9, D21, T37). Exceptions: endpoints follow their cluster (S34), and
+//! in SotW everything but a full-state wildcard is sent again.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::wire::Received;
 /// What a client knew before it moved.
 pub(crate) type Before = BTreeMap<Kind, Known>;
 
-/// Checks what was sent to whom when all had moved.
-/// Known: a proxy that did not know yet what there is sends what a client brought again (D21).
+/// Checks the responses after all clients moved. Known: a proxy that did not know yet what exists
+/// sends resources again that a client brought (D21).
 pub(crate) fn check(
     before: &[Before],
     sent: &[(usize, Received)],
@@ -30,7 +30,7 @@ pub(crate) fn check(
         };
         let checked = match known.protocol {
             Protocol::Sotw => check_sotw(known, received),
-            // S34: all clusters were sent again, so are all endpoints.
+            // S34: all clusters were sent again, so all endpoints are, too.
             Protocol::Delta if received.kind == Kind::Endpoints && has_clusters(*at) => Ok(()),
             Protocol::Delta => check_delta(known, received, are_relayed),
         };
@@ -39,15 +39,15 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Whether it asks on the new stream in the form in which it asked on the old one, which both count
+/// Whether the new stream uses the same form as the old one (by name or by locator), which counts
 /// in versions (T24).
 fn is_comparable(known: &Known) -> bool {
     known.knows_locators == known.asked.iter().any(|(_, params)| params.is_some())
 }
 
 fn check_sotw(known: &Known, received: &Received) -> Result<(), String> {
-    // S31: a request that only gives something up gets no response, so the version is still the one
-    // of more.
+    // S31: a request that only drops names gets no response, so the client still has the version of
+    // the larger selection.
     if !known.kind.is_full_state() || known.version_of != known.asked {
         return Ok(());
     }
@@ -60,7 +60,7 @@ fn check_sotw(known: &Known, received: &Received) -> Result<(), String> {
 
 fn check_delta(known: &Known, received: &Received, is_relayed: bool) -> Result<(), String> {
     for item in &received.resources {
-        // T37: it could not say which it has of several.
+        // T37: the client could not report which of several variants it has.
         let is_single = known.held.keys().filter(|(name, _)| *name == item.name).count() == 1;
         let Some(held) = known.held.get(&(item.name.clone(), item.constraints())) else {
             return Err(format!("D12: {} did not change", item.name));

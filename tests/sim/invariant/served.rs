@@ -1,5 +1,5 @@
-//! What is sent is what a locator of the stream selects, in the form that the client understands
-//! (T3, T24, T25, T46).
+//! Each resource that is sent is one that a locator of the stream selects, in the form that the
+//! client understands (T3, T24, T25, T46).
 
 use xds_core::{Constraints, Snapshot};
 
@@ -25,19 +25,19 @@ fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
     let mut variants =
         locators.iter().filter_map(|params| selected(snapshot, sent.kind(), &item.name, params));
     variants.any(|variant| {
-        // Who asks by name is not told the constraints.
+        // A client that subscribes by name is not sent the constraints.
         let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
         is_it && Content::of(sent.kind(), variant.payload()).is_ok_and(|content| content == item.content)
     })
 }
 
-/// S33: a full state goes on holding what is gone and may still be in use: as it was sent, or with
-/// its last content. That of a proxy does so with all that left its cache before it is known that
-/// there is none for who has it (T43).
+/// S33: a full state still has a removed resource that may be in use: as it was sent, or with its
+/// last content. A full state of a proxy has everything that left its cache, until the proxy knows
+/// that nothing exists for the client (T43).
 fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
     let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();
-    // V25: what was sent by name comes again with its constraints.
+    // V25: a resource that was sent by name is sent again with its constraints.
     let is_it =
         |held: &Constraints| item.told.as_ref().is_none_or(|told| told == held || held.is_unconstrained());
     let was_sent = had.iter().any(|((_, held), had)| is_it(held) && had.content == item.content);
@@ -45,7 +45,7 @@ fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let mut since =
         sent.history.iter().skip(had.iter().map(|(_, had)| had.sent_at).min().unwrap_or(usize::MAX));
     let mut is_last = || since.any(|snapshot| is_selected(sent, item, snapshot));
-    // Asked for anew before the server could say anything, it was never told to be gone.
+    // If the client subscribed again before the server could respond, the removal was never sent.
     let mut states = sent.history.iter();
     if sent.is_relayed && sent.after.takes_full_state() {
         return states.any(|snapshot| is_selected(sent, item, snapshot));

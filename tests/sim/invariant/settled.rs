@@ -1,7 +1,7 @@
-//! At rest each watcher of our clients uses what the origin has for it, and knows what is not
-//! there; the stream that is asked is that of the preferred server (P4.6).
+//! At rest each watcher of our clients uses the resource that the origin has for it, and knows
+//! which resources do not exist. The client uses the stream of its preferred server (P4.6).
 //!
-//! S26: where no response can say that something is gone, a SotW client goes on using it.
+//! S26: where no response can report a removal, a SotW client keeps the resource.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn compare(
             Some(_) if is_unheard(name) => Ok(()),
             Some(variant) => is_it(&sight.own, variant.payload()),
             None if sight.own.copy.is_some() && !hears => Ok(()),
-            // Nor can a proxy say so that does not know.
+            // A proxy that does not know of the removal cannot report it either.
             None if !is_heard => Ok(()),
             None if agent.profile.policy.fail_on_data_errors && hears && sight.own.copy.is_some() => {
                 Err("uses what is gone".to_owned())
@@ -81,7 +81,7 @@ fn compare(
             }
         };
     }
-    // C16: what has servers of its own is no member of everything else.
+    // C16: names of an authority with its own servers are no members of the wildcard.
     let expected: BTreeMap<_, _> = names(snapshot, *kind)
         .filter(|name| !name.contains(AUTHORITY) && !is_unheard(name))
         .filter_map(|name| Some((name, chosen(name)?)))
@@ -111,7 +111,8 @@ fn is_it(view: &ResourceView, payload: &bytes::Bytes) -> Result<(), String> {
     }
 }
 
-/// S33: what the routes that it asks for may still use stays with a client, gone or not.
+/// S33: a client keeps the clusters and endpoints that its routes may still use, even if they are
+/// removed.
 fn is_used(agent: &Agent, kind: Kind) -> bool {
     let mut watchers = agent.watchers.iter();
     matches!(kind, Kind::Cluster | Kind::Endpoints) && watchers.any(|watcher| watcher.kind == Kind::Route)

@@ -1,4 +1,4 @@
-//! A locator whose variant changes is never without one, if every snapshot since it was sent one
+//! A locator whose variant changes always has a variant, if every snapshot since the last response
 //! had one for it (T31).
 
 use super::{Sent, Violation};

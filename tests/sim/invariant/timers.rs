@@ -1,12 +1,11 @@
-//! Timers run only on a stream that stands and on which the resource was asked for (C5, P5.4,
-//! P5.5).
+//! Timers run only on a current stream with a subscription to the resource (C5, P5.4, P5.5).
 
 use std::time::Duration;
 
 use super::Violation;
 use crate::agent::Agent;
 
-/// Checks a client that has just done what was due.
+/// Checks a client that has just done everything that was due.
 pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
     let Some(deadline) = agent.client.next_deadline() else { return Ok(()) };
     if deadline <= now {
@@ -15,9 +14,9 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
             format!("at {now:?} it does not do what was due at {deadline:?}"),
         ));
     }
-    // Who lies may also say when something expires (S38). Known: a timer of a stream to a server
-    // that is needed no more, as the one before it answers again, runs on; proxies answer late
-    // enough for that (seed 258).
+    // A liar may also set TTLs (S38). Known: when a preferred server answers again, a timer on the
+    // stream of the server that is no longer needed continues to run. Proxies answer late enough
+    // for that (seed 258).
     if agent.profile.liar.is_some() || agent.profile.is_relayed {
         return Ok(());
     }
@@ -26,7 +25,7 @@ pub(crate) fn check(now: Duration, agent: &Agent) -> Result<(), Violation> {
         false => TIMEOUT,
     };
     let mut links = agent.links.iter().flatten();
-    // P5.2: after a failure a stream on which nothing comes counts as good after a while.
+    // P5.2: after a failure, a stream without responses counts as good after a while.
     let is_explained = links.any(|link| {
         link.opened + TIMEOUT == deadline || link.told.values().any(|since| *since + silence == deadline)
     });

@@ -1,5 +1,5 @@
-//! Whoever sees something new is told so when it happens, whether or not others look; and nobody is
-//! told the same twice (C8, P1.19).
+//! A watcher whose view changes is notified at once, whether it reads the state or not. No watcher
+//! is notified of the same state twice (C8, P1.19).
 
 use super::Violation;
 use crate::agent::{Turn, is_same};
@@ -20,7 +20,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
             return violation(format!("{watcher} {said} of {name} by {event:?}: {before}, now {after}"));
         }
     }
-    // That all of a collection is known can be seen by this alone.
+    // Only this notification shows that a collection is complete.
     let is_news = !is_same(&before.own, &after.own) || watcher.name == "*";
     if is_touched(None) && !is_news && !is_told_again(turn) {
         return violation(format!("{watcher} is told the same twice by {event:?}: {before}, now {after}"));

@@ -1,15 +1,16 @@
-//! What a few clients try nobody else is sent before it was accepted, and what one of them rejected
-//! is not sent to anybody again, until something else came in its place (T45).
+//! Content that a few clients try is sent to others only after it was accepted. Content that one of
+//! them rejected is not sent again to any client until other content was in its place (T45).
 
 use super::Violation;
 use crate::wire::Received;
 use crate::world::World;
 
-/// Checks what a proxy has just sent to a client.
+/// Checks a response that a proxy has just sent to a client.
 pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received) -> Result<(), Violation> {
     let relay = &world.relays[at];
     for item in &received.resources {
-        // Who asks by name is not told which variant it is.
+        // A client that subscribes by name is not sent the constraints, so the variant is unknown
+        // here.
         let Some(constraints) = &item.told else { continue };
         let variation = (received.kind, item.name.clone(), constraints.clone());
         let is_it = |of: Option<&_>| of == Some(&item.content);

@@ -8,54 +8,54 @@ use crate::agent::Access;
 use crate::random::Random;
 use crate::relay::RelayDeed;
 
-/// What a caching proxy is like.
+/// The properties of a caching proxy.
 #[derive(Debug, Clone)]
 pub(crate) struct RelayProfile {
-    /// The replica that it asks, which may be another proxy.
+    /// Its upstream replica, which may be another proxy.
     pub(crate) home: usize,
     pub(crate) protocol: Protocol,
     pub(crate) window: usize,
     pub(crate) sharing: Sharing,
     pub(crate) relaying: Relaying,
-    /// How it takes the errors of whom it asks.
+    /// How it handles errors of its upstream.
     pub(crate) policy: ErrorPolicy,
-    /// Until faults stop.
+    /// The liar, until faults stop.
     pub(crate) liar: Option<Liar>,
-    /// How many clients try what is new before the others are sent it.
+    /// The number of clients that try new content before the others are sent it.
     pub(crate) canaries: usize,
 }
 
-/// Who lies to a proxy.
+/// The server that lies to a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Liar {
-    /// Whom it asks, beside the truth.
+    /// Its upstream, which also sends the truth.
     Upstream,
-    /// Another server, which it asks for the names of an authority.
+    /// Another server, which is the server of an authority.
     OfAuthority,
 }
 
-/// What a proxy knows when it starts anew.
+/// What a proxy has after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relaying {
     /// Nothing.
     Forgetful,
-    /// What it had, from its disk.
+    /// Its content from before, from its disk.
     Restored,
 }
 
-/// Every third world is one with proxies. The others are what they were without.
+/// Every third world has proxies. The other worlds are the same as without this function.
 pub(crate) fn is_relayed(seed: u64) -> bool {
     seed.is_multiple_of(3)
 }
 
 /// The proxies of a world with one origin.
 pub(crate) fn profiles(random: &mut Random) -> Vec<RelayProfile> {
-    // Two make a chain, and clients at both of its ends.
+    // Two proxies make a chain. Clients connect to each of them.
     (0..1 + random.below(2)).map(|at| RelayProfile::random(random, at)).collect()
 }
 
-/// In every other world with proxies a few clients try first what is new. Only delta tells them
-/// from others.
+/// In every second world with proxies a few clients try new content first. Only in delta can a
+/// proxy tell these clients from others.
 pub(crate) fn canaries(seed: u64, relays: &mut [RelayProfile]) {
     if seed % 6 == 3 {
         for (relay, at) in relays.iter_mut().zip(seed..) {
@@ -65,7 +65,7 @@ pub(crate) fn canaries(seed: u64, relays: &mut [RelayProfile]) {
     }
 }
 
-/// Of most proxies nobody.
+/// Most proxies have no liar.
 pub(crate) fn liar(random: &mut Random) -> Option<Liar> {
     random.pick(&[None, None, None, Some(Liar::Upstream), Some(Liar::OfAuthority)])
 }
@@ -82,7 +82,7 @@ impl RelayProfile {
             relaying: random.pick(&[Relaying::Forgetful, Relaying::Restored]),
             policy: ErrorPolicy {
                 fail_on_data_errors: random.chance(25),
-                // In SotW only silence says that there is none of most types (S17).
+                // For most types, SotW shows only by silence that a resource does not exist (S17).
                 resource_timer_is_transient_error: protocol == Protocol::Delta && random.chance(60),
             },
             liar: None,
@@ -92,11 +92,11 @@ impl RelayProfile {
 }
 
 impl Script {
-    /// Adds what happens to the proxies, in between.
+    /// Adds the events of the proxies between the steps.
     pub(super) fn write_relays(&mut self, random: &mut Random) {
         for step in &mut self.steps {
-            // What routes name stays with who may use it (S33), a proxy among them; it would hide
-            // what is lost on the way.
+            // Routes name no clusters here: a client or a proxy that may use such clusters keeps
+            // them (S33), which would hide a loss on the way.
             if let Action::Commit { changes, .. } = &mut step.action {
                 changes.iter_mut().for_each(|change| change.clusters = 0);
             }
@@ -110,8 +110,8 @@ impl Script {
             }
         }
         for step in std::mem::take(&mut self.steps) {
-            // Most proxies answer at once: what they do not know yet is only one of the things to
-            // try.
+            // Often a proxy reads a subscription at once: a proxy that does not know a resource yet
+            // is only one of the cases to test.
             let is_prompt = matches!(step.action, Action::Ask { .. }) && random.chance(40);
             self.steps.push(step);
             for relay in 0..self.relays.len() {
@@ -126,11 +126,11 @@ impl Script {
         }
     }
 
-    /// Adds lies to some of the proxies, in between. What else happens stays as it is.
+    /// Adds lies to some of the proxies between the steps. The other events stay the same.
     pub(super) fn write_lies(&mut self, random: &mut Random) {
         let asked = self.relays.iter().position(|relay| relay.liar == Some(Liar::OfAuthority));
         if let Some(asked) = asked {
-            // Who watches names of that authority asks the proxy for them.
+            // Watchers of names of that authority request them from the proxy.
             let homes = self.agents.iter_mut().flat_map(|agent| &mut agent.homes);
             let homes = homes.filter(|home| **home == Home::Liar);
             homes.for_each(|home| *home = Home::Replica(self.replicas + asked));
@@ -146,8 +146,8 @@ impl Script {
         }
     }
 
-    /// Adds disks that are full for a while, or damage what they hold. What else happens stays as
-    /// it is.
+    /// Adds disks that are full for a while, or damage their content. The other events stay the
+    /// same.
     pub(super) fn write_disks(&mut self, random: &mut Random) {
         for step in std::mem::take(&mut self.steps) {
             self.steps.push(step);

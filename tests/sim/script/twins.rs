@@ -1,5 +1,5 @@
-//! Worlds in which a client is not alone with its node id, or has none (G6, S33b): every sixth
-//! each. The others are what they were without.
+//! Worlds in which a client shares its node id with another one, or has none (G6, S33b): one in six
+//! for each of the two cases. The other worlds are the same as without this file.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{Action, Profile, Rejects, Script, Writer};
 use crate::content::Kind;
 use crate::random::Random;
 
-/// What the node of a client says of it.
+/// The identity in the node of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Identity {
     /// An id that no other client has.
@@ -15,7 +15,7 @@ pub(crate) enum Identity {
     /// The id of another client, as during a hot restart or with one bootstrap for many processes.
     Twin {
         of: usize,
-        /// A proxy brings both over one connection.
+        /// A proxy sends the streams of the two clients over one connection.
         shares_connection: bool,
     },
     /// No id.
@@ -23,9 +23,9 @@ pub(crate) enum Identity {
 }
 
 impl Script {
-    /// Adds what a seed says of the identities of its clients.
+    /// Sets the identities of the clients, as the seed says.
     pub(super) fn write_identities(&mut self, seed: u64, servers: usize) {
-        // Of their own, so that what else happens does not depend on them.
+        // Random numbers of their own, so that the rest of the script does not depend on them.
         let mut random = Random::new(seed.rotate_left(48));
         match seed % 6 {
             1 => self.write_twin(&mut random, servers),
@@ -34,7 +34,7 @@ impl Script {
         }
     }
 
-    /// The first client answers all at once, and the last is its twin.
+    /// The first client answers every response at once, and the last one is its twin.
     fn write_twin(&mut self, random: &mut Random, servers: usize) {
         let (first, twin) = (&mut self.clients[0], Profile::random(random));
         (first.is_prompt, first.rejects) = (true, Rejects::Nothing);
@@ -74,7 +74,7 @@ impl Script {
 }
 
 impl Writer {
-    /// A client asks for a few types, and its server reads that.
+    /// A client subscribes to a few types, and its server reads the requests.
     fn begin(&mut self, client: usize) {
         for kind in Kind::ALL {
             if self.random.chance(60) {
@@ -84,7 +84,7 @@ impl Writer {
         }
     }
 
-    /// Something happens to a client.
+    /// Adds an event of a client.
     fn act(&mut self, client: usize) {
         let kind = self.random.pick(&Kind::ALL);
         let (count, replica) = (1 + self.random.below(3), self.random.below(self.replicas));
@@ -98,5 +98,5 @@ impl Writer {
     }
 }
 
-/// Longer than an update may take, and shorter than a server waits for an answer.
+/// Longer than an update may take, and shorter than the time that a server waits for an answer.
 const PAUSE: Duration = Duration::from_secs(3);
