@@ -6,7 +6,7 @@ use xds_core::{Parameters, XdstpName};
 
 use crate::names::decoded;
 
-/// Reads a bootstrap document, and reads it again with keys that nobody knows.
+/// Reads a bootstrap document, and reads it again with unknown keys.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -18,7 +18,7 @@ pub fn bootstrap_json(raw: &[u8]) -> bool {
         assert!(error.to_string().starts_with("not JSON: "), "{error}");
         return false;
     };
-    // From here on as it is printed again, since a number may lose its last digit on the way.
+    // The checks below use the printed document, because a number may lose its last digit in it.
     let printed = Bootstrap::from_json(&document.to_string());
     assert_eq!(printed.as_ref().err(), read.as_ref().err(), "printing changes nothing else");
     let read = printed;
@@ -74,7 +74,7 @@ fn check(read: &Bootstrap, document: &Value) {
     }
 }
 
-/// Finds the target in a name that was made from a template.
+/// Checks that a name is the template with the target in it.
 fn check_name(name: &str, template: &str, target: &str) {
     let pieces: Vec<_> = template.split("%s").collect();
     if !XdstpName::is_new_style(template) {
@@ -96,14 +96,14 @@ fn check_servers(servers: &[Server], written: &Value) {
         let (scheme, rest) = endpoint.uri().split_once("://").expect("it has a scheme");
         assert!(["http", "https", "unix"].contains(&scheme) && !rest.is_empty());
         let again = Server { uri: endpoint.uri().to_owned(), ..server.clone() };
-        // A relative path is none where slashes lead to it.
+        // A relative path is not relative any more after slashes.
         if scheme != "unix" || rest.starts_with('/') {
             assert_eq!(again.endpoint(), Ok(endpoint), "what it means is a URI that means the same");
         }
     }
 }
 
-/// A second reading of good parameters.
+/// A second, independent reader of valid parameters.
 fn parameters(written: &Value) -> Parameters {
     let pairs = written.as_object().into_iter().flatten();
     pairs.map(|(key, value)| (key.as_str(), value.as_str().expect("it was checked"))).collect()
@@ -128,7 +128,7 @@ fn extend_object(fields: &mut Map<String, Value>) {
             _ => extend(value),
         }
     }
-    // No deeper than the rest, as there is a limit.
+    // No deeper than the other fields, because depth is limited.
     fields.insert("added next year".to_owned(), json!(1));
 }
 

@@ -1,4 +1,4 @@
-//! The machine of clients, with servers that say anything.
+//! The client machine, with servers that send anything.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use link::Link;
 mod frame;
 mod link;
 
-/// Plays a client of two servers that speak the state-of-the-world protocol; see [`client_delta`].
+/// Runs a client of two servers with the state-of-the-world protocol; see [`client_delta`].
 ///
 /// # Panics
 /// When a property does not hold.
@@ -26,13 +26,13 @@ pub fn client_sotw(raw: &[u8]) -> bool {
     play(raw, Protocol::Sotw)
 }
 
-/// Plays a client of two servers that speak the delta protocol. The bytes say what happens: what is
-/// watched and no more, time, connections, requests, and responses, made of a few names,
-/// constraints and contents, or of any bytes.
+/// Runs a client of two servers with the delta protocol. The bytes are the events: watches begin
+/// and end, time passes, connections open and close, requests and responses are sent. Responses are
+/// made of a few names, constraints and contents, or of any bytes.
 ///
-/// After each step a watcher must see the resource that matches it and hear of each change. The
-/// client must answer each response of a type that it subscribed to once, in order. At the end nobody
-/// watches, and nothing may be left.
+/// After each step a watcher must see the resource that matches it, and must have been notified of
+/// each change. The client must answer each response of a type that it subscribed to once, in
+/// order. At the end there are no watchers, and nothing may be left.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -40,17 +40,17 @@ pub fn client_delta(raw: &[u8]) -> bool {
     play(raw, Protocol::Delta)
 }
 
-/// The client, its servers, and who watches.
+/// The client, its servers and its watchers.
 struct World {
     protocol: Protocol,
     client: Client,
     now: Duration,
     links: [Option<Link>; SERVERS],
     is_connecting: [bool; SERVERS],
-    /// Nothing came from it since it could not be reached.
+    /// The server has sent nothing since it could not be reached.
     has_failed: [bool; SERVERS],
     watchers: Vec<Watcher>,
-    /// What came so far.
+    /// The features of the responses so far.
     extras: Extras,
     has_accepted: bool,
     nonces: usize,
@@ -63,7 +63,7 @@ struct Watcher {
     parameters: Parameters,
 }
 
-/// All that a watcher sees.
+/// Everything that a watcher sees.
 type Sight = (ResourceView, Vec<(ResourceName, ResourceView)>);
 
 fn play(raw: &[u8], protocol: Protocol) -> bool {
@@ -218,7 +218,7 @@ impl World {
         effects
     }
 
-    /// One request; whether there was any.
+    /// Sends one request; `true` if there was one.
     fn ask(&mut self, server: usize) -> bool {
         let request = self.client.next_request(self.now, server);
         let Some(link) = &mut self.links[server] else {
@@ -231,7 +231,7 @@ impl World {
         request.is_some()
     }
 
-    /// All requests: each type has a few, and one for each response.
+    /// Sends all requests: a few for each type, and one for each response.
     fn drain(&mut self, server: usize) {
         let count = (0..REQUESTS_LIMIT).take_while(|_| self.ask(server)).count();
         assert!(count < REQUESTS_LIMIT, "there is always more to ask");
@@ -272,8 +272,8 @@ impl World {
         (self.client.view(watcher.id), views.collect())
     }
 
-    /// Holds what watchers see against what they saw before a step, unless somebody came or went in
-    /// it.
+    /// Compares what watchers see with what they saw before a step, unless a watcher was added or
+    /// removed in it.
     fn check(&self, before: &[Sight], effects: &Effects, is_watching: bool) {
         let distinct: BTreeSet<_> = effects.touched.iter().collect();
         let is_compared = before.len() == self.watchers.len() && !is_watching;
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Nobody watches any more, and nothing is left.
+    /// Ends all watches, and checks that nothing is left.
     fn end(&mut self) {
         while !self.watchers.is_empty() {
             self.unwatch(0);
@@ -377,13 +377,13 @@ fn is_same_copy<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
 
 const SERVERS: usize = 2;
 
-/// All of them are looked at after each step.
+/// A limit, because all watchers are checked after each step.
 const WATCHERS_LIMIT: usize = 12;
 
-/// More than all responses that an input has room for.
+/// More than the responses that an input can contain.
 const REQUESTS_LIMIT: usize = 5000;
 
-/// Around the times of the client: backoff, timers, TTLs.
+/// Times close to those of the client: backoff, timers, TTLs.
 const TIMES: [Duration; 8] = [
     Duration::ZERO,
     Duration::from_millis(1),
@@ -397,11 +397,11 @@ const TIMES: [Duration; 8] = [
 
 /// Steps that often matter, with their arguments.
 pub(crate) const WORDS: &[&[u8]] = &[
-    // Connecting, to both.
+    // Connecting to each server.
     b"\x00\x02",
     b"\x10\x02",
     b"\x00\x01",
-    // Watching a name, one with parameters, everything, what is new-style, a glob.
+    // Watching a name, a name with parameters, the wildcard, a new-style name, a glob.
     b"\x01\x00\x00\x00",
     b"\x01\x00\x00\x01",
     b"\x01\x02\x03\x00",

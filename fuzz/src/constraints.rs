@@ -1,4 +1,4 @@
-//! What holds for all accepted constraints, wherever they come from.
+//! The properties of all accepted constraints, whatever their source.
 
 use prost::Message;
 use xds_core::draft::Draft;
@@ -15,7 +15,7 @@ pub(crate) fn check(accepted: &Constraints) {
         }
     };
 
-    // T23: the bytes that go out are what everyone else reads.
+    // T23: every other reader reads the bytes that are sent in the same way.
     let sent = Constraints::from_wire(accepted.wire()).expect("what is sent is accepted");
     assert_eq!(sent.formula(), accepted.formula());
     let message = DynamicParameterConstraints::decode(&accepted.wire()[..]).expect("what is sent decodes");
@@ -25,7 +25,7 @@ pub(crate) fn check(accepted: &Constraints) {
     let encoded = Constraints::from_wire(&encoded).expect("a formula that is accepted keeps the limits");
     assert_eq!(encoded.formula(), accepted.formula());
 
-    // T21: the canonical form is its own, and means the same.
+    // T21: the canonical form is its own canonical form, and has the same meaning.
     let canonical = Constraints::from_wire(accepted.canon()).expect("the canonical form is accepted");
     assert_eq!(canonical.canon(), accepted.canon());
     agree(&canonical);
@@ -90,23 +90,22 @@ fn keys_of(formula: &Formula) -> Vec<&str> {
     }
 }
 
-/// Parameters that tell wrong readings apart: the named values in turn, each key absent now and
-/// then, and a value that nobody names.
+/// Parameters that show a wrong reading: the named values in turn, each key absent sometimes, and a
+/// value that is not named.
 fn points(constraints: &Constraints) -> Vec<Parameters> {
     let mut named = Vec::new();
     values_of(constraints.formula(), &mut named);
     let outcome = |key: &str, point: usize, at: usize| {
         let values: Vec<_> =
             named.iter().filter(|(other, _)| *other == key).map(|(_, value)| *value).collect();
-        // A different step for each key, so that the keys do not go through their outcomes
-        // together.
+        // A different step for each key, so that the keys do not change their outcomes together.
         match (point * (2 * at + 1) + at) % (values.len() + 2) {
             0 => None,
             1 => Some(FRESH),
             other => Some(values[other - 2]),
         }
     };
-    // With a thousand keys the points are what takes long.
+    // With a thousand keys, the points take most of the time.
     let count = if named.len() > 64 { 2 } else { 12 };
     let point = |point| {
         let keys = constraints.keys().iter().enumerate();

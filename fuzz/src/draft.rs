@@ -5,7 +5,7 @@ use xds_core::{ConstraintError, Constraints, Parameters};
 
 use crate::constraints;
 
-/// Reads a draft, which has no encoding of ours: the bytes say how it is built.
+/// Builds a draft from the bytes, because drafts have no encoding of ours, and checks it.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -18,7 +18,7 @@ pub fn constraints_draft(raw: &[u8]) -> bool {
                 let parameters: Parameters = parameters.iter().copied().collect();
                 assert_eq!(read.matches(&parameters), holds(&draft, &parameters), "{draft:?} {parameters:?}");
             }
-            // W9: the way back, where W7 has said what was meant.
+            // W9: the conversion back. By W7, an unspecified match type with one item means AND.
             let mut specified = draft.clone();
             for list in &mut specified.lists {
                 if list.match_type == MatchType::Unspecified {
@@ -53,7 +53,7 @@ pub fn constraints_draft(raw: &[u8]) -> bool {
     }
 }
 
-/// A second reading of drafts, straight from their definition (T6, W7, W8).
+/// A second, independent evaluation of drafts, by their definition (T6, W7, W8).
 fn holds(draft: &Draft, parameters: &Parameters) -> bool {
     let condition = |condition: &DraftCondition| {
         let value = parameters.get(&condition.key);
@@ -69,7 +69,7 @@ fn holds(draft: &Draft, parameters: &Parameters) -> bool {
     })
 }
 
-/// Each byte adds a list or a condition; some conditions take their key from the bytes behind.
+/// Each byte adds a list or a condition; some conditions take their key from the following bytes.
 fn built(raw: &[u8]) -> Draft {
     let mut draft = Draft::default();
     let mut bytes = raw.iter().copied();

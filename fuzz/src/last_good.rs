@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use xds_client::last_good::{self, Contents, Ending};
 use xds_core::{Constraints, Version};
 
-/// Reads a last-known-good file, and one whose only entry has the input as its body: no mutation
-/// finds a check sum. Then one with a set that is damaged as the input says: the set is restored
-/// with all of its members, or not at all (S25).
+/// Reads the input as a last-known-good file, and a file whose only entry has the input as its
+/// body, because mutations do not find a valid checksum. Then reads a file with a set, damaged as
+/// the input says: the set is restored with all of its members or not at all (S25).
 ///
 /// # Panics
 /// When a property does not hold.
@@ -54,14 +54,14 @@ fn check(raw: &[u8]) -> Contents {
     found
 }
 
-/// Four bytes are one damage: what, from where, to where, how much.
+/// Four bytes are one damage: kind, source, target, length.
 fn check_set(damage: &[u8]) {
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut bodies: Vec<_> = names.iter().map(|name| entry(name, b"\x22\x03\x0a\x01p")).collect();
     let sum = bodies.iter().fold(0_u128, |sum, body| sum.wrapping_add(Version::of_payload(body).as_u128()));
     let proof = [&b"\x32\x14\x10\x06\x1a\x10"[..], &sum.to_le_bytes()].concat();
     bodies.push(entry("*", &proof));
-    // Old entries, of before and after the set was whole.
+    // Old entries, from before and after the set was complete.
     bodies.insert(0, entry("b", b"\x22\x03\x0a\x01q"));
     bodies.insert(3, entry("a", b"\x2a\0"));
     bodies.insert(4, entry("a", b"\x22\x03\x0a\x01p"));
@@ -107,7 +107,7 @@ fn assert_equal(one: &Contents, other: &Contents) {
     assert_eq!((one.skipped, &one.ending, one.end), (other.skipped, &other.ending, other.end));
 }
 
-/// A file written down a second time: header with its length, then heads and bodies.
+/// A second, independent writer of files: header with its length, then heads and bodies.
 fn file(bodies: &[Vec<u8>]) -> Vec<u8> {
     let mut entries = Vec::new();
     for body in bodies {
@@ -123,7 +123,7 @@ fn file(bodies: &[Vec<u8>]) -> Vec<u8> {
 
 const HEADER_BYTES: usize = 24;
 
-/// Gives a few bytes at a time.
+/// A reader that returns a few bytes at a time.
 struct Pieces<'a>(&'a [u8]);
 
 impl Read for Pieces<'_> {

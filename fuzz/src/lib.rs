@@ -1,7 +1,8 @@
-//! What must hold for any input of our parsers, wire readers and the matching of constraints.
+//! Properties that hold for any input of our parsers, wire readers, machines and the matching of
+//! constraints.
 //!
-//! A *body* is a plain function over bytes. It panics when a property does not hold, and says
-//! whether the input was accepted. Two things call it:
+//! A *body* is a plain function over bytes. It panics when a property does not hold, and returns
+//! whether the input was accepted. There are two callers:
 //!
 //! - `tests/bodies.rs` on stable, in each `cargo test`: the files of `corpus/<body>/`, then a
 //!   [`Mutator`] for a second, or ten where the environment has `CI` (`XDS_FUZZ_SECONDS` overrides
@@ -11,8 +12,8 @@
 //!   `cargo +nightly fuzz run --fuzz-dir fuzz/libfuzzer constraints_when
 //!   fuzz/corpus/constraints_when`.
 //!
-//! A test prints its seed before it starts, so that even an overflown stack can be replayed with
-//! `XDS_FUZZ_SEED`; when a property fails it prints the input. An input that failed once becomes a
+//! A test prints its seed before it starts, so that even a stack overflow can be replayed with
+//! `XDS_FUZZ_SEED`. When a property fails, it prints the input. An input that failed once becomes a
 //! file of the corpus, and a named test beside the code that was wrong.
 //!
 //! ```
@@ -59,11 +60,11 @@ pub use streams::{stream_delta, stream_sotw};
 pub use when::constraints_when;
 pub use wire::constraints_wire;
 
-/// A function that panics when a property does not hold for an input, and says whether the input
+/// A function that panics when a property does not hold for an input, and returns whether the input
 /// was accepted.
 pub type Body = fn(&[u8]) -> bool;
 
-/// All bodies with the name of their corpus and words of their language.
+/// All bodies, each with the name of its corpus and words of its input language.
 pub const BODIES: &[(&str, Body, &[&[u8]])] = &[
     ("bootstrap_json", bootstrap_json, bootstrap::WORDS),
     ("client_delta", client_delta, clients::WORDS),

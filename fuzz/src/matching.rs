@@ -1,7 +1,7 @@
-//! Sets of variants, against a scan of all of them.
+//! Sets of variants, compared with a scan of all variants.
 //!
-//! The tests of `xds-core` shrink a limit so that small formulas reach what is beyond it; here it
-//! is as it is in use.
+//! The tests of `xds-core` lower a limit so that small formulas exceed it; here the limit has its
+//! real value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use xds_core::matching::normal::Normal;
 use xds_core::matching::{KeySetRule, SetError};
 use xds_core::{Formula, Parameters, VariantSet};
 
-/// Reads a formula in the `when:` syntax from each line, and puts its variant into a set; of a line
-/// that begins with `-`, takes it out.
+/// Reads a formula in the `when:` syntax from each line, and adds its variant to a set. If the line
+/// begins with `-`, removes the variant from the set.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -28,7 +28,8 @@ pub fn variant_sets(raw: &[u8]) -> bool {
     for (id, step) in steps.iter().enumerate() {
         if step.is_removal {
             set = set.edit([&*step.formula], [], KeySetRule::Free).expect("a removal cannot fail");
-            // In a world of which only a part is tried, two formulas can look alike and not be.
+            // If only a part of the points is tried, two formulas can look equal without being
+            // equal.
             let means_the_same = |other: &usize| {
                 let (one, other) = (Normal::of(&step.formula), Normal::of(&steps[*other].formula));
                 matches!((one, other), (Ok(one), Ok(other)) if one.digest() == other.digest())
@@ -103,7 +104,7 @@ fn check(set: &VariantSet<usize>, model: &[usize], world: &World, truths: &[Vec<
     }
 }
 
-/// What parameters of one formula can get, and what they cannot.
+/// Checks the variants that parameters of one formula can and cannot get.
 fn questions(set: &VariantSet<usize>, model: &[usize], world: &World, truths: &[Vec<bool>], last: &Step) {
     let within = &truths[truths.len() - 1];
     if let Ok(found) = set.reachable(&last.formula) {
@@ -127,7 +128,7 @@ fn questions(set: &VariantSet<usize>, model: &[usize], world: &World, truths: &[
     }
 }
 
-/// Parameters to try: all that the formulas tell apart, if these are few.
+/// Parameters to try: all that the formulas distinguish, if these are few.
 struct World {
     points: Vec<Parameters>,
     is_whole: bool,
@@ -160,7 +161,7 @@ impl World {
         let points = if is_whole {
             (0..all).map(point).collect()
         } else {
-            // Far apart, and in all digits.
+            // The samples are far apart, and all keys vary.
             (1..=SAMPLES).map(|at| point(at.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
         };
         Self { points, is_whole }
@@ -170,7 +171,7 @@ impl World {
         self.points.iter().map(|point| formula.matches(point)).collect()
     }
 
-    /// Whether a point is in both; in a world that is not whole, no is no proof.
+    /// Whether a point matches the two formulas. If not all points are tried, `false` is no proof.
     fn meets(&self, one: &[bool], other: &[bool]) -> bool {
         one.iter().zip(other).any(|(one, other)| *one && *other)
     }
@@ -194,13 +195,13 @@ fn name_values<'a>(formula: &'a Formula, named: &mut BTreeMap<&'a str, Vec<&'a s
 
 const FRESH: &str = "a value that no formula names";
 
-/// More variants find the same more slowly.
+/// More variants find the same errors more slowly.
 const STEP_LIMIT: usize = 24;
 
-/// Points times leaves up to which all points are tried.
+/// All points are tried if points times leaves is at most this number.
 const WORK_LIMIT: u64 = 50_000;
 
-/// How many points are tried when there are too many.
+/// The number of points that are tried when there are too many.
 const SAMPLES: u64 = 128;
 
 pub(crate) const WORDS: &[&[u8]] = &[

@@ -1,6 +1,6 @@
-//! Inputs from inputs, by a seed.
+//! Makes new inputs from inputs and a seed.
 
-/// Makes inputs out of those it was given; the same seed and inputs make the same sequence.
+/// Makes inputs from given ones; the same seed and inputs make the same sequence.
 #[derive(Debug)]
 pub struct Mutator {
     state: u64,
@@ -9,7 +9,7 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// A mutator that starts from these inputs, or from nothing if there are none.
+    /// A mutator that starts with these inputs, or with the empty input if there are none.
     #[must_use]
     pub fn new(seed: u64, words: &'static [&'static [u8]], mut pool: Vec<Vec<u8>>) -> Self {
         if pool.is_empty() {
@@ -28,7 +28,7 @@ impl Mutator {
         input
     }
 
-    /// Goes on from this input too.
+    /// Adds this input to the pool.
     pub fn keep(&mut self, input: Vec<u8>) {
         if self.pool.len() < POOL_LIMIT {
             self.pool.push(input);
@@ -73,8 +73,8 @@ impl Mutator {
         }
     }
 
-    /// Makes a protobuf field out of the whole, as no sequence of small changes would: the length
-    /// stands before it.
+    /// Makes a protobuf field of the whole input, with its length in front; a sequence of small
+    /// changes would never do so.
     fn enclose(&mut self, input: &mut Vec<u8>) {
         let mut length = input.len();
         let mut header = vec![(1 + self.below(9) as u8) << 3 | 2];
@@ -86,8 +86,8 @@ impl Mutator {
         drop(input.splice(0..0, header));
     }
 
-    /// Most often the shorter of two: what is accepted grows and grows, and short inputs find the
-    /// same sooner.
+    /// Most often returns the shorter of two: accepted inputs grow, and short inputs find the same
+    /// errors sooner.
     fn any_of_pool(&mut self) -> Vec<u8> {
         let (one, other) = (self.below(self.pool.len()), self.below(self.pool.len()));
         let is_shorter = self.pool[one].len() < self.pool[other].len();
@@ -111,5 +111,5 @@ impl Mutator {
 /// Enough to exceed every limit of constraints.
 const SIZE_LIMIT: usize = 4096;
 
-/// How many inputs are gone on from.
+/// The largest number of inputs in the pool.
 const POOL_LIMIT: usize = 1024;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use xds_core::{XdstpError, XdstpName, XdstpUrl};
 
-/// Reads a name that a request asks for, and reads it again written in other ways.
+/// Reads the name of a request, and reads it again in other spellings.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -82,7 +82,7 @@ fn check(name: &XdstpName) {
 
 type Parts = (String, String, String, BTreeMap<String, String>);
 
-/// A second reading of good names.
+/// A second, independent reader of valid names.
 fn parts(text: &str) -> Option<Parts> {
     let (path, context) = text.split_once('?').unwrap_or((text, ""));
     let mut segments = path.strip_prefix("xdstp://")?.split('/');

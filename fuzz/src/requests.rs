@@ -12,7 +12,7 @@ use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryR
 use xds_proto::google::rpc::Status;
 use xds_server::skim::{DETAIL_LIMIT_BYTES, SAID_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES};
 
-/// Reads a `DiscoveryRequest`, and reads it again after others.
+/// Reads a `DiscoveryRequest`, and reads it again after other requests.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -20,8 +20,7 @@ pub fn requests_sotw(raw: &[u8]) -> bool {
     let mut skimmer = skimmer();
     let read = skimmer.sotw(raw);
     let Ok(message) = DiscoveryRequest::decode(raw) else {
-        // Parts that nobody looks at are not checked, so it may be read; what is wrong with it ends
-        // at its sender.
+        // Fields that are not used are not checked, so the skimmer may accept this request.
         return false;
     };
     if !has_plain_maps(raw, &[], &[(2, NODE_MAP), (7, LOCATOR_MAP)]) {
@@ -106,14 +105,16 @@ fn asked(names: &[String], locators: &[ResourceLocator]) -> Requested {
 
 fn status(read: Option<&str>, status: Option<&Status>, raw: &[u8], field: u32) {
     assert_eq!(read.is_some(), status.is_some());
-    // A parser merges what is given in pieces, which no client does. Then its last piece is read.
+    // A parser merges a message that occurs in several pieces, which no client sends. The skimmer
+    // reads the last piece.
     if count(raw, field) == 1 {
         let kept = status.map(|status| shortened(&status.message, DETAIL_LIMIT_BYTES));
         assert_eq!(read, kept.as_deref());
     }
 }
 
-/// T46, read a second time from the decoded node. Of a node in pieces, the first is read.
+/// T46, computed a second time from the decoded node. Of a node in several pieces, the skimmer
+/// reads the first.
 fn client(skimmer: &Skimmer, node: Option<&Node>, raw: &[u8], field: u32) {
     assert_eq!(skimmer.client().is_some(), node.is_some());
     if let (Some(client), Some(node), 1) = (skimmer.client(), node, count(raw, field)) {
@@ -130,16 +131,16 @@ fn client(skimmer: &Skimmer, node: Option<&Node>, raw: &[u8], field: u32) {
     }
 }
 
-/// How often a field is given.
+/// The number of times that a field occurs.
 fn count(raw: &[u8], field: u32) -> usize {
     fields(raw).unwrap_or_default().iter().filter(|(number, ..)| *number == field).count()
 }
 
-/// Whether all entries of maps have the wire type of messages: of these maps, and of those in the
-/// messages of fields.
+/// Whether all entries of maps have the wire type of messages: entries of these maps, and of maps
+/// in the messages of other fields.
 ///
-/// Prost takes entries of any wire type and reads their bytes differently for it. Other parsers do
-/// not know such a field, and neither does the reader of requests.
+/// Prost accepts entries of any wire type, and reads their bytes by that type. Other parsers, and
+/// our reader of requests, treat such a field as unknown.
 fn has_plain_maps(raw: &[u8], maps: &[u32], maps_below: &[(u32, u32)]) -> bool {
     let Some(fields) = fields(raw) else { return false };
     fields.iter().all(|(number, wire_type, content)| {
@@ -149,7 +150,7 @@ fn has_plain_maps(raw: &[u8], maps: &[u32], maps_below: &[(u32, u32)]) -> bool {
     })
 }
 
-/// Number, wire type and content of each field, of a message that is one.
+/// Number, wire type and content of each field; `None` if the bytes are no message.
 fn fields(mut raw: &[u8]) -> Option<Vec<(u32, WireType, &[u8])>> {
     let mut fields = Vec::new();
     while !raw.is_empty() {
@@ -173,7 +174,7 @@ const NODE_MAP: u32 = 12;
 /// `ResourceLocator.dynamic_parameters`
 const LOCATOR_MAP: u32 = 2;
 
-/// Fields of requests, and what stands in them.
+/// Fields of requests, and their contents.
 pub(crate) const WORDS: &[&[u8]] = &[
     b"\x0a\x01v",
     b"\x12\x03\x0a\x01n",

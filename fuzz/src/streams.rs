@@ -1,4 +1,4 @@
-//! The machines of streams, from their requests to what their clients then have.
+//! The stream machines, from requests to the resources that their clients then have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +18,7 @@ pub(crate) mod script;
 mod stream;
 mod subscribed;
 
-/// Plays clients of the state-of-the-world protocol against a cache that changes; see
-/// [`stream_delta`].
+/// Runs clients of the state-of-the-world protocol with a cache that changes; see [`stream_delta`].
 ///
 /// # Panics
 /// When a property does not hold.
@@ -27,12 +26,13 @@ pub fn stream_sotw(raw: &[u8]) -> bool {
     play(raw, Protocol::Sotw)
 }
 
-/// Plays clients of the delta protocol against a cache that changes. The bytes say what happens:
-/// streams open, commits, requests good and bad, ACKs and NACKs in any order, time, and when a
-/// stream may send.
+/// Runs clients of the delta protocol with a cache that changes. The bytes are the events: streams
+/// open, commits, valid and invalid requests, ACKs and NACKs in any order, time, and the moments
+/// when a stream may send.
 ///
-/// Of each response it is checked that it may be sent. At the end, when time has passed and all is
-/// ACKed, the streams must be at rest, and each client must have what it asks for.
+/// Each response is checked: it must be one that the server may send. At the end, when time has
+/// passed and all responses are ACKed, the streams must be at rest, and each client must have the
+/// resources that it subscribed to.
 ///
 /// # Panics
 /// When a property does not hold.
@@ -40,20 +40,20 @@ pub fn stream_delta(raw: &[u8]) -> bool {
     play(raw, Protocol::Delta)
 }
 
-/// Which protocol the streams speak.
+/// The protocol of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Sotw,
     Delta,
 }
 
-/// What there is: the server, and the clients.
+/// The server and the clients.
 struct World {
     protocol: Protocol,
     content: Content,
     groups: BTreeMap<(String, String), ClientGroup>,
     streams: Vec<Stream>,
-    /// The stream that ended last, which another may go on from.
+    /// The stream that ended last; another stream may continue from it.
     ended: Option<Stream>,
     now: Duration,
     has_sent: bool,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// One of the streams that are open; if there is none, one is opened.
+    /// One of the open streams; opens one if there is none.
     fn stream(&mut self, number: usize) -> &mut Stream {
         if self.streams.is_empty() {
             let stream = Stream::open(self.protocol, 0, &self.content, None);
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Lets a stream send so many responses; how many it did.
+    /// Lets a stream send at most `limit` responses. Returns the number that it sent.
     fn send(&mut self, at: usize, limit: usize) -> usize {
         let sent = (0..limit).take_while(|_| self.streams[at].send(self.now, &self.content)).count();
         assert!(sent < SENDS_LIMIT, "there is always more to send");
@@ -159,7 +159,7 @@ impl World {
         sent
     }
 
-    /// Lets all streams send until none has anything more to say, whatever time passes.
+    /// Lets all streams send until none sends any more, whatever time passes.
     fn settle(&mut self, is_answered: bool) {
         for _ in 0..ROUNDS_LIMIT {
             self.now += LONG;
@@ -194,22 +194,22 @@ impl World {
     }
 }
 
-/// The stream that a step is about.
+/// The stream that a step affects.
 fn stream_index(step: u8, streams: usize) -> usize {
     usize::from(step >> 4) % streams
 }
 
-/// At most so many streams are open.
+/// The largest number of open streams.
 const STREAMS_LIMIT: usize = 3;
 
-/// Without input, and without time, a stream never sends so many responses.
+/// Without requests, commits and time, a stream sends fewer responses than this.
 const SENDS_LIMIT: usize = 64;
 
 /// Each round lasts longer than any wait.
 const ROUNDS_LIMIT: usize = 32;
 const LONG: Duration = Duration::from_secs(1000);
 
-/// Around the waits of [`StreamConfig`](xds_core::server::StreamConfig).
+/// Times close to the waits of [`StreamConfig`](xds_core::server::StreamConfig).
 const TIMES: [Duration; 8] = [
     Duration::ZERO,
     Duration::from_millis(1),

@@ -4,7 +4,7 @@ use xds_core::{Constraints, Formula};
 
 use crate::constraints;
 
-/// Reads constraints in the `when:` syntax, or says at which column they are wrong.
+/// Reads constraints in the `when:` syntax, or reports the column of the error.
 ///
 /// # Panics
 /// When a property does not hold.

@@ -6,8 +6,8 @@ use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
 
 use crate::constraints;
 
-/// Reads an encoded `DynamicParameterConstraints`: as any protobuf parser does, or not at all (T8,
-/// T9, T11).
+/// Reads an encoded `DynamicParameterConstraints`. The reader returns the same as any protobuf
+/// parser, or an error (T8, T9, T11).
 ///
 /// # Panics
 /// When a property does not hold.
@@ -26,11 +26,12 @@ pub fn constraints_wire(raw: &[u8]) -> bool {
             assert!(!error.to_string().is_empty());
             let decoded = decoded.map(|decoded| (Constraints::from_proto(&decoded), decoded));
             match (error, decoded) {
-                // The decoder has dropped a type from the future.
+                // The decoder dropped a type of a later version.
                 (ConstraintError::Untyped { .. }, Ok((Ok(again), decoded))) => {
                     assert!(decoded.r#type.is_none() && again.is_unconstrained());
                 }
-                // What a later field replaces counts, as it takes memory while it is read.
+                // A field that a later one replaces counts too, because it takes memory while it is
+                // read.
                 (ConstraintError::TooDeep { .. } | ConstraintError::TooManyLeaves { .. }, _) => {}
                 (error, Ok((Ok(_), _))) => panic!("{error}: but it decodes to what is accepted"),
                 (_, Ok((Err(_), _)) | Err(_)) => {}
@@ -53,7 +54,7 @@ pub(crate) const WORDS: &[&[u8]] = &[
     b"\x0a\x06\x0a\x01k\x12\x01v",
     b"\x22\x07\x0a\x05\x0a\x01k\x1a\x00",
     b"\x12\x09\x0a\x07\x0a\x05\x0a\x01k\x1a\x00",
-    // Fields that no version knows: a varint, text, a group.
+    // Unknown fields: a varint, text, a group.
     b"\x38\x01",
     b"\x2a\x01x",
     b"\x4b\x4c",

@@ -1,4 +1,4 @@
-//! Every body with its corpus, and for a while with what a mutator makes of it.
+//! Runs every body with its corpus, and for some time with inputs that a mutator makes of it.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -83,7 +83,7 @@ fn a_mutator_repeats_itself() {
     assert_ne!(inputs(1), inputs(2));
 }
 
-/// Feeds one body from its corpus, then from a mutator until the time is up.
+/// Runs one body with its corpus, then with a mutator until the time is over.
 fn run(name: &str) {
     let (_, body, words) = BODIES.iter().find(|(other, _, _)| *other == name).expect("it is listed");
     let corpus = corpus(name);
@@ -93,7 +93,7 @@ fn run(name: &str) {
     }
 
     let seed = setting("XDS_FUZZ_SEED").unwrap_or_else(|| RandomState::new().hash_one(name));
-    // Past the capturing of output, as a stack that overflows takes with it what was captured.
+    // Written directly, because captured output is lost when the stack overflows.
     let mut stderr = io::stderr();
     writeln!(stderr, "{name}: XDS_FUZZ_SEED={seed}").expect("stderr is there");
     let usual = if std::env::var_os("CI").is_some() { 10 } else { 1 };
@@ -118,7 +118,7 @@ fn call(body: Body, input: &[u8]) -> bool {
     body(input)
 }
 
-/// Prints its input if the body panics.
+/// Prints the input if the body panics.
 struct Report<'a>(&'a [u8]);
 
 impl Drop for Report<'_> {
@@ -135,7 +135,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
-/// The files in order of their names, so that a seed means the same everywhere.
+/// The files in the order of their names, so that a seed gives the same inputs on every machine.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>);

@@ -1,4 +1,4 @@
-//! What servers say, out of bytes: everything that keeps to the rules, and much that does not.
+//! Responses of servers, made from bytes: every valid response, and many invalid ones.
 
 use prost::Message;
 use xds_core::client::Protocol;
@@ -13,7 +13,7 @@ use xds_proto::type_url as url;
 
 use crate::streams::script::Script;
 
-/// What resources of a response have, or may have.
+/// Features of the resources in responses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extras {
     /// S38
@@ -22,7 +22,7 @@ pub(super) struct Extras {
     pub(super) has_alias: bool,
 }
 
-/// One response, and what is in it.
+/// One response, and the features of its resources.
 pub(super) fn response(protocol: Protocol, nonce: usize, script: &mut Script<'_>) -> (Vec<u8>, Extras) {
     let type_url = TYPES[script.choice(TYPES.len())];
     let type_url = if script.choice(16) == 15 { "example.com/acme.Other" } else { type_url };
@@ -81,7 +81,7 @@ pub(super) fn response(protocol: Protocol, nonce: usize, script: &mut Script<'_>
     (frame, extras)
 }
 
-/// Some name, and whether it is told with constraints.
+/// A name, and its constraints if it is sent with them.
 fn named(type_url: &str, script: &mut Script<'_>) -> (String, Option<Constraints>) {
     let name = name(type_url, script.choice(256));
     let condition = CONDITIONS[script.choice(CONDITIONS.len())];
@@ -111,7 +111,7 @@ fn resource(type_url: &str, script: &mut Script<'_>) -> Resource {
     }
 }
 
-/// In SotW only what needs it is wrapped (S30).
+/// In SotW only resources that need a wrapper have one (S30).
 fn any(resource: Resource) -> Any {
     match &resource.resource {
         Some(payload)
@@ -130,7 +130,8 @@ fn located(name: String, constraints: Option<Constraints>) -> ResourceName {
     ResourceName { name, dynamic_parameter_constraints: constraints.map(decode) }
 }
 
-/// A name of the type: old-style, everything, of another authority, all of that, or none at all.
+/// A name of the type: old-style, the wildcard, a name or a glob of another authority, or the empty
+/// name.
 pub(super) fn name(type_url: &str, pick: usize) -> String {
     let message_name = type_url.rsplit('/').next().unwrap_or_default();
     match pick % 12 {
@@ -156,10 +157,10 @@ pub(super) fn parameters(pick: usize) -> Parameters {
     sets[pick % sets.len()].iter().copied().collect()
 }
 
-/// Full state, not so, and one that nobody knows.
+/// A full-state type, another one, and an unknown one.
 pub(super) const TYPES: [&str; 3] = [url::LISTENER, url::CLUSTER_LOAD_ASSIGNMENT, "example.com/acme.Thing"];
 
-/// What the program cannot use ends with this.
+/// The end of payloads that the program rejects.
 pub(super) const BAD: &[u8] = b"bad";
 
 const CONTENTS: [&[u8]; 4] = [b"1", b"2", b"", BAD];

@@ -9,16 +9,16 @@ use xds_proto::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, ResourceLocator,
 };
 
-/// What was said on a stream.
+/// The messages of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// The types that the client subscribed to, with the nonces that it did not answer; `None` where a
-    /// response could not be read here.
+    /// The types that the client subscribed to, with the nonces that it has not answered; `None`
+    /// for a response that could not be decoded here.
     asked: BTreeMap<String, VecDeque<Option<String>>>,
-    /// What is wanted, as the requests say: type, name, parameters.
+    /// The subscriptions of the requests: type, name, parameters.
     pub(super) told: BTreeSet<Locator>,
     has_node: bool,
-    /// Of each type the nonce that came last.
+    /// The last nonce of each type.
     last: BTreeMap<String, Option<String>>,
 }
 
@@ -81,7 +81,7 @@ impl Link {
         };
         let (type_url, nonce) = match (read, applied) {
             (Ok((type_url, nonce)), _) => (type_url, Some(nonce)),
-            // Parts that nobody looks at are not checked.
+            // Fields that are not used are not checked.
             (Err(_), Some(applied)) => (applied.type_url.as_str().to_owned(), None),
             (Err(_), None) => return,
         };

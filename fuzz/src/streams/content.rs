@@ -1,4 +1,4 @@
-//! What the cache holds, and a second book of it.
+//! The content of the cache, and a second record of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use xds_proto::type_url as url;
 
 use super::script::{Script, TYPES};
 
-/// The cache, and what was committed to it.
+/// The cache, and the variants that were committed to it.
 pub(super) struct Content {
     pub(super) cache: Arc<Cache>,
     variants: BTreeMap<(&'static str, &'static str), Vec<Variant>>,
@@ -25,7 +25,7 @@ impl Content {
         Self { cache, variants: BTreeMap::new() }
     }
 
-    /// All that there is of a type for these parameters, by name.
+    /// All variants of a type for these parameters, by name.
     pub(super) fn selected<'a>(
         &'a self,
         type_url: &'a str,
@@ -41,7 +41,7 @@ impl Content {
             .filter(|(_, variant)| variant.constraints.matches(parameters))
     }
 
-    /// Replaces all variants of some names by others, which do not overlap.
+    /// Replaces all variants of some names by others that do not overlap.
     pub(super) fn commit(&mut self, script: &mut Script<'_>) {
         let mut transaction = Transaction::new();
         let mut changes = BTreeMap::new();
@@ -80,8 +80,8 @@ impl Content {
     }
 }
 
-/// A message whose field 1 is the name; clusters have endpoints. The largest are sent in slices of
-/// their own.
+/// A message whose field 1 is the name; clusters are of type EDS. The largest payloads are sent in
+/// slices of their own.
 fn payload(type_url: &str, name: &str, content: usize) -> Vec<u8> {
     let mut payload = vec![0x0a, u8::try_from(name.len()).expect("it is short")];
     payload.extend_from_slice(name.as_bytes());

@@ -1,4 +1,4 @@
-//! Responses, read as a client does and refused where it would.
+//! Responses, read in the way of a client; a response that a client would reject fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +9,14 @@ use xds_proto::envoy::service::discovery::v3::{
 };
 use xds_proto::type_url;
 
-/// What a client knows a resource by: its name, and its constraints if it was told them (T29).
+/// The key of a resource in a client: its name, and its constraints if they were sent (T29).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) name: String,
     pub(super) canon: Option<Vec<u8>>,
 }
 
-/// One resource as it came.
+/// One received resource.
 #[derive(Debug, Clone)]
 pub(super) struct Received {
     pub(super) constraints: Option<Constraints>,
@@ -25,7 +25,7 @@ pub(super) struct Received {
     pub(super) version: String,
 }
 
-/// What stands in a SotW response: its resources, and the names of its errors.
+/// The contents of a SotW response: its resources, and the names of its errors.
 pub(super) fn state(response: DiscoveryResponse) -> (BTreeMap<Key, Received>, Vec<String>) {
     let mut resources = BTreeMap::new();
     for any in response.resources {
@@ -46,7 +46,7 @@ pub(super) fn state(response: DiscoveryResponse) -> (BTreeMap<Key, Received>, Ve
     (resources, errors(response.resource_errors))
 }
 
-/// What stands in a delta response: its resources, what is removed, and the names of its errors.
+/// The contents of a delta response: its resources, its removals, and the names of its errors.
 pub(super) fn changes(
     response: DeltaDiscoveryResponse,
 ) -> (BTreeMap<Key, Received>, BTreeSet<Key>, Vec<String>) {
@@ -63,7 +63,7 @@ pub(super) fn changes(
     let mut removed = BTreeSet::new();
     for key in bare.chain(located) {
         assert!(!resources.contains_key(&key), "{key:?} is there and removed");
-        // T30: a bare name says that there is nothing of it.
+        // T30: the removal of a bare name says that the name has no variant.
         let is_there = || resources.keys().any(|other| other.name == key.name);
         assert!(key.canon.is_some() || !is_there(), "{key:?} is removed, and a variant of it is there");
         assert!(!removed.contains(&key), "{key:?} is removed twice");

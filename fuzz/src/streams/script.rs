@@ -1,10 +1,9 @@
-//! What happens, out of bytes.
+//! The events, read from bytes.
 
 use xds_proto::envoy::service::discovery::v3::ResourceLocator;
 use xds_proto::type_url as url;
 
-/// The bytes that say what happens. Each choice takes one; when there is none left, the first
-/// choice is made.
+/// The bytes of the events. Each choice takes one; when none is left, the first choice is made.
 pub(crate) struct Script<'a> {
     rest: std::slice::Iter<'a, u8>,
 }
@@ -18,7 +17,7 @@ impl<'a> Script<'a> {
         self.rest.next().copied()
     }
 
-    /// A number below so many.
+    /// A number below `of`.
     pub(crate) fn choice(&mut self, of: usize) -> usize {
         usize::from(self.byte().unwrap_or_default()) % of
     }
@@ -29,7 +28,7 @@ impl<'a> Script<'a> {
         self.rest.by_ref().take(len).copied().collect()
     }
 
-    /// Makes a frame that may be none any more.
+    /// Damages a frame, so that it may be invalid.
     pub(crate) fn damage(&mut self, frame: &mut Vec<u8>) {
         let at = self.choice(frame.len() + 1);
         match self.byte() {
@@ -42,7 +41,7 @@ impl<'a> Script<'a> {
         TYPES[self.choice(TYPES.len())]
     }
 
-    /// What a request lists: names, and locators.
+    /// The lists of a request: names and locators.
     pub(super) fn lists(&mut self) -> (Vec<String>, Vec<ResourceLocator>) {
         let counts = self.choice(256);
         let names = (0..counts % 4).map(|_| self.name()).collect();
@@ -63,7 +62,8 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Types of all kinds: full state or not, those that others wait for, and one that nobody knows.
+/// Types of all kinds: with and without full state, some that other types wait for, and an unknown
+/// one.
 pub(super) const TYPES: [&str; 6] = [
     url::CLUSTER,
     url::CLUSTER_LOAD_ASSIGNMENT,
@@ -73,7 +73,7 @@ pub(super) const TYPES: [&str; 6] = [
     "example.com/acme.Thing",
 ];
 
-/// What requests ask for; most of it may exist, some cannot.
+/// Names for requests. Most of them may exist, some cannot exist.
 const ASKED: [&str; 16] =
     ["a", "b", "c", "*", "a", "b", "c", "*", "a", "b", "never", "*", "a", "b", "", "\n"];
 
@@ -98,13 +98,13 @@ const PARAMETERS: [&[(&str, &str)]; 16] = [
 
 /// Steps that often matter, with their arguments.
 pub(crate) const WORDS: &[&[u8]] = &[
-    // Streams: for all types, of a known client, and again with what it had.
+    // Streams: for all types, of a known client, and again with its resources.
     b"\x00\x00",
     b"\x00\x08",
     b"\x00\x18",
     b"\x00\x28",
     b"\x00\x05",
-    // Requests for everything, for one name, for locators.
+    // Requests for the wildcard, for one name, for locators.
     b"\x01\x00\x00\x00",
     b"\x01\x01\x01\x01\x00",
     b"\x01\x02\x01\x04\x10",

@@ -1,4 +1,4 @@
-//! One stream, with both its ends.
+//! One stream, with its server and its client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -27,23 +27,23 @@ use super::response;
 use super::script::{Script, TYPES};
 use super::subscribed::Subscribed;
 
-/// A stream as its driver and its client see it.
+/// A stream, seen from its driver and from its client.
 pub(super) struct Stream {
     machine: Option<Machine>,
     skimmer: Skimmer,
     watch: Arc<Watch>,
     /// `None` on the aggregated service.
     service: Option<&'static str>,
-    /// What the first request says of the client.
+    /// The node in the first request.
     node: Option<Node>,
     derived: Parameters,
     types: BTreeMap<String, OfType>,
-    /// What the client has from a stream before, until it has asked for that type.
+    /// The types of the stream before, until the client sends a request for them.
     former: BTreeMap<String, OfType>,
     nonces: BTreeSet<String>,
     unanswered: Vec<Unanswered>,
     has_rejected: bool,
-    /// There is an occasion to send.
+    /// The stream has a reason to call the machine.
     is_due: bool,
     until: Option<Duration>,
 }
@@ -67,7 +67,7 @@ struct Unanswered {
 }
 
 impl Stream {
-    /// Opens a stream; `how` says which service it is, and what the client says of itself.
+    /// Opens a stream; `how` selects its service and the node of the client.
     pub(super) fn open(protocol: Protocol, how: u8, content: &Content, former: Option<Self>) -> Self {
         let service = match how % 8 {
             5 => Some(TYPES[0]),
@@ -114,14 +114,14 @@ impl Stream {
         }
     }
 
-    /// Ends the stream; what the client has stays.
+    /// Ends the stream; the client keeps its resources.
     pub(super) fn close(&mut self) {
         self.machine = None;
         self.former.clear();
     }
 
-    /// A request. A damaged one does not go on from another stream, so that nothing is missed for a
-    /// broken version.
+    /// A request. A damaged one has no versions of an earlier stream, because a damaged version
+    /// would hide a missing resource.
     pub(super) fn request(&mut self, script: &mut Script<'_>, brings: bool) -> Vec<u8> {
         let type_url = script.type_url();
         let how = script.byte().unwrap_or_default();
@@ -154,7 +154,7 @@ impl Stream {
                 for (key, received) in former.iter().flat_map(|former| &former.subscribed.held) {
                     versions.entry(key.name.clone()).or_default().push(received.version.clone());
                 }
-                // T37: only what there is one variant of.
+                // T37: only names with one variant.
                 let single = |(name, mut versions): (_, Vec<_>)| {
                     Some((name, versions.pop()?)).filter(|_| versions.is_empty())
                 };
@@ -184,7 +184,7 @@ impl Stream {
         }
     }
 
-    /// Takes or rejects one of the responses that were not answered.
+    /// ACKs or NACKs one of the unanswered responses.
     pub(super) fn answer(&mut self, which: usize, rejects: bool) -> Option<Vec<u8>> {
         let at = which.checked_rem(self.unanswered.len())?;
         let Unanswered { type_url, nonce, version } = self.unanswered.remove(at);
@@ -220,8 +220,8 @@ impl Stream {
         })
     }
 
-    /// Hands a request over as the driver does. Whether the stream goes on; it must if the request
-    /// `is_good`, but for what it asks for.
+    /// Passes a request to the machine in the way of the driver. Returns whether the stream
+    /// continues. It must if the request `is_good`, unless its subscription is invalid.
     pub(super) fn receive(
         &mut self,
         now: Duration,
@@ -303,13 +303,13 @@ impl Stream {
         }
     }
 
-    /// What was taken is what may be asked for.
+    /// An accepted request has a type that the stream may subscribe to.
     fn check_request(&self, type_url: &str) {
         assert!(!type_url.is_empty(), "G2");
         assert!(self.service.is_none_or(|own| own == type_url), "G3");
     }
 
-    /// An error is one of the request.
+    /// An error is the right one for the request.
     fn check_error(
         &self,
         error: &StreamError,
@@ -351,7 +351,7 @@ impl Stream {
         assert!(self.nonces.contains(&nonce.to_string()), "a response that was never sent is answered");
     }
 
-    /// Lets the stream send one response, if the driver would ask it for one. Whether it did.
+    /// Lets the stream send one response, if the driver would call it. Returns whether it sent one.
     pub(super) fn send(&mut self, now: Duration, content: &Content) -> bool {
         if !self.is_due(now) {
             return false;
@@ -370,19 +370,19 @@ impl Stream {
         }
     }
 
-    /// Whether the driver would ask it now.
+    /// Whether the driver would call the machine now.
     pub(super) fn is_due(&mut self, now: Duration) -> bool {
         let is_woken = pin!(self.watch.woken()).poll(&mut Context::from_waker(Waker::noop())).is_ready();
         self.is_due |= is_woken || self.until.is_some_and(|until| until <= now);
         self.is_due
     }
 
-    /// Whether it will look again by itself.
+    /// Whether the machine waits for a time.
     pub(super) fn is_waiting(&self) -> bool {
         self.until.is_some()
     }
 
-    /// There is nothing to send, though nobody told it to look.
+    /// Checks that the machine has nothing to send, although nothing woke it.
     pub(super) fn check_rest(&mut self, now: Duration, content: &Content) {
         match self.next(now, content) {
             Next::Wait { until: None } => {}
@@ -399,7 +399,7 @@ impl Stream {
         }
     }
 
-    /// The client takes a response.
+    /// The client applies a response.
     fn take(&mut self, response: &Response) {
         let bodies = response.bodies.iter().flat_map(|body| body.chunks());
         let frame: Vec<u8> = bodies.fold(response.head().to_vec(), |frame, chunk| [&*frame, chunk].concat());
@@ -432,24 +432,25 @@ impl Stream {
         self.unanswered.push(Unanswered { type_url: type_url.into(), nonce, version });
     }
 
-    /// Whether the client uses nothing that is gone, as far as its requests and answers tell.
+    /// Whether, by its requests and answers, the client uses no removed resource.
     pub(super) fn is_settled(&self, content: &Content) -> bool {
         let has_all = |(type_url, of): (&String, &OfType)| of.subscribed.has_all(type_url, content);
         !self.has_rejected && self.types.iter().all(has_all)
     }
 
-    /// The client has what it asks for; see [`Subscribed::check_held`].
+    /// Checks that the client has the resources that it subscribed to; see
+    /// [`Subscribed::check_held`].
     pub(super) fn check_held(&self, content: &Content, is_settled: bool) {
         let is_delta = matches!(self.machine, Some(Machine::Delta(_)));
         for (type_url, OfType { subscribed, .. }) in &self.types {
-            // S26: of other types no response says what is gone.
+            // S26: no response reports removals of the other types.
             let is_told = is_settled && (is_delta || subscribed.is_full_state());
             subscribed.check_held(type_url, content, is_told);
         }
     }
 }
 
-/// A request of either protocol.
+/// A request of SotW or delta.
 #[derive(Debug)]
 enum Request {
     Sotw(SotwRequest),

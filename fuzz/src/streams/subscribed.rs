@@ -1,5 +1,5 @@
-//! What a client asks for of one type, and what it then has: a second reading of S14-S23, D2,
-//! D16-D20.
+//! The subscription of a client for one type, and the resources that it then has: a second,
+//! independent implementation of S14-S23, D2, D16-D20.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,23 +13,23 @@ use super::response::{Key, Received};
 #[derive(Debug, Clone)]
 pub(super) struct Subscribed {
     known: &'static KnownType,
-    /// Of plain names.
+    /// The parameters of plain names.
     derived: Parameters,
     is_new: bool,
     is_legacy: bool,
-    /// Of a known defect: nothing can be said any more.
+    /// The names and locators of the subscription.
     asked: BTreeSet<Wanted>,
-    /// What was asked for and cannot be (G8).
+    /// Subscribed names that cannot exist (G8).
     refused: BTreeSet<String>,
-    /// Nothing was asked for, and nothing answered (S21).
+    /// The first request subscribed to nothing, and its empty response was not sent yet (S21).
     owes_nothing: bool,
-    /// What the client has.
+    /// The resources of the client.
     pub(super) held: BTreeMap<Key, Received>,
-    /// The version of the newest response, while it is what the client has.
+    /// The version of the newest response, as long as it is that of the client's resources.
     pub(super) version: String,
 }
 
-/// A name with its parameters; without, a plain one (T2).
+/// A name with its parameters; `None` for a plain name (T2).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
     name: String,
@@ -37,11 +37,11 @@ struct Wanted {
 }
 
 impl Subscribed {
-    /// Nothing is asked for yet; the client may have something from another stream.
+    /// A type without a request; the client may have resources from another stream.
     pub(super) fn new(type_url: &str, derived: &Parameters, former: Option<Self>) -> Self {
         let (mut held, version) = former.map(|former| (former.held, former.version)).unwrap_or_default();
         let names: Vec<_> = held.keys().map(|key| key.name.clone()).collect();
-        // T37: in delta it cannot say what it has of a name with several variants.
+        // T37: in delta the client cannot report what it has of a name with several variants.
         held.retain(|key, received| {
             received.version.is_empty() || names.iter().filter(|name| **name == key.name).count() == 1
         });
@@ -58,12 +58,12 @@ impl Subscribed {
         }
     }
 
-    /// Whether no request of the type was taken.
+    /// Whether no request of the type was accepted yet.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// SotW: what is listed is all.
+    /// SotW: the list is the whole subscription.
     pub(super) fn replace(&mut self, asked: &Requested) {
         let was_legacy = self.is_new || self.is_legacy;
         self.is_legacy = was_legacy && self.known.legacy_wildcard && is_empty(asked);
@@ -72,7 +72,7 @@ impl Subscribed {
         self.drop_unasked();
     }
 
-    /// Delta: what is unsubscribed goes, then what is subscribed comes (D3).
+    /// Delta: removes the unsubscribed names, then adds the subscribed ones (D3).
     pub(super) fn edit(&mut self, subscribe: &Requested, unsubscribe: &Requested) {
         let is_first = std::mem::take(&mut self.is_new);
         if is_first {
@@ -80,8 +80,8 @@ impl Subscribed {
         }
         let (left, came) = (self.wanted(unsubscribe), self.wanted(subscribe));
         self.is_legacy &= !left.contains(&Wanted { name: "*".into(), parameters: None });
-        // D17: a name that cannot be is no reason to take nothing for everything, but later ones do
-        // not end that.
+        // D17: a first request with a name that cannot exist does not start the legacy wildcard. In
+        // a later request such a name does not end it.
         self.is_legacy &= !(is_first && (has_invalid(subscribe) || has_invalid(unsubscribe)));
         self.asked.retain(|wanted| !left.contains(wanted));
         if !is_first {
@@ -92,7 +92,7 @@ impl Subscribed {
         self.drop_unasked();
     }
 
-    /// Takes a response of the state of the world, which may be sent.
+    /// Applies a SotW response, and checks that it may be sent.
     pub(super) fn take_state(
         &mut self,
         resources: BTreeMap<Key, Received>,
@@ -110,14 +110,14 @@ impl Subscribed {
         version.clone_into(&mut self.version);
     }
 
-    /// Takes a delta response, which may be sent.
+    /// Applies a delta response, and checks that it may be sent.
     pub(super) fn take_changes(
         &mut self,
         resources: BTreeMap<Key, Received>,
         removed: &BTreeSet<Key>,
         errors: &[String],
     ) {
-        // G8: a name that cannot be does not exist.
+        // G8: a name that cannot exist is reported as removed.
         let is_refused = |key: &Key| is_invalid(&key.name) && self.refused.contains(&key.name);
         let is_empty = resources.is_empty() && removed.iter().all(is_refused);
         let is_answer = std::mem::take(&mut self.owes_nothing) || !errors.is_empty() || !removed.is_empty();
@@ -129,7 +129,7 @@ impl Subscribed {
                 None => self.held.retain(|held, _| held.name != key.name),
                 Some(canon) => {
                     self.held.remove(key);
-                    // T25b: a plain name is one without constraints.
+                    // T25b: a plain name has no constraints.
                     if canon == Constraints::NONE.canon() {
                         self.held.remove(&Key { canon: None, ..key.clone() });
                     }
@@ -152,7 +152,7 @@ impl Subscribed {
 
     fn take(&mut self, resources: BTreeMap<Key, Received>) {
         for (key, received) in resources {
-            // T34: it replaces whatever its locators had, and what is known by its name alone
+            // T34: it replaces whatever its locators had, and what was sent under the plain name
             // (T25b).
             let params = self.locators().filter(|(name, _)| *name == "*" || *name == key.name);
             let params: Vec<_> = params.map(|(_, of)| of.clone()).collect();
@@ -165,7 +165,8 @@ impl Subscribed {
         }
     }
 
-    /// The client has what it asks for, and if it `is_told` of removals nothing else.
+    /// Checks that the client has the resources that it subscribed to and, if removals are reported
+    /// (`is_told`), no others.
     pub(super) fn check_held(&self, type_url: &str, content: &Content, is_told: bool) {
         for (name, parameters) in self.locators() {
             for (name, variant) in content.selected(type_url, name, parameters) {
@@ -191,25 +192,26 @@ impl Subscribed {
         }
     }
 
-    /// Whether every name that the client subscribes to exists. One that does not may have existed,
-    /// and then the client still uses it, and the server holds what it refers to (S33).
+    /// Whether every subscribed name exists. A name that does not exist may have existed before:
+    /// then the client still uses the resource, and the server keeps the resources that it names
+    /// (S33).
     pub(super) fn has_all(&self, type_url: &str, content: &Content) -> bool {
         self.locators().all(|(name, parameters)| {
             name == "*" || content.selected(type_url, name, parameters).next().is_some()
         })
     }
 
-    /// Whether responses say what is gone.
+    /// Whether responses report removals by absence.
     pub(super) fn is_full_state(&self) -> bool {
         self.known.full_state
     }
 
-    /// How many names are asked for.
+    /// The number of subscribed names.
     pub(super) fn len(&self) -> usize {
         self.asked.len()
     }
 
-    /// Whether anything is asked for (S24).
+    /// Whether the client has any subscription (S24).
     fn is_asking(&self) -> bool {
         self.is_legacy || !self.asked.is_empty()
     }
@@ -229,7 +231,7 @@ impl Subscribed {
         })
     }
 
-    /// T33b: what nothing asks for any more is dropped.
+    /// T33b: resources without a subscription are dropped.
     fn drop_unasked(&mut self) {
         let mut held = std::mem::take(&mut self.held);
         let before = held.len();
@@ -252,7 +254,8 @@ impl Subscribed {
                 self.refused.insert(name);
                 continue;
             }
-            // T2: without parameters a locator is the plain name, where that has none either.
+            // T2: a locator without parameters equals the plain name, if plain names have no
+            // parameters either.
             let is_plain = is_plain || (parameters.is_empty() && self.derived.is_empty());
             wanted.insert(Wanted { name, parameters: (!is_plain).then_some(parameters) });
         }
