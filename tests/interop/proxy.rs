@@ -144,7 +144,8 @@ async fn envoys_behind_a_proxy_are_sent_nothing_when_keys_migrate() {
             before.push(member.envoy.stats().await.ending(RESPONSES));
         }
 
-        let with_version = ["env=prod, version=1", "env=prod, version!=1", "env!=prod"];
+        let with_version =
+            ["env=prod, version=1", "env=prod, version!=1", "env!=prod, (version || !version)"];
         folder.swap(&keyed(red.port, blue.port, &with_version, "red"));
         sleep(Duration::from_secs(8)).await;
         for (member, before) in fleet.members.iter().zip(&before) {
