@@ -10,7 +10,7 @@ use xds_core::{Nonce, Parameters, ResourceName, shortened};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
-use xds_server::skim::{DETAIL_LIMIT_BYTES, SAID_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES};
+use xds_server::skim::{DETAIL_LIMIT_BYTES, CLIENT_TEXT_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES};
 
 /// Reads a `DiscoveryRequest`, and reads it again after other requests.
 ///
@@ -118,7 +118,7 @@ fn status(read: Option<&str>, status: Option<&Status>, raw: &[u8], field: u32) {
 fn client(skimmer: &Skimmer, node: Option<&Node>, raw: &[u8], field: u32) {
     assert_eq!(skimmer.client().is_some(), node.is_some());
     if let (Some(client), Some(node), 1) = (skimmer.client(), node, count(raw, field)) {
-        let kept = |text| shortened(text, SAID_LIMIT_BYTES).into_owned();
+        let kept = |text| shortened(text, CLIENT_TEXT_LIMIT_BYTES).into_owned();
         assert_eq!((&client.id, &client.cluster), (&kept(&node.id), &kept(&node.cluster)));
         let metadata = node.metadata.iter().flat_map(|metadata| &metadata.fields);
         let text = |kind: &prost_types::value::Kind| match kind {

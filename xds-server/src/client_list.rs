@@ -6,11 +6,11 @@ use std::time::SystemTime;
 use xds_core::server::TypeReport;
 use xds_core::{ClientName, Parameters};
 
-use crate::roster::{About, LastNack, Listed, ResponseCounts, Roster};
+use crate::stream_registry::{ClientDetails, LastNack, OpenStream, ResponseCounts, StreamRegistry};
 
 /// The clients of one server; made by [`Server::clients`](crate::Server::clients) before it serves.
 #[derive(Debug, Clone)]
-pub struct ClientList(Arc<Roster>);
+pub struct ClientList(Arc<StreamRegistry>);
 
 /// The streams of one node whose connections showed one identity, as its first stream describes it.
 #[derive(Debug, Clone)]
@@ -21,11 +21,11 @@ pub struct ConnectedClient {
 
 /// One open stream whose client said who it is, or that it is nobody in particular.
 #[derive(Debug, Clone)]
-pub struct ClientStream(Arc<Listed>);
+pub struct ClientStream(Arc<OpenStream>);
 
 impl ClientList {
-    pub(crate) fn new(roster: Arc<Roster>) -> Self {
-        Self(roster)
+    pub(crate) fn new(registry: Arc<StreamRegistry>) -> Self {
+        Self(registry)
     }
 
     /// The clients that have a stream now, by id, cluster and identity; those without an id are
@@ -33,7 +33,7 @@ impl ClientList {
     /// most.
     #[must_use]
     pub fn list(&self) -> Vec<ConnectedClient> {
-        let client = |streams: Vec<Arc<Listed>>| ConnectedClient {
+        let client = |streams: Vec<Arc<OpenStream>>| ConnectedClient {
             streams: streams.into_iter().map(ClientStream).collect(),
         };
         self.0.clients(|_| true).into_iter().map(client).collect()
@@ -57,25 +57,25 @@ impl ConnectedClient {
     /// Who it says it is.
     #[must_use]
     pub fn name(&self) -> &ClientName {
-        &self.about().client
+        &self.details().client
     }
 
     /// `node.user_agent_name`.
     #[must_use]
     pub fn user_agent(&self) -> &str {
-        &self.about().user_agent
+        &self.details().user_agent
     }
 
     /// What is derived from its node, for what it asks by name (T46).
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
-        &self.about().parameters
+        &self.details().parameters
     }
 
     /// What its connection showed, which it cannot just say; empty where it showed nothing.
     #[must_use]
     pub fn identity(&self) -> &str {
-        self.about().peer.name()
+        self.details().peer.name()
     }
 
     /// Its streams, at least one.
@@ -90,8 +90,8 @@ impl ConnectedClient {
         self.streams.iter().filter_map(ClientStream::last_nack).max_by_key(|nack| nack.at)
     }
 
-    fn about(&self) -> &About {
-        self.streams[0].0.about().expect("who is listed said who it is")
+    fn details(&self) -> &ClientDetails {
+        self.streams[0].0.details().expect("who is listed said who it is")
     }
 }
 
@@ -141,40 +141,40 @@ mod tests {
     use super::*;
     use crate::observe::Event;
     use crate::peer::{Identity, Peer};
-    use crate::roster::Listing;
+    use crate::stream_registry::Registration;
 
-    fn open(roster: &Arc<Roster>, cache: &Arc<Cache>, id: &str) -> Listing {
-        let listing = roster.list(cache.watch(), "ADS delta".into());
-        listing.name(about(id, Peer::default()));
-        listing
+    fn open(registry: &Arc<StreamRegistry>, cache: &Arc<Cache>, id: &str) -> Registration {
+        let registration = registry.list(cache.watch(), "ADS delta".into());
+        registration.name(details(id, Peer::default()));
+        registration
     }
 
-    fn about(id: &str, peer: Peer) -> About {
+    fn details(id: &str, peer: Peer) -> ClientDetails {
         let client = ClientName { id: id.into(), cluster: "web".into() };
         let parameters = Parameters::from_iter([("env", "prod")]);
-        About { client, user_agent: "envoy".into(), parameters, peer }
+        ClientDetails { client, user_agent: "envoy".into(), parameters, peer }
     }
 
     #[test]
     fn who_shows_another_identity_is_another_client_whatever_it_says_of_itself() {
-        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
-        let listings = ["b", "a", "", "a"].map(|identity| {
+        let (registry, cache) = (Arc::<StreamRegistry>::default(), Cache::new());
+        let registrations = ["b", "a", "", "a"].map(|identity| {
             let names = vec![format!("spiffe://example.org/{identity}")];
             let identity = (!identity.is_empty()).then(|| Arc::new(Identity::new(names, SystemTime::now())));
-            let listing = roster.list(cache.watch(), "ADS delta".into());
-            (listing, about("n", Peer { identity, ..Peer::default() }))
+            let registration = registry.list(cache.watch(), "ADS delta".into());
+            (registration, details("n", Peer { identity, ..Peer::default() }))
         });
         // The streams of one client are in the order in which they were opened, not in which they
         // said whose they are.
-        let open: Vec<_> = listings
+        let open: Vec<_> = registrations
             .into_iter()
             .rev()
-            .map(|(listing, about)| {
-                listing.name(about);
-                listing
+            .map(|(registration, details)| {
+                registration.name(details);
+                registration
             })
             .collect();
-        let list = ClientList::new(Arc::clone(&roster));
+        let list = ClientList::new(Arc::clone(&registry));
         let told = || -> Vec<_> {
             let streams =
                 |client: &ConnectedClient| client.streams().iter().map(ClientStream::id).collect::<Vec<_>>();
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn streams_of_one_node_are_one_client_and_the_nameless_are_alone() {
-        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
-        let streams = ["b", "", "a", "b", ""].map(|id| open(&roster, &cache, id));
-        let unnamed = roster.list(cache.watch(), "ADS delta".into());
-        let list = ClientList::new(Arc::clone(&roster));
+        let (registry, cache) = (Arc::<StreamRegistry>::default(), Cache::new());
+        let streams = ["b", "", "a", "b", ""].map(|id| open(&registry, &cache, id));
+        let unnamed = registry.list(cache.watch(), "ADS delta".into());
+        let list = ClientList::new(Arc::clone(&registry));
         let told = |list: &ClientList| -> Vec<_> {
             list.list().iter().map(|client| (client.name().id.to_string(), client.streams().len())).collect()
         };
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn c20_the_last_nack_is_told_until_the_stream_ends_and_whether_an_ack_followed() {
-        let (roster, cache) = (Arc::<Roster>::default(), Cache::new());
-        let stream = open(&roster, &cache, "a");
-        let list = ClientList::new(roster);
+        let (registry, cache) = (Arc::<StreamRegistry>::default(), Cache::new());
+        let stream = open(&registry, &cache, "a");
+        let list = ClientList::new(registry);
         let (clusters, nonce) = (TypeUrl::from("example.com/a.Cluster"), || Nonce::FOREIGN);
         let acked = |type_url: &TypeUrl| Verdict::Acked { type_url: type_url.clone(), nonce: nonce() };
         let (type_url, detail) = (clusters.clone(), "no".to_owned());

@@ -29,29 +29,29 @@ use crate::observe::ConnectionEnd;
 use crate::peer::{Identity, Peer};
 use crate::timed_writes::TimedWrites;
 
-use activity::{Answer, Noticing, Phase, Times};
-use guests::{Guest, Guests};
-use reports::Reports;
-use timely::{PartialBytes, Timely};
+use activity::{TrackedBody, FairIo, Phase, PhaseTimeouts};
+use admission::{Admitted, Admission};
+use connection_log::ConnectionLog;
+use timed_request::{PartialBytes, TimedRequest};
 
 mod activity;
-mod guests;
-mod reports;
-mod timely;
+mod admission;
+mod connection_log;
+mod timed_request;
 
 /// How connections are treated.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct HttpConfig {
     pub(crate) accepts_http1: bool,
     pub(crate) config: Arc<ServerConfig>,
 }
 
 /// What a connection becomes before it is served: what TLS does, and nothing where there is none.
-pub(crate) trait Greet<IO>: Clone + Send + Sync + 'static {
+pub(crate) trait Handshake<IO>: Clone + Send + Sync + 'static {
     /// The connection once its peer has begun.
     type Hello: Send;
     /// The connection as it is served.
-    type Greeted: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+    type Secured: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
     /// Who is there, before anything came.
     fn peer(&self, io: &IO) -> Peer;
@@ -60,22 +60,22 @@ pub(crate) trait Greet<IO>: Clone + Send + Sync + 'static {
     fn hello(&self, io: IO) -> impl Future<Output = io::Result<Self::Hello>> + Send;
 
     /// Greets, and says who showed itself.
-    fn greet(
+    fn complete(
         &self,
         hello: Self::Hello,
-    ) -> impl Future<Output = io::Result<(Self::Greeted, Option<Arc<Identity>>)>> + Send;
+    ) -> impl Future<Output = io::Result<(Self::Secured, Option<Arc<Identity>>)>> + Send;
 }
 
 /// Serves connections as they are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain;
 
-impl<IO> Greet<IO> for Plain
+impl<IO> Handshake<IO> for Plain
 where
     IO: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
 {
     type Hello = IO;
-    type Greeted = IO;
+    type Secured = IO;
 
     fn peer(&self, io: &IO) -> Peer {
         let mut extensions = http::Extensions::new();
@@ -87,7 +87,7 @@ where
         Ok(io)
     }
 
-    async fn greet(&self, io: IO) -> io::Result<(IO, Option<Arc<Identity>>)> {
+    async fn complete(&self, io: IO) -> io::Result<(IO, Option<Arc<Identity>>)> {
         Ok((io, None))
     }
 }
@@ -96,27 +96,27 @@ where
 /// returns when all have.
 pub(crate) async fn serve<IO, G>(
     incoming: impl Stream<Item = io::Result<IO>> + Send,
-    greet: G,
+    handshake: G,
     routes: axum::Router,
-    terms: Terms,
+    http: HttpConfig,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()>
 where
     IO: Send + 'static,
-    G: Greet<IO>,
+    G: Handshake<IO>,
 {
     let present = watch::Sender::new(());
-    let builder = Arc::new(builder(&terms));
-    let config = terms.config;
-    let guests =
-        Guests::new(config.connections_limit, config.address_connections_limit, config.handshakes_limit);
-    let reports = Reports::new(config.observer.clone());
+    let builder = Arc::new(builder(&http));
+    let config = http.config;
+    let admission =
+        Admission::new(config.connections_limit, config.address_connections_limit, config.handshakes_limit);
+    let log = ConnectionLog::new(config.observer.clone());
     let partial = PartialBytes::new(config.partial_requests_limit_bytes);
     {
         let mut incoming = pin!(incoming);
         loop {
             let accept = async {
-                guests.room().await;
+                admission.room().await;
                 incoming.next().await
             };
             let next = tokio::select! {
@@ -125,22 +125,22 @@ where
             };
             match next {
                 Some(Ok(io)) => {
-                    let peer = greet.peer(&io);
-                    let guest = match guests.admit(peer.address.map(|address| address.ip())) {
-                        Ok(guest) => guest,
+                    let peer = handshake.peer(&io);
+                    let admitted = match admission.admit(peer.address.map(|address| address.ip())) {
+                        Ok(admitted) => admitted,
                         Err(end) => {
-                            reports.on_end(end, &peer);
+                            log.on_end(end, &peer);
                             continue;
                         }
                     };
                     let connection = Connection {
-                        greet: greet.clone(),
+                        handshake: handshake.clone(),
                         peer,
-                        guest,
+                        admitted,
                         builder: Arc::clone(&builder),
                         routes: routes.clone(),
                         config: Arc::clone(&config),
-                        reports: Arc::clone(&reports),
+                        log: Arc::clone(&log),
                         partial: Arc::clone(&partial),
                         stopping: stopping.clone(),
                         _present: present.subscribe(),
@@ -167,13 +167,13 @@ where
 
 /// One connection and what it needs.
 struct Connection<G> {
-    greet: G,
+    handshake: G,
     peer: Peer,
-    guest: Guest,
+    admitted: Admitted,
     builder: Arc<auto::Builder<TokioExecutor>>,
     routes: axum::Router,
     config: Arc<ServerConfig>,
-    reports: Arc<Reports>,
+    log: Arc<ConnectionLog>,
     partial: Arc<PartialBytes>,
     stopping: watch::Receiver<bool>,
     /// Dropped with it.
@@ -184,30 +184,30 @@ impl<G> Connection<G> {
     async fn run<IO>(mut self, io: IO)
     where
         IO: Send + 'static,
-        G: Greet<IO>,
+        G: Handshake<IO>,
     {
-        let (config, reports) = (&self.config, &self.reports);
-        let times = Times { handshake: config.handshake_timeout, idle: config.idle_timeout };
-        let activity = Arc::clone(self.guest.activity());
-        let greeted = async {
-            let hello = self.greet.hello(io).await?;
+        let (config, log) = (&self.config, &self.log);
+        let timeouts = PhaseTimeouts { handshake: config.handshake_timeout, idle: config.idle_timeout };
+        let activity = Arc::clone(self.admitted.activity());
+        let secured = async {
+            let hello = self.handshake.hello(io).await?;
             activity.enter(Phase::Queued);
-            self.guest.in_turn(self.greet.greet(hello), || activity.enter(Phase::Handshake)).await
+            self.admitted.in_turn(self.handshake.complete(hello), || activity.enter(Phase::Handshake)).await
         };
         // By itself, and gone afterwards: a connection has no room for what only its beginning
         // needs.
-        let greeted = Box::pin(async {
+        let secured = Box::pin(async {
             tokio::select! {
-                greeted = greeted => Ok(greeted),
-                end = activity.overdue(times) => Err(end),
+                secured = secured => Ok(secured),
+                end = activity.overdue(timeouts) => Err(end),
             }
         });
-        let (io, identity) = match greeted.await {
-            Err(end) => return reports.on_end(end, &self.peer),
-            Ok(Ok(greeted)) => greeted,
+        let (io, identity) = match secured.await {
+            Err(end) => return log.on_end(end, &self.peer),
+            Ok(Ok(secured)) => secured,
             Ok(Err(error)) => {
                 debug!(peer = ?self.peer.address, %error, "a connection could not be greeted");
-                return reports.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
+                return log.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
             }
         };
         activity.enter(Phase::Preface);
@@ -216,23 +216,23 @@ impl<G> Connection<G> {
         self.peer.connection = Some(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
         let service = {
             let peer = Arc::new(self.peer.clone());
-            let (activity, reports) = (Arc::clone(&activity), Arc::clone(reports));
+            let (activity, log) = (Arc::clone(&activity), Arc::clone(log));
             let (routes, partial) = (self.routes.clone(), Arc::clone(&self.partial));
             let time = config.request_timeout;
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                 let (open, fresh) = (activity.open(), activity.came());
                 let (mut head, body) = request.into_parts();
                 let body =
-                    Timely::new(body, &head.headers, time, &partial, Arc::clone(&reports), Arc::clone(&peer));
+                    TimedRequest::new(body, &head.headers, time, &partial, Arc::clone(&log), Arc::clone(&peer));
                 head.extensions.insert(Peer::clone(&peer));
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
                 // Not an async block: that has room for what it captures and once more for what it
                 // awaits, for each stream.
                 let answer = lazy(move |_| drop(fresh)).then(move |()| answer);
-                answer.map_ok(move |answer| answer.map(|body| Answer::new(body, open)))
+                answer.map_ok(move |answer| answer.map(|body| TrackedBody::new(body, open)))
             })
         };
-        let io = Noticing::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
+        let io = FairIo::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
         // Boxed, so that the allocator has two smaller pieces to place: together they take more.
         let mut connection = Box::pin(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
@@ -247,15 +247,15 @@ impl<G> Connection<G> {
             tokio::select! {
                 () = age => None,
                 _ = self.stopping.wait_for(|stopping| *stopping) => None,
-                end = activity.overdue(times) => Some(end),
+                end = activity.overdue(timeouts) => Some(end),
             }
         });
         let end = tokio::select! {
-            done = connection.as_mut() => return on_done(done, reports, &self.peer),
+            done = connection.as_mut() => return on_done(done, log, &self.peer),
             end = ends.next() => end.flatten(),
         };
         if let Some(end) = end {
-            reports.on_end(end, &self.peer);
+            log.on_end(end, &self.peer);
             if end != ConnectionEnd::Idle {
                 return;
             }
@@ -265,20 +265,20 @@ impl<G> Connection<G> {
         let overdue = async {
             match end {
                 Some(_) => sleep(LAST_WORDS).await,
-                None => reports.on_end(activity.overdue(times).await, &self.peer),
+                None => log.on_end(activity.overdue(timeouts).await, &self.peer),
             }
         };
         // Apart from the connection, which has to have room for this from its beginning.
         let overdue = Box::pin(overdue);
         tokio::select! {
-            done = connection.as_mut() => on_done(done, reports, &self.peer),
+            done = connection.as_mut() => on_done(done, log, &self.peer),
             () = overdue => {}
         }
     }
 }
 
 /// The connection ended by itself, or HTTP ended it.
-fn on_done(done: Result<(), Box<dyn std::error::Error + Send + Sync>>, reports: &Arc<Reports>, peer: &Peer) {
+fn on_done(done: Result<(), Box<dyn std::error::Error + Send + Sync>>, log: &Arc<ConnectionLog>, peer: &Peer) {
     let Err(error) = done else { return };
     debug!(peer = ?peer.address, %error, "a connection ended");
     let mut causes =
@@ -291,27 +291,27 @@ fn on_done(done: Result<(), Box<dyn std::error::Error + Send + Sync>>, reports: 
             })
     });
     if !is_lost {
-        reports.on_end(ConnectionEnd::Protocol, peer);
+        log.on_end(ConnectionEnd::Protocol, peer);
     }
 }
 
 /// The number of the next connection of this process.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
-fn builder(terms: &Terms) -> auto::Builder<TokioExecutor> {
-    let streams = terms.config.connection_streams_limit;
+fn builder(http: &HttpConfig) -> auto::Builder<TokioExecutor> {
+    let streams = http.config.connection_streams_limit;
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    if !terms.accepts_http1 {
+    if !http.accepts_http1 {
         builder = builder.http2_only();
     }
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(terms.config.keepalive)
+        .keep_alive_interval(http.config.keepalive)
         .max_concurrent_streams(streams)
         .initial_connection_window_size(window_bytes(streams));
     // Without a timer hyper would wait for headers for ever.
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(terms.config.request_timeout);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(http.config.request_timeout);
     builder
 }
 

@@ -21,12 +21,12 @@ use xds_proto::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 
 use crate::config::ServerConfig;
 use crate::peer::Peer;
-use crate::roster::{About, Listed, Roster};
+use crate::stream_registry::{ClientDetails, OpenStream, StreamRegistry};
 
 /// The service, over all streams of a server.
 #[derive(Debug)]
 pub(crate) struct StatusService {
-    roster: Arc<Roster>,
+    registry: Arc<StreamRegistry>,
     config: Arc<ServerConfig>,
     stopping: watch::Receiver<bool>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct StatusService {
 struct Query {
     /// Of these any; all clients when there is none.
     ids: Vec<IdPattern>,
-    contents: Contents,
+    payloads: Payloads,
 }
 
 #[derive(Debug)]
@@ -47,29 +47,29 @@ enum IdPattern {
 
 /// Whether the resources themselves are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Contents {
-    Shown,
-    Hidden,
+enum Payloads {
+    Included,
+    Excluded,
 }
 
 impl StatusService {
     pub(crate) fn new(
-        roster: Arc<Roster>,
+        registry: Arc<StreamRegistry>,
         config: Arc<ServerConfig>,
         stopping: watch::Receiver<bool>,
     ) -> Self {
-        Self { roster, config, stopping }
+        Self { registry, config, stopping }
     }
 }
 
 /// Who asks.
 #[derive(Debug)]
-struct Asker {
+struct Requester {
     peer: Peer,
     config: Arc<ServerConfig>,
 }
 
-impl Asker {
+impl Requester {
     fn of(extensions: &Extensions, config: &Arc<ServerConfig>) -> Self {
         let peer = extensions.get::<Peer>().cloned().unwrap_or_default();
         Self { peer, config: Arc::clone(config) }
@@ -96,14 +96,14 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
     ) -> Result<Response<Self::StreamClientStatusStream>, Status> {
-        let asker = Asker::of(request.extensions(), &self.config);
-        asker.check()?;
+        let requester = Requester::of(request.extensions(), &self.config);
+        requester.check()?;
         let (answers, responses) = mpsc::channel(1);
-        let (roster, mut stopping) = (Arc::clone(&self.roster), self.stopping.clone());
+        let (registry, mut stopping) = (Arc::clone(&self.registry), self.stopping.clone());
         let mut requests = request.into_inner();
         tokio::spawn(async move {
             let status = tokio::select! {
-                result = answer_all(&asker, &roster, &mut requests, &answers) => result.err(),
+                result = answer_all(&requester, &registry, &mut requests, &answers) => result.err(),
                 _ = stopping.wait_for(|stopping| *stopping) => {
                     Some(Status::unavailable("the server is shutting down"))
                 }
@@ -121,10 +121,10 @@ impl ClientStatusDiscoveryService for StatusService {
         &self,
         request: Request<ClientStatusRequest>,
     ) -> Result<Response<ClientStatusResponse>, Status> {
-        Asker::of(request.extensions(), &self.config).check()?;
+        Requester::of(request.extensions(), &self.config).check()?;
         let query = Query::of(&request.into_inner())?;
         let mut batch = Batch::default();
-        for streams in self.roster.clients(|id| query.matches(id)) {
+        for streams in self.registry.clients(|id| query.matches(id)) {
             let Some(config) = query.ask(&streams).await else { continue };
             if !batch.add(config) {
                 let limit = MESSAGE_LIMIT_BYTES;
@@ -140,17 +140,17 @@ impl ClientStatusDiscoveryService for StatusService {
 
 /// Answers requests in turn; a client that reads slowly is asked for one message at a time.
 async fn answer_all(
-    asker: &Asker,
-    roster: &Roster,
+    requester: &Requester,
+    registry: &StreamRegistry,
     requests: &mut Streaming<ClientStatusRequest>,
     answers: &mpsc::Sender<Result<ClientStatusResponse, Status>>,
 ) -> Result<(), Status> {
     let gone = |_| Status::cancelled("the client went away");
     while let Some(request) = requests.message().await? {
-        asker.check()?;
+        requester.check()?;
         let query = Query::of(&request)?;
         let (mut batch, mut is_answered) = (Batch::default(), false);
-        for streams in roster.clients(|id| query.matches(id)) {
+        for streams in registry.clients(|id| query.matches(id)) {
             let Some(config) = query.ask(&streams).await else { continue };
             for part in split(config, MESSAGE_LIMIT_BYTES) {
                 if !batch.has_room(&part) {
@@ -191,8 +191,8 @@ impl Query {
     /// What a request asks for.
     fn of(request: &ClientStatusRequest) -> Result<Self, Status> {
         let ids = request.node_matchers.iter().map(IdPattern::of).collect::<Result<_, _>>()?;
-        let contents = if request.exclude_resource_contents { Contents::Hidden } else { Contents::Shown };
-        Ok(Self { ids, contents })
+        let payloads = if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
+        Ok(Self { ids, payloads })
     }
 
     fn matches(&self, id: &str) -> bool {
@@ -200,8 +200,8 @@ impl Query {
     }
 
     /// Asks the streams of one client; `None` when all have ended.
-    async fn ask(&self, streams: &[Arc<Listed>]) -> Option<ClientConfig> {
-        let About { client, user_agent, .. } = streams.first()?.about()?;
+    async fn ask(&self, streams: &[Arc<OpenStream>]) -> Option<ClientConfig> {
+        let ClientDetails { client, user_agent, .. } = streams.first()?.details()?;
         let mut config = ClientConfig {
             node: Some(Node {
                 id: client.id.to_string(),
@@ -228,7 +228,7 @@ impl Query {
     fn entry(&self, type_url: &TypeUrl, resource: &ResourceReport) -> GenericXdsConfig {
         let ResourceReport { name, constraints, content, status } = resource;
         // Keys and certificates are for those who ask for them by SDS.
-        let is_shown = self.contents == Contents::Shown && type_url.as_str() != xds_proto::type_url::SECRET;
+        let is_shown = self.payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
         let payload = content.as_ref().filter(|_| is_shown).map(|(variant, _)| variant.payload().clone());
         let version = content.as_ref().map(|(_, version)| version.to_string()).unwrap_or_default();
         let (status, error_state) = match status {

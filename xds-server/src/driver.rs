@@ -16,16 +16,16 @@ use xds_core::server::{
 };
 use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
 
-use crate::clients::{Clients, Place};
+use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
-use crate::frame::{Outlet, Room};
+use crate::responses::{ResponseSlot, SlotState};
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
-use crate::repeats::What;
+use crate::repeat_log::Occurrence;
 use crate::requests::{RequestError, Requests};
-use crate::roster::{About, Listing, Roster};
+use crate::stream_registry::{ClientDetails, Registration, StreamRegistry};
 use crate::skim::{Client, Lists, SkimError, Skimmer};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
@@ -45,8 +45,8 @@ pub(crate) struct Driver {
     is_due: bool,
     requests_in_a_row: u32,
     alarm: Alarm,
-    clients: Arc<Clients>,
-    place: Option<Place>,
+    clients: Arc<ClientGroups>,
+    membership: Option<Membership>,
     skimmer: Skimmer,
     watch: Arc<Watch>,
     config: Arc<ServerConfig>,
@@ -66,19 +66,19 @@ pub(crate) struct Driver {
     authorize_at: Option<Instant>,
     /// When the machine has to be asked again.
     due_at: Option<Instant>,
-    listing: Listing,
+    registration: Registration,
     /// Of those that may be at the same time (G9).
     _permit: OwnedSemaphorePermit,
     /// Dropped last: a client that is told of the end finds the place of its stream empty.
-    last_word: LastWord,
+    end_status: EndStatus,
 }
 
 /// What a stream is of, and what it shares with the others.
-pub(crate) struct Shared<'a> {
+pub(crate) struct ServerParts<'a> {
     pub(crate) cache: &'a Arc<Cache>,
     pub(crate) config: &'a Arc<ServerConfig>,
-    pub(crate) clients: &'a Arc<Clients>,
-    pub(crate) roster: &'a Arc<Roster>,
+    pub(crate) clients: &'a Arc<ClientGroups>,
+    pub(crate) registry: &'a Arc<StreamRegistry>,
     pub(crate) lists: &'a Arc<Lists>,
 }
 
@@ -96,15 +96,15 @@ enum Request {
 
 /// The status with which the transport ends the stream, also when the task ends by itself.
 #[derive(Debug)]
-struct LastWord {
-    outlet: Arc<Outlet>,
+struct EndStatus {
+    slot: Arc<ResponseSlot>,
     status: Option<Status>,
 }
 
-impl Drop for LastWord {
+impl Drop for EndStatus {
     fn drop(&mut self) {
         let status = self.status.take();
-        self.outlet.end(status.unwrap_or_else(|| Status::unavailable("the stream ended")));
+        self.slot.end(status.unwrap_or_else(|| Status::unavailable("the stream ended")));
     }
 }
 
@@ -148,20 +148,20 @@ impl Future for Driver {
         debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
         let (service, protocol, after) = (&this.service, this.protocol, this.opened_at.elapsed());
         this.tell(Event::Ended { service, protocol, code: status.code(), after });
-        this.last_word.status = Some(status);
+        this.end_status.status = Some(status);
         Poll::Ready(())
     }
 }
 
 impl Driver {
     pub(crate) fn new(
-        shared: &Shared<'_>,
+        shared: &ServerParts<'_>,
         (service, protocol): (Service, Protocol),
         peer: Peer,
         inbound: Requests<axum::body::Body>,
         permit: OwnedSemaphorePermit,
-    ) -> (Self, Arc<Outlet>) {
-        let Shared { cache, config, clients, roster, lists } = shared;
+    ) -> (Self, Arc<ResponseSlot>) {
+        let ServerParts { cache, config, clients, registry, lists } = shared;
         let watch = cache.watch();
         let label = label(&service, protocol);
         let type_url = match &service {
@@ -175,7 +175,7 @@ impl Driver {
             Protocol::Delta => Machine::Delta(DeltaStream::new(of_machine, of_service, stream)),
         };
         let opened_at = Instant::now();
-        let outlet = Arc::<Outlet>::default();
+        let slot = Arc::<ResponseSlot>::default();
         let driver = Self {
             service,
             protocol,
@@ -186,9 +186,9 @@ impl Driver {
             requests_in_a_row: 0,
             alarm: Alarm::default(),
             clients: Arc::clone(clients),
-            place: None,
+            membership: None,
             skimmer: Skimmer::new(type_url, Arc::clone(&config.parameters)).with_lists(Arc::clone(lists)),
-            listing: roster.list(Arc::clone(&watch), label),
+            registration: registry.list(Arc::clone(&watch), label),
             watch,
             config: Arc::clone(config),
             epoch: Instant::from_std(cache.epoch(opened_at.into_std())),
@@ -206,10 +206,10 @@ impl Driver {
             stops_at: None,
             due_at: None,
             _permit: permit,
-            last_word: LastWord { outlet: Arc::clone(&outlet), status: None },
+            end_status: EndStatus { slot: Arc::clone(&slot), status: None },
         };
         driver.tell(Event::Accepted { service: &driver.service, protocol });
-        (driver, outlet)
+        (driver, slot)
     }
 
     /// Does all that can be done now; ready with the status that ends the stream.
@@ -242,7 +242,7 @@ impl Driver {
             self.is_due |= self.watch.poll_woken(cx).is_ready();
             // What is woken for is looked at after the wake-up was taken.
             if self.stops_at.is_none()
-                && let Some(within) = self.listing.stops_within()
+                && let Some(within) = self.registration.stops_within()
             {
                 self.stops_at = Some(Instant::now() + within.mul_f64(random()));
             }
@@ -252,15 +252,15 @@ impl Driver {
             }
             // G11: also while a client reads nothing, whose stream is kept.
             self.report();
-            match self.last_word.outlet.room(self.is_due, cx) {
-                Room::Closed => return Poll::Ready(Status::cancelled("the client went away")),
+            match self.end_status.slot.room(self.is_due, cx) {
+                SlotState::Closed => return Poll::Ready(Status::cancelled("the client went away")),
                 // Asked only when there is room, so that what is sent is the newest and nothing
                 // queues up.
-                Room::Free if self.is_due => match self.next() {
+                SlotState::Free if self.is_due => match self.next() {
                     (Next::Send(response), rest) => {
                         self.check_size(&response);
                         self.tell(Event::Sent(&response));
-                        self.last_word.outlet.put(response);
+                        self.end_status.slot.put(response);
                         // Mostly nothing else is due, and then nobody has to say when there is room
                         // again.
                         if let Some(until) = rest {
@@ -272,7 +272,7 @@ impl Driver {
                     (Next::Wait { until }, _) => self.wait(until),
                     (Next::Close(error), _) => return Poll::Ready(self.close(&error)),
                 },
-                Room::Free | Room::Taken => {}
+                SlotState::Free | SlotState::Taken => {}
             }
             if self.requests_in_a_row >= REQUESTS_IN_A_ROW {
                 // Other streams of this thread get a turn too.
@@ -310,7 +310,7 @@ impl Driver {
         self.watch.name_client(client.name());
         let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
         let (service, peer) = (&self.service, &self.peer);
-        self.place = match &mut self.machine {
+        self.membership = match &mut self.machine {
             Machine::Sotw(stream) => {
                 stream.on_node(parameters);
                 if honours_ttl {
@@ -360,7 +360,7 @@ impl Driver {
     }
 
     fn on_denied(&self, status: &Status) {
-        self.log_once(What::Denied, status.message());
+        self.log_once(Occurrence::Denied, status.message());
         self.tell(Event::Denied { code: status.code() });
     }
 
@@ -399,12 +399,12 @@ impl Driver {
         // C20: from the first request on the stream is listed, as that of nobody until a request
         // says whose it is.
         if is_first || is_introduced {
-            let about = About::of(self.client(), self.access.as_deref(), &self.peer);
-            let ClientName { id, cluster } = &about.client;
+            let details = ClientDetails::of(self.client(), self.access.as_deref(), &self.peer);
+            let ClientName { id, cluster } = &details.client;
             let (node, cluster, identity) = (&**id, &**cluster, self.peer.name());
-            let About { parameters, user_agent, .. } = &about;
+            let ClientDetails { parameters, user_agent, .. } = &details;
             debug!(node, cluster, identity, %parameters, user_agent, "stream opened");
-            self.listing.name(about);
+            self.registration.name(details);
         }
         if self.skimmer.take_node_change() {
             debug!(node = self.client().id, "a request brought another node, which changes nothing");
@@ -430,7 +430,7 @@ impl Driver {
     fn on_unreadable(&self, error: &SkimError) -> Status {
         self.tell(Event::Unreadable(error));
         let text = error.to_string();
-        self.log_once(What::Refused, &text);
+        self.log_once(Occurrence::Refused, &text);
         match error {
             SkimError::TypeUrlTooLong { .. } => Status::resource_exhausted(text),
             SkimError::Malformed(_) | SkimError::NotUtf8 { .. } => Status::internal(text),
@@ -455,7 +455,7 @@ impl Driver {
     }
 
     fn report(&mut self) {
-        for asker in self.listing.take_asks() {
+        for asker in self.registration.take_report_requests() {
             let machine = &mut self.machine;
             let report = self.watch.cache().read(|snapshot| machine.report(snapshot));
             // Who asked may have given up.
@@ -472,15 +472,15 @@ impl Driver {
             // G15: the words of the client are for people, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, detail, "NACK");
-                self.log_once(What::Nack(type_url.clone()), detail);
+                self.log_once(Occurrence::Nack(type_url.clone()), detail);
             }
         }
     }
 
     /// A client may do it as often as it likes.
-    fn log_once(&self, what: What, detail: &str) {
+    fn log_once(&self, what: Occurrence, detail: &str) {
         let key = (self.client().name(), self.peer.name().to_owned(), what);
-        self.listing.repeats().on(key, detail);
+        self.registration.repeat_log().on(key, detail);
     }
 
     fn tell_rejected(&self, verdict: &Verdict) {
@@ -493,7 +493,7 @@ impl Driver {
     }
 
     fn tell(&self, event: Event<'_>) {
-        self.listing.note(&event);
+        self.registration.note(&event);
         if let Some(observer) = &self.config.observer {
             observer.on_event(self.client(), event);
         }
@@ -503,13 +503,13 @@ impl Driver {
     fn check_size(&self, response: &Response) {
         let size_bytes: usize = response.bodies.iter().map(|body| body.len()).sum();
         if size_bytes > COMMON_LIMIT_BYTES {
-            self.log_once(What::Large(response.type_url.clone()), &format!("{size_bytes} bytes"));
+            self.log_once(Occurrence::Large(response.type_url.clone()), &format!("{size_bytes} bytes"));
         }
     }
 
     fn close(&self, error: &StreamError) -> Status {
         self.tell(Event::Refused(error));
-        self.log_once(What::Refused, &error.to_string());
+        self.log_once(Occurrence::Refused, &error.to_string());
         close_status(error)
     }
 

@@ -9,7 +9,7 @@ use xds_core::{
 };
 
 /// What is made of it.
-pub(crate) trait Trail {
+pub(crate) trait Tracker {
     /// Something was committed; whether its answers are wanted.
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool;
 
@@ -24,7 +24,7 @@ pub(crate) trait Trail {
     fn on_loss(&mut self, lost: Lost);
 
     /// All that there was to tell for now is told; what is followed is this, oldest first.
-    fn on_rest(&mut self, open: &BTreeMap<Revision, Open>) {
+    fn on_caught_up(&mut self, open: &BTreeMap<Revision, TrackedCommit>) {
         _ = open;
     }
 }
@@ -38,26 +38,26 @@ pub(crate) enum Lost {
 
 /// A commit that is followed.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct TrackedCommit {
     pub(crate) at: Instant,
     pub(crate) followed: Followed,
 }
 
 /// Follows the commits of a cache until it is gone; it does not keep the cache.
-pub(crate) fn follow<T: Trail + Send>(cache: &Cache, trail: T) -> impl Future<Output = ()> + Send + use<T> {
+pub(crate) fn follow<T: Tracker + Send>(cache: &Cache, tracker: T) -> impl Future<Output = ()> + Send + use<T> {
     let commits = cache.commits(COMMITS_UNREAD);
-    let task = Task { follower: Follower::new(ANSWERS_UNREAD), open: BTreeMap::new(), trail };
+    let task = Task { follower: Follower::new(ANSWERS_UNREAD), open: BTreeMap::new(), tracker };
     task.run(commits)
 }
 
 #[derive(Debug)]
 struct Task<T> {
     follower: Follower,
-    open: BTreeMap<Revision, Open>,
-    trail: T,
+    open: BTreeMap<Revision, TrackedCommit>,
+    tracker: T,
 }
 
-impl<T: Trail> Task<T> {
+impl<T: Tracker> Task<T> {
     async fn run(mut self, mut commits: Commits) {
         loop {
             let gives_up_at = self.open.values().next().map(|oldest| oldest.at + FOLLOWED_FOR);
@@ -76,14 +76,14 @@ impl<T: Trail> Task<T> {
 
     fn on_event(&mut self, event: CommitEvent) {
         if event.lost > 0 {
-            self.trail.on_loss(Lost::Commits(event.lost));
+            self.tracker.on_loss(Lost::Commits(event.lost));
         }
         let CommitOutcome::Committed { commit, changed } = event.outcome else { return };
-        if !self.trail.on_commit(&commit, &changed) {
+        if !self.tracker.on_commit(&commit, &changed) {
             return;
         }
         let (at, followed) = (Instant::now(), self.follower.follow(&commit));
-        self.open.insert(commit.revision, Open { at, followed });
+        self.open.insert(commit.revision, TrackedCommit { at, followed });
         let mut undecided: usize = self.open.values().map(|open| open.followed.undecided()).sum();
         while self.open.len() > COMMITS_FOLLOWED || (undecided > ANSWERS_FOLLOWED && !self.open.is_empty()) {
             undecided -= self.open.values().next().map_or(0, |open| open.followed.undecided()).min(undecided);
@@ -102,11 +102,11 @@ impl<T: Trail> Task<T> {
 
     fn tell(&mut self, answer: &Decided, now: Instant) {
         if answer.lost > 0 {
-            self.trail.on_loss(Lost::Answers(answer.lost));
+            self.tracker.on_loss(Lost::Answers(answer.lost));
         }
         // Given up meanwhile, if it is not there.
         if let Some(open) = self.open.get(&answer.revision) {
-            self.trail.on_answer(answer, now.saturating_duration_since(open.at));
+            self.tracker.on_answer(answer, now.saturating_duration_since(open.at));
         }
     }
 
@@ -114,22 +114,22 @@ impl<T: Trail> Task<T> {
     fn give_up(&mut self, count: usize) {
         for _ in 0..count {
             let Some((revision, open)) = self.open.pop_first() else { return };
-            self.trail.on_end(revision, open.followed.undecided());
+            self.tracker.on_end(revision, open.followed.undecided());
         }
     }
 
     /// What all have answered is done. Their answers are told before: who has decided has said so.
     fn rest(&mut self) {
-        let decided = |(_, open): &(&Revision, &Open)| open.followed.undecided() == 0;
+        let decided = |(_, open): &(&Revision, &TrackedCommit)| open.followed.undecided() == 0;
         let decided: Vec<_> = self.open.iter().filter(decided).map(|(revision, _)| *revision).collect();
         if let Some(answer) = self.follower.try_next() {
             self.on_answer(&answer);
         }
         for revision in decided {
             self.open.remove(&revision);
-            self.trail.on_end(revision, 0);
+            self.tracker.on_end(revision, 0);
         }
-        self.trail.on_rest(&self.open);
+        self.tracker.on_caught_up(&self.open);
     }
 }
 

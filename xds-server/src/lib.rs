@@ -47,14 +47,14 @@
 
 mod authorize;
 mod client_list;
-mod clients;
+mod client_groups;
 mod config;
 mod connections;
 mod csds;
 mod delivery;
 mod driver;
 mod follow;
-mod frame;
+mod responses;
 mod listen;
 #[cfg(feature = "prometheus")]
 pub mod metrics;
@@ -62,9 +62,9 @@ mod observe;
 mod peer;
 mod protocol;
 mod rejections;
-mod repeats;
+mod repeat_log;
 mod requests;
-mod roster;
+mod stream_registry;
 mod service;
 pub mod skim;
 mod spans;

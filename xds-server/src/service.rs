@@ -23,17 +23,17 @@ use xds_proto::envoy::service::status::v3::client_status_discovery_service_serve
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
 use crate::client_list::ClientList;
-use crate::clients::Clients;
+use crate::client_groups::ClientGroups;
 use crate::config::ServerConfig;
-use crate::connections::{self, Greet, Plain, Terms};
+use crate::connections::{self, Handshake, Plain, HttpConfig};
 use crate::csds::StatusService;
-use crate::driver::{Driver, Shared};
-use crate::frame::ResponseBody;
+use crate::driver::{Driver, ServerParts};
+use crate::responses::ResponseBody;
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::roster::Roster;
+use crate::stream_registry::StreamRegistry;
 use crate::skim::{Client, Lists};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
@@ -44,7 +44,7 @@ pub struct Server {
     cache: Arc<Cache>,
     config: Arc<ServerConfig>,
     routes: axum::Router,
-    roster: Arc<Roster>,
+    registry: Arc<StreamRegistry>,
 }
 
 /// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each
@@ -75,7 +75,7 @@ impl Server {
     /// A server of this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
-        Self { cache, config: Arc::default(), routes: axum::Router::new(), roster: Arc::default() }
+        Self { cache, config: Arc::default(), routes: axum::Router::new(), registry: Arc::default() }
     }
 
     /// Replaces the defaults.
@@ -88,7 +88,7 @@ impl Server {
     /// Its clients, from now until it ends.
     #[must_use]
     pub fn clients(&self) -> ClientList {
-        ClientList::new(Arc::clone(&self.roster))
+        ClientList::new(Arc::clone(&self.registry))
     }
 
     /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any.
@@ -155,7 +155,7 @@ impl Server {
     where
         IO: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
     {
-        self.serve_greeted(incoming, Plain, shutdown).await
+        self.serve_connections(incoming, Plain, shutdown).await
     }
 
     /// The same as [`serve`](Self::serve) with TLS.
@@ -169,30 +169,30 @@ impl Server {
         tls: Arc<Tls>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        self.serve_greeted(TcpIncoming::from(listener).with_nodelay(Some(true)), tls, shutdown).await
+        self.serve_connections(TcpIncoming::from(listener).with_nodelay(Some(true)), tls, shutdown).await
     }
 
-    async fn serve_greeted<IO, G>(
+    async fn serve_connections<IO, G>(
         self,
         incoming: impl Stream<Item = io::Result<IO>> + Send,
-        greet: G,
+        handshake: G,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError>
     where
         IO: Send + 'static,
-        G: Greet<IO>,
+        G: Handshake<IO>,
     {
         let (stop, stopping) = watch::channel(false);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let roster = Arc::clone(&self.roster);
-        let status = StatusService::new(Arc::clone(&roster), Arc::clone(&self.config), stopping.clone());
+        let registry = Arc::clone(&self.registry);
+        let status = StatusService::new(Arc::clone(&registry), Arc::clone(&self.config), stopping.clone());
         let routes = Routes::new(health_service).add_service(ClientStatusDiscoveryServiceServer::new(status));
-        let routes = self.add_discovery(add_reflection(routes), &roster);
+        let routes = self.add_discovery(add_reflection(routes), &registry);
         let routes = routes.into_axum_router().fallback(unknown_path);
         let accepts_http1 = self.routes.has_routes();
         let routes = routes.merge(self.routes.layer(axum::Extension(Stopping(stopping.clone()))));
-        let terms = Terms { accepts_http1, config: Arc::clone(&self.config) };
-        let serving = connections::serve(incoming, greet, routes, terms, stopping);
+        let http_config = HttpConfig { accepts_http1, config: Arc::clone(&self.config) };
+        let serving = connections::serve(incoming, handshake, routes, http_config, stopping);
         tokio::pin!(serving);
         let cache = Arc::clone(&self.cache);
         let report = async {
@@ -210,7 +210,7 @@ impl Server {
         set_all(&health, ServingStatus::NotServing).await;
         let ServerConfig { drain, drain_rate, .. } = *self.config;
         _ = stop.send(true);
-        roster.stop(drain, drain_rate);
+        registry.stop(drain, drain_rate);
         match tokio::time::timeout(drain + LAST_WORDS, serving).await {
             Ok(result) => result.map_err(ServeError::Accept),
             // A client that reads nothing does not keep the server.
@@ -219,7 +219,7 @@ impl Server {
     }
 
     /// The aggregated and every per-type service, a route per method.
-    fn add_discovery(&self, routes: Routes, roster: &Arc<Roster>) -> Routes {
+    fn add_discovery(&self, routes: Routes, registry: &Arc<StreamRegistry>) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
             let sotw = row.sotw.map(|method| (row.service, method, service.clone(), Protocol::Sotw));
@@ -231,7 +231,7 @@ impl Server {
             (ADS, ADS_DELTA, Service::Aggregated, Protocol::Delta),
         ];
         let mut router = routes.into_axum_router();
-        let (clients, lists) = (Arc::<Clients>::default(), Arc::<Lists>::default());
+        let (clients, lists) = (Arc::<ClientGroups>::default(), Arc::<Lists>::default());
         let streams = Arc::new(Semaphore::new(self.config.streams_limit));
         for (name, method, service, protocol) in rows.chain(aggregated) {
             let method_service = Method {
@@ -240,7 +240,7 @@ impl Server {
                 service,
                 protocol,
                 clients: Arc::clone(&clients),
-                roster: Arc::clone(roster),
+                registry: Arc::clone(registry),
                 lists: Arc::clone(&lists),
                 streams: Arc::clone(&streams),
             };
@@ -308,8 +308,8 @@ struct Method {
     config: Arc<ServerConfig>,
     service: Service,
     protocol: Protocol,
-    clients: Arc<Clients>,
-    roster: Arc<Roster>,
+    clients: Arc<ClientGroups>,
+    registry: Arc<StreamRegistry>,
     lists: Arc<Lists>,
     /// One permit for each stream that may be.
     streams: Arc<Semaphore>,
@@ -326,7 +326,7 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
 
     /// The headers go out at once: some clients wait for them before they send.
     fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
-        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             if let Some(observer) = &self.config.observer {
                 observer.on_event(&Client::default(), Event::TooManyStreams);
             }
@@ -336,12 +336,12 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         };
         let peer = Peer::of(request.extensions());
         let inbound = Requests::new(request.into_body(), self.config.request_limit_bytes);
-        let Self { cache, config, clients, roster, lists, .. } = self;
-        let shared = Shared { cache, config, clients, roster, lists };
+        let Self { cache, config, clients, registry, lists, .. } = self;
+        let shared = ServerParts { cache, config, clients, registry, lists };
         let service = (self.service.clone(), self.protocol);
-        let (driver, outlet) = Driver::new(&shared, service, peer, inbound, place);
+        let (driver, slot) = Driver::new(&shared, service, peer, inbound, permit);
         tokio::spawn(driver);
-        let body = axum::body::Body::new(ResponseBody::new(outlet));
+        let body = axum::body::Body::new(ResponseBody::new(slot));
         let mut response = Response::new(body);
         let grpc = http::HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(http::header::CONTENT_TYPE, grpc);

@@ -69,7 +69,7 @@ struct Subscribed {
 
 /// The bytes of some fields of a request, which mostly follow each other.
 #[derive(Debug)]
-struct Run<'f> {
+struct FieldRun<'f> {
     frame: &'f [u8],
     place: Range<usize>,
     /// All of it, when they do not.
@@ -105,7 +105,7 @@ impl Subscribed {
     }
 }
 
-impl<'f> Run<'f> {
+impl<'f> FieldRun<'f> {
     fn of(frame: &'f [u8]) -> Self {
         Self { frame, place: 0..0, pieces: Vec::new() }
     }
@@ -162,7 +162,7 @@ impl Skimmer {
     /// See [`SkimError`]; the stream has to end with it.
     pub fn sotw(&mut self, frame: &[u8]) -> Result<SotwRequest, SkimError> {
         let mut request = SotwRequest::default();
-        let (mut names, mut locators) = (Run::of(frame), Run::of(frame));
+        let (mut names, mut locators) = (FieldRun::of(frame), FieldRun::of(frame));
         let mut rest = frame;
         while !rest.is_empty() {
             let before = rest;
@@ -220,7 +220,7 @@ impl Skimmer {
     /// See [`SkimError`]; the stream has to end with it.
     pub fn delta(&mut self, frame: &[u8]) -> Result<DeltaRequest, SkimError> {
         let mut request = DeltaRequest::default();
-        let (mut subscribe, mut unsubscribe) = (Run::of(frame), Run::of(frame));
+        let (mut subscribe, mut unsubscribe) = (FieldRun::of(frame), FieldRun::of(frame));
         let mut rest = frame;
         while !rest.is_empty() {
             let before = rest;
@@ -259,9 +259,9 @@ impl Skimmer {
         let mut client = Client { parameters: self.mapping.derive(bytes)?, ..Client::default() };
         for field in fields(bytes) {
             match field? {
-                (1, bytes) => client.id = said(1, bytes)?,
-                (2, bytes) => client.cluster = said(2, bytes)?,
-                (6, bytes) => client.user_agent = said(6, bytes)?,
+                (1, bytes) => client.id = client_text(1, bytes)?,
+                (2, bytes) => client.cluster = client_text(2, bytes)?,
+                (6, bytes) => client.user_agent = client_text(6, bytes)?,
                 (10, bytes) => client.supports_ttl |= is_ttl_feature(bytes),
                 _ => {}
             }
@@ -298,7 +298,7 @@ pub const DETAIL_LIMIT_BYTES: usize = 4096;
 
 /// Of an id, a cluster and a user agent this much is kept; the longest that are seen are names of
 /// pods with those of their namespaces.
-pub const SAID_LIMIT_BYTES: usize = 512;
+pub const CLIENT_TEXT_LIMIT_BYTES: usize = 512;
 
 /// The longest type URL that a request may have (G9); those that exist have some 100 bytes.
 pub const TYPE_URL_LIMIT_BYTES: usize = 1024;
@@ -349,8 +349,8 @@ fn status_message(bytes: &[u8]) -> Result<String, SkimError> {
 }
 
 /// What a client says of itself, for logs, lists and whoever is asked what it may read.
-fn said(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
-    Ok(shortened(text(field, bytes)?, SAID_LIMIT_BYTES).into_owned())
+fn client_text(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
+    Ok(shortened(text(field, bytes)?, CLIENT_TEXT_LIMIT_BYTES).into_owned())
 }
 
 /// A stream keeps and names the types that it was asked for, so one that cannot be is not taken up.
@@ -631,7 +631,7 @@ mod tests {
         };
         let (one, other) = (client("1"), client("2"));
         for text in [&one.id, &one.cluster, &one.user_agent] {
-            assert!(text.len() <= SAID_LIMIT_BYTES && text.contains("1000001 bytes"), "{text}");
+            assert!(text.len() <= CLIENT_TEXT_LIMIT_BYTES && text.contains("1000001 bytes"), "{text}");
         }
         assert_ne!(one.name(), other.name());
     }

@@ -7,7 +7,7 @@ use tracing::field::Empty;
 use tracing::{Level, Span, debug_span, enabled};
 use xds_core::{Cache, ClientName, Commit, Decided, Outcome, Revision, TypeUrl};
 
-use crate::follow::{Lost, Trail, follow};
+use crate::follow::{Lost, Tracker, follow};
 
 /// Makes a span of each commit that concerns anybody, for those who trace: to be spawned, once. It
 /// ends with the cache, which it does not keep.
@@ -28,11 +28,11 @@ pub fn trace_commits(cache: &Cache) -> impl Future<Output = ()> + Send + use<> {
 
 #[derive(Debug, Default)]
 struct Spans {
-    open: BTreeMap<Revision, OfCommit>,
+    open: BTreeMap<Revision, CommitSpan>,
 }
 
 #[derive(Debug)]
-struct OfCommit {
+struct CommitSpan {
     span: Span,
     /// Of a client that has no name there may be several.
     answers: HashMap<(ClientName, TypeUrl), Vec<Span>>,
@@ -41,7 +41,7 @@ struct OfCommit {
     gone: usize,
 }
 
-impl Trail for Spans {
+impl Tracker for Spans {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
         if commit.concerned() == 0 || !enabled!(target: TARGET, Level::DEBUG) {
             return false;
@@ -75,7 +75,7 @@ impl Trail for Spans {
             );
             answers.entry((client, type_url.clone())).or_default().push(answer);
         }
-        self.open.insert(commit.revision, OfCommit { span, answers, acked: 0, nacked: 0, gone: 0 });
+        self.open.insert(commit.revision, CommitSpan { span, answers, acked: 0, nacked: 0, gone: 0 });
         true
     }
 
@@ -103,7 +103,7 @@ impl Trail for Spans {
     }
 
     fn on_end(&mut self, revision: Revision, undecided: usize) {
-        let Some(OfCommit { span, answers, acked, nacked, gone }) = self.open.remove(&revision) else {
+        let Some(CommitSpan { span, answers, acked, nacked, gone }) = self.open.remove(&revision) else {
             return;
         };
         for answer in answers.values().flatten() {

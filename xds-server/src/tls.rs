@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use xds_file::Reloads;
 
-use crate::connections::Greet;
+use crate::connections::Handshake;
 use crate::peer::{Identity, Peer};
 
 /// Where certificates are, all of them PEM.
@@ -44,23 +44,23 @@ pub struct Tls {
 
 #[derive(Debug)]
 struct Loaded {
-    contents: Contents,
+    contents: FileContents,
     config: Arc<ServerConfig>,
     expires: SystemTime,
 }
 
 /// What was in the files.
 #[derive(PartialEq, Eq)]
-struct Contents {
+struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     client_authorities: Option<Vec<u8>>,
 }
 
 /// A key must not come into a log.
-impl std::fmt::Debug for Contents {
+impl std::fmt::Debug for FileContents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Contents")
+        f.write_str("FileContents")
     }
 }
 
@@ -123,7 +123,7 @@ impl Tls {
     /// See [`TlsError`].
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
         let reloads = Reloads::default();
-        let loaded = Loaded::of(Contents::read(&files, &reloads)?, &files)?;
+        let loaded = Loaded::of(FileContents::read(&files, &reloads)?, &files)?;
         reloads.on_new();
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded), reloads }))
     }
@@ -156,7 +156,7 @@ impl Tls {
     }
 
     fn read_again(&self) -> Result<bool, TlsError> {
-        let contents = Contents::read(&self.files, &self.reloads)?;
+        let contents = FileContents::read(&self.files, &self.reloads)?;
         if contents == self.current.load().contents {
             return Ok(false);
         }
@@ -189,7 +189,7 @@ impl Tls {
 }
 
 impl Loaded {
-    fn of(contents: Contents, files: &TlsFiles) -> Result<Self, TlsError> {
+    fn of(contents: FileContents, files: &TlsFiles) -> Result<Self, TlsError> {
         let chain = certificates(&contents.certificate, &files.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| TlsError::Malformed {
             path: files.key.clone(),
@@ -227,7 +227,7 @@ impl Loaded {
     }
 }
 
-impl Contents {
+impl FileContents {
     fn read(files: &TlsFiles, reloads: &Reloads) -> Result<Self, TlsError> {
         let read = |path: &Path| {
             let _reading = reloads.reading(&path.display().to_string());
@@ -239,9 +239,9 @@ impl Contents {
     }
 }
 
-impl Greet<TcpStream> for Arc<Tls> {
+impl Handshake<TcpStream> for Arc<Tls> {
     type Hello = StartHandshake<TcpStream>;
-    type Greeted = TlsStream<TcpStream>;
+    type Secured = TlsStream<TcpStream>;
 
     fn peer(&self, io: &TcpStream) -> Peer {
         Peer { address: io.peer_addr().ok(), ..Peer::default() }
@@ -251,7 +251,7 @@ impl Greet<TcpStream> for Arc<Tls> {
         LazyConfigAcceptor::new(Acceptor::default(), io).await
     }
 
-    async fn greet(&self, hello: Self::Hello) -> io::Result<(Self::Greeted, Option<Arc<Identity>>)> {
+    async fn complete(&self, hello: Self::Hello) -> io::Result<(Self::Secured, Option<Arc<Identity>>)> {
         let config = Arc::clone(&self.current.load().config);
         let io = hello.into_stream(config).await?;
         let identity = shown(&io);

@@ -16,12 +16,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connections::guests::Guests;
+use crate::connections::admission::Admission;
 use crate::observe::ConnectionEnd;
 
 /// How long a connection may be in a phase.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
+pub(crate) struct PhaseTimeouts {
     pub(crate) handshake: Duration,
     pub(crate) idle: Duration,
 }
@@ -45,13 +45,13 @@ pub(crate) enum Phase {
 /// The phase of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    guests: Arc<Guests>,
-    now: Mutex<Now>,
+    admission: Arc<Admission>,
+    now: Mutex<ActivityState>,
     gives_way: Notify,
 }
 
 #[derive(Debug)]
-struct Now {
+struct ActivityState {
     phase: Phase,
     since: Instant,
     /// Among those that may give way.
@@ -64,8 +64,8 @@ struct Now {
 }
 
 impl Activity {
-    pub(crate) fn new(guests: Arc<Guests>, number: u64) -> Self {
-        let now = Now {
+    pub(crate) fn new(admission: Arc<Admission>, number: u64) -> Self {
+        let now = ActivityState {
             phase: Phase::Hello,
             since: Instant::now(),
             number,
@@ -73,7 +73,7 @@ impl Activity {
             fresh: 0,
             reader: None,
         };
-        Self { guests, now: Mutex::new(now), gives_way: Notify::new() }
+        Self { admission, now: Mutex::new(now), gives_way: Notify::new() }
     }
 
     pub(crate) fn enter(&self, phase: Phase) {
@@ -88,7 +88,7 @@ impl Activity {
             *open += 1;
         } else {
             (now.phase, now.since) = (Phase::Busy(1), Instant::now());
-            self.guests.on_busy(now.number);
+            self.admission.on_busy(now.number);
         }
         OpenRequest(Arc::clone(self))
     }
@@ -117,21 +117,21 @@ impl Activity {
     pub(crate) fn leave(&self) {
         let mut now = self.now();
         now.has_left = true;
-        self.guests.on_busy(now.number);
+        self.admission.on_busy(now.number);
     }
 
     /// Done when the connection has to end.
-    pub(crate) async fn overdue(&self, times: Times) -> ConnectionEnd {
+    pub(crate) async fn overdue(&self, timeouts: PhaseTimeouts) -> ConnectionEnd {
         loop {
-            let Now { phase, since, .. } = *self.now();
+            let ActivityState { phase, since, .. } = *self.now();
             let (look_at, end) = match phase {
                 Phase::Hello | Phase::Handshake | Phase::Preface => {
-                    (since + times.handshake, Some(ConnectionEnd::HandshakeTimeout))
+                    (since + timeouts.handshake, Some(ConnectionEnd::HandshakeTimeout))
                 }
-                Phase::Idle => (since + times.idle, Some(ConnectionEnd::Idle)),
+                Phase::Idle => (since + timeouts.idle, Some(ConnectionEnd::Idle)),
                 // What follows has a time, which cannot be over before this.
-                Phase::Queued => (Instant::now() + times.handshake, None),
-                Phase::Busy(_) => (Instant::now() + times.idle, None),
+                Phase::Queued => (Instant::now() + timeouts.handshake, None),
+                Phase::Busy(_) => (Instant::now() + timeouts.idle, None),
             };
             tokio::select! {
                 () = sleep_until(look_at) => {
@@ -146,7 +146,7 @@ impl Activity {
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-    fn now(&self) -> MutexGuard<'_, Now> {
+    fn now(&self) -> MutexGuard<'_, ActivityState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -163,7 +163,7 @@ impl Drop for OpenRequest {
             _ => {
                 (now.phase, now.since) = (Phase::Idle, Instant::now());
                 if !now.has_left {
-                    now.number = self.0.guests.on_idle(&self.0);
+                    now.number = self.0.admission.on_idle(&self.0);
                 }
             }
         }
@@ -189,18 +189,18 @@ impl Drop for FreshRequest {
 
 /// The body of a response, with which its request ends.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TrackedBody {
     body: axum::body::Body,
     _request: OpenRequest,
 }
 
-impl Answer {
+impl TrackedBody {
     pub(crate) fn new(body: axum::body::Body, request: OpenRequest) -> Self {
         Self { body, _request: request }
     }
 }
 
-impl Body for Answer {
+impl Body for TrackedBody {
     type Data = bytes::Bytes;
     type Error = axum::Error;
 
@@ -224,7 +224,7 @@ impl Body for Answer {
 /// lets others have their turn: HTTP/2 would read as long as something comes, each few bytes can be
 /// a stream, and its task would stand before theirs.
 #[derive(Debug)]
-pub(crate) struct Noticing<IO> {
+pub(crate) struct FairIo<IO> {
     io: IO,
     /// How much was read in this turn.
     in_turn: usize,
@@ -233,13 +233,13 @@ pub(crate) struct Noticing<IO> {
     activity: Arc<Activity>,
 }
 
-impl<IO> Noticing<IO> {
+impl<IO> FairIo<IO> {
     pub(crate) fn new(io: IO, activity: Arc<Activity>) -> Self {
         Self { io, in_turn: 0, missing: PREFACE_BYTES, activity }
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Noticing<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for FairIo<IO> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -273,7 +273,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Noticing<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Noticing<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for FairIo<IO> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -316,19 +316,19 @@ const PREFACE_BYTES: usize = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connections::guests::Guest;
+    use crate::connections::admission::Admitted;
 
-    const TIMES: Times = Times { handshake: Duration::from_secs(10), idle: Duration::from_secs(300) };
+    const TIMEOUTS: PhaseTimeouts = PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(300) };
 
-    fn activity() -> (Guest, Arc<Activity>) {
-        let guest = Guests::new(1, None, 1).admit(None).unwrap();
-        let activity = Arc::clone(guest.activity());
-        (guest, activity)
+    fn activity() -> (Admitted, Arc<Activity>) {
+        let admitted = Admission::new(1, None, 1).admit(None).unwrap();
+        let activity = Arc::clone(admitted.activity());
+        (admitted, activity)
     }
 
     async fn ends(activity: &Arc<Activity>) -> (ConnectionEnd, Duration) {
         let began = Instant::now();
-        (activity.overdue(TIMES).await, began.elapsed())
+        (activity.overdue(TIMEOUTS).await, began.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
@@ -338,13 +338,13 @@ mod tests {
             activity.enter(phase);
             assert_eq!(
                 ends(&activity).await,
-                (ConnectionEnd::HandshakeTimeout, TIMES.handshake),
+                (ConnectionEnd::HandshakeTimeout, TIMEOUTS.handshake),
                 "{phase:?}"
             );
         }
         let (_guest, activity) = activity();
         activity.enter(Phase::Idle);
-        assert_eq!(ends(&activity).await, (ConnectionEnd::Idle, TIMES.idle));
+        assert_eq!(ends(&activity).await, (ConnectionEnd::Idle, TIMEOUTS.idle));
     }
 
     #[tokio::test(start_paused = true)]

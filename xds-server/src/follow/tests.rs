@@ -9,7 +9,7 @@ use super::*;
 /// Sends on what it is told, a line each.
 struct Told(mpsc::UnboundedSender<String>);
 
-impl Trail for Told {
+impl Tracker for Told {
     fn on_commit(&mut self, commit: &Commit, _: &[(TypeUrl, usize)]) -> bool {
         _ = self.0.send(format!("commit {}", commit.revision));
         true

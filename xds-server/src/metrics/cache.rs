@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use xds_core::Cache;
 
+use super::ReasonLabel;
 use super::propagation::Awaited;
 use super::types::{TypeLabel, Types};
 
@@ -26,7 +27,7 @@ pub(super) struct CacheCollector {
 }
 
 #[derive(Debug, Default)]
-struct OfType {
+struct TypeCounts {
     resources: usize,
     variants: usize,
     subscriptions: usize,
@@ -35,28 +36,23 @@ struct OfType {
 }
 
 #[derive(Debug, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 #[derive(Debug, EncodeLabelSet)]
-struct Reason {
-    reason: &'static str,
-}
-
-#[derive(Debug, EncodeLabelSet)]
-struct State {
+struct StateLabel {
     state: &'static str,
 }
 
 impl CacheCollector {
-    fn by_type(&self, cache: &Cache) -> BTreeMap<TypeLabel, OfType> {
+    fn by_type(&self, cache: &Cache) -> BTreeMap<TypeLabel, TypeCounts> {
         let snapshot = cache.snapshot();
         // Of a proxy there are also types that a client asked for, and that upstream has nothing
         // of.
         let committed = snapshot.counts().filter(|(_, count)| *count > 0);
         self.types.learn(committed.map(|(type_url, _)| type_url.clone()));
-        let mut by_type = BTreeMap::<_, OfType>::new();
+        let mut by_type = BTreeMap::<_, TypeCounts>::new();
         for (type_url, count) in snapshot.counts() {
             let of_type = by_type.entry(self.types.label(type_url)).or_default();
             of_type.resources += count;
@@ -77,7 +73,7 @@ impl Collector for CacheCollector {
         // With the cache its numbers go.
         let Some(cache) = self.cache.upgrade() else { return Ok(()) };
         let by_type = self.by_type(&cache);
-        type Of = fn(&OfType) -> usize;
+        type Of = fn(&TypeCounts) -> usize;
         let gauges: [(&str, &str, Of); 5] = [
             ("xds_cache_resources", "Names that have a resource", |of| of.resources),
             ("xds_cache_variants", "Variants of all names", |of| of.variants),
@@ -99,7 +95,7 @@ impl Collector for CacheCollector {
             MetricType::Counter,
         )?;
         for (outcome, count) in [("changed", counts.committed), ("unchanged", counts.unchanged)] {
-            ConstCounter::new(count).encode(commits.encode_family(&Outcome { outcome })?)?;
+            ConstCounter::new(count).encode(commits.encode_family(&OutcomeLabel { outcome })?)?;
         }
         let mut refused = encoder.encode_descriptor(
             "xds_cache_commits_refused",
@@ -108,7 +104,7 @@ impl Collector for CacheCollector {
             MetricType::Counter,
         )?;
         for (reason, count) in counts.refused {
-            ConstCounter::new(count).encode(refused.encode_family(&Reason { reason })?)?;
+            ConstCounter::new(count).encode(refused.encode_family(&ReasonLabel { reason })?)?;
         }
         let mut clients = encoder.encode_descriptor(
             "xds_cache_newest_commit_clients",
@@ -117,7 +113,7 @@ impl Collector for CacheCollector {
             MetricType::Gauge,
         )?;
         for (state, count) in self.awaited.clients() {
-            ConstGauge::new(count as i64).encode(clients.encode_family(&State { state })?)?;
+            ConstGauge::new(count as i64).encode(clients.encode_family(&StateLabel { state })?)?;
         }
         let mut answers = encoder.encode_descriptor(
             "xds_cache_answers_awaited",
@@ -126,7 +122,7 @@ impl Collector for CacheCollector {
             MetricType::Gauge,
         )?;
         for (state, count) in self.awaited.answers() {
-            ConstGauge::new(count as i64).encode(answers.encode_family(&State { state })?)?;
+            ConstGauge::new(count as i64).encode(answers.encode_family(&StateLabel { state })?)?;
         }
         Ok(())
     }

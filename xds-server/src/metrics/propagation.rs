@@ -13,23 +13,23 @@ use tokio::time::Instant;
 use xds_core::{Commit, Decided, Outcome, Revision, TypeUrl};
 
 use super::types::{TypeLabel, Types};
-use crate::follow::{Lost, Open, Trail};
+use crate::follow::{Lost, TrackedCommit, Tracker};
 
 /// What the task that follows commits measures.
 #[derive(Debug, Clone)]
 pub(super) struct Propagation {
     seconds: Family<TypeLabel, Histogram, Buckets>,
-    lost: Family<WhatLabel, Counter>,
+    lost: Family<LossLabel, Counter>,
     types: Arc<Types>,
     awaited: Arc<Awaited>,
 }
 
 /// What is waited for, for those who scrape.
 #[derive(Debug, Default)]
-pub(super) struct Awaited(Mutex<State>);
+pub(super) struct Awaited(Mutex<AwaitedState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct AwaitedState {
     /// The newest commit that concerned anybody, and when it was seen.
     newest: Option<(Commit, Instant)>,
     /// When each commit was seen that is followed, and how many owe an answer.
@@ -46,7 +46,7 @@ impl MetricConstructor<Histogram> for Buckets {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WhatLabel {
+struct LossLabel {
     what: &'static str,
 }
 
@@ -76,11 +76,11 @@ impl Propagation {
     }
 
     fn lose(&self, what: &'static str, count: u64) {
-        self.lost.get_or_create_owned(&WhatLabel { what }).inc_by(count);
+        self.lost.get_or_create_owned(&LossLabel { what }).inc_by(count);
     }
 }
 
-impl Trail for Propagation {
+impl Tracker for Propagation {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
         self.types.learn(changed.iter().map(|(type_url, _)| type_url.clone()));
         // Of those that concern nobody the one before tells more.
@@ -110,7 +110,7 @@ impl Trail for Propagation {
         }
     }
 
-    fn on_rest(&mut self, open: &BTreeMap<Revision, Open>) {
+    fn on_caught_up(&mut self, open: &BTreeMap<Revision, TrackedCommit>) {
         let open = open.values().map(|open| (open.at, open.followed.undecided()));
         let mut state = self.awaited.lock();
         state.open.clear();
@@ -147,7 +147,7 @@ impl Awaited {
         [("pending", pending), ("late", late)]
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AwaitedState> {
         // What is in there is whole whoever panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,7 +20,7 @@ pub(super) struct TypeLabel {
 
 /// The counters of one type.
 #[derive(Debug)]
-pub(super) struct OfType {
+pub(super) struct TypeCounters {
     pub(super) label: TypeLabel,
     pub(super) responses: Counter,
     pub(super) response_bytes: Counter,
@@ -32,8 +32,8 @@ pub(super) struct OfType {
 /// written when a type is committed for the first time.
 #[derive(Debug)]
 pub(super) struct Types {
-    table: ArcSwap<HashMap<TypeUrl, Arc<OfType>, RandomState>>,
-    other: Arc<OfType>,
+    table: ArcSwap<HashMap<TypeUrl, Arc<TypeCounters>, RandomState>>,
+    other: Arc<TypeCounters>,
     families: Families,
     /// Who adds a type.
     writer: Mutex<()>,
@@ -67,7 +67,7 @@ impl Types {
     }
 
     /// What is counted of a type, or of all others together.
-    pub(super) fn with<R>(&self, type_url: &TypeUrl, count: impl FnOnce(&OfType) -> R) -> R {
+    pub(super) fn with<R>(&self, type_url: &TypeUrl, count: impl FnOnce(&TypeCounters) -> R) -> R {
         let table = self.table.load();
         count(table.get(type_url).unwrap_or(&self.other))
     }
@@ -96,9 +96,9 @@ impl Types {
 }
 
 impl Families {
-    fn of_type(&self, name: &str) -> Arc<OfType> {
+    fn of_type(&self, name: &str) -> Arc<TypeCounters> {
         let label = TypeLabel { r#type: name.into() };
-        Arc::new(OfType {
+        Arc::new(TypeCounters {
             responses: self.responses.get_or_create_owned(&label),
             response_bytes: self.response_bytes.get_or_create_owned(&label),
             acks: self.acks.get_or_create_owned(&label),

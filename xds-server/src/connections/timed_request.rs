@@ -12,7 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
-use crate::connections::reports::Reports;
+use crate::connections::connection_log::ConnectionLog;
 use crate::peer::Peer;
 
 /// The body of a request, with a time in which the next message has to be complete: the first from
@@ -20,15 +20,15 @@ use crate::peer::Peer;
 ///
 /// What is not gRPC is one message.
 #[derive(Debug)]
-pub(crate) struct Timely<B> {
+pub(crate) struct TimedRequest<B> {
     body: B,
     framing: Framing,
     time: Duration,
     /// Runs while a message has to come.
     due: Option<Pin<Box<Sleep>>>,
-    reports: Arc<Reports>,
+    log: Arc<ConnectionLog>,
     peer: Arc<Peer>,
-    held: Held,
+    share: PartialShare,
 }
 
 /// How much of all requests of a server has come and waits for the rest.
@@ -40,7 +40,7 @@ pub(crate) struct PartialBytes {
 
 /// The part of one request in it.
 #[derive(Debug)]
-struct Held {
+struct PartialShare {
     all: Arc<PartialBytes>,
     bytes: usize,
 }
@@ -61,13 +61,13 @@ struct Message {
     missing: usize,
 }
 
-impl<B: Body> Timely<B> {
+impl<B: Body> TimedRequest<B> {
     pub(crate) fn new(
         body: B,
         headers: &HeaderMap,
         time: Duration,
         partial: &Arc<PartialBytes>,
-        reports: Arc<Reports>,
+        log: Arc<ConnectionLog>,
         peer: Arc<Peer>,
     ) -> Self {
         let is_grpc = headers
@@ -75,8 +75,8 @@ impl<B: Body> Timely<B> {
             .is_some_and(|content| content.as_bytes().starts_with(b"application/grpc"));
         let framing = if is_grpc { Framing::Grpc(Message::default()) } else { Framing::Whole };
         let due = (!body.is_end_stream()).then(|| Box::pin(sleep(time)));
-        let held = Held { all: Arc::clone(partial), bytes: 0 };
-        Self { body, framing, time, due, reports, peer, held }
+        let share = PartialShare { all: Arc::clone(partial), bytes: 0 };
+        Self { body, framing, time, due, log, peer, share }
     }
 
     /// Takes what came as a part of a message, or as its end and perhaps the beginning of another.
@@ -90,7 +90,7 @@ impl<B: Body> Timely<B> {
         };
         if is_complete {
             self.due = None;
-            self.held.release();
+            self.share.release();
         }
         if !has_begun {
             return Ok(());
@@ -98,11 +98,11 @@ impl<B: Body> Timely<B> {
         let time = self.time;
         self.due.get_or_insert_with(|| Box::pin(sleep(time)));
         // What came of another message than the last is counted with it: less than a chunk.
-        if self.held.add(bytes.len()) {
+        if self.share.add(bytes.len()) {
             return Ok(());
         }
-        self.reports.on_too_much_partial(&self.peer);
-        let limit = self.held.all.limit;
+        self.log.on_too_much_partial(&self.peer);
+        let limit = self.share.all.limit;
         let text = format!("incomplete requests of all clients exceed the limit of {limit} bytes");
         Err(Status::resource_exhausted(text))
     }
@@ -114,7 +114,7 @@ impl PartialBytes {
     }
 }
 
-impl Held {
+impl PartialShare {
     /// Whether there is room for so many more.
     fn add(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
@@ -129,7 +129,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PartialShare {
     fn drop(&mut self) {
         self.release();
     }
@@ -162,7 +162,7 @@ impl Message {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Timely<B>
+impl<B: Body<Data = Bytes> + Unpin> Body for TimedRequest<B>
 where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
@@ -195,7 +195,7 @@ where
             return Poll::Pending;
         }
         this.due = None;
-        this.reports.on_request_timeout(&this.peer);
+        this.log.on_request_timeout(&this.peer);
         let text = format!("no complete request came within {:?}", this.time);
         Poll::Ready(Some(Err(Status::deadline_exceeded(text).into())))
     }

@@ -15,13 +15,13 @@ use crate::skim::Client;
 
 /// Counts and logs ends.
 #[derive(Debug)]
-pub(crate) struct Reports {
+pub(crate) struct ConnectionLog {
     observer: Option<Arc<dyn Observer>>,
     /// How many more there were of each reason since one was logged.
     more: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Reports {
+impl ConnectionLog {
     pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Arc<Self> {
         Arc::new(Self { observer, more: Mutex::default() })
     }
@@ -61,10 +61,10 @@ impl Reports {
             reason,
             "a peer reached a limit of connections or requests"
         );
-        let reports = Arc::clone(self);
+        let log = Arc::clone(self);
         tokio::spawn(async move {
             sleep(SUMMARY).await;
-            let more = reports.more().remove(reason).unwrap_or_default();
+            let more = log.more().remove(reason).unwrap_or_default();
             if more > 0 {
                 info!(reason, more, "peers reached this limit more often in the last {SUMMARY:?}");
             }

@@ -12,17 +12,17 @@ use xds_core::{Access, ClientName, Parameters, TypeUrl, Watch, shortened};
 
 use crate::observe::Event;
 use crate::peer::Peer;
-use crate::repeats::Repeats;
+use crate::repeat_log::RepeatLog;
 use crate::skim::Client;
 
 /// All streams of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct StreamRegistry {
     streams: Mutex<Streams>,
     /// Once it is known over how long the streams are to end.
     stopping: OnceLock<Duration>,
     /// What their clients do that the log tells.
-    repeats: Arc<Repeats>,
+    repeat_log: Arc<RepeatLog>,
     /// How often something changed that a list of clients shows, but for counts.
     changes: AtomicU64,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Roster {
 #[derive(Debug, Default)]
 struct Streams {
     last_id: u64,
-    streams: BTreeMap<u64, Arc<Listed>>,
+    streams: BTreeMap<u64, Arc<OpenStream>>,
     /// Those that said whose they are, by client: in order for who lists them, so that nobody sorts
     /// 10,000 for a page.
-    of_clients: BTreeMap<Key, Vec<Arc<Listed>>>,
+    of_clients: BTreeMap<Key, Vec<Arc<OpenStream>>>,
 }
 
 /// Whose streams are one client's: those of one id and cluster whose connections showed the same
@@ -46,7 +46,7 @@ type Key = (ClientName, String, Option<u64>);
 /// What it is asked from outside waits here, and its task is woken by the one waker that it has
 /// anyway: a channel each, looked at with every update, would cost more than the update.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct OpenStream {
     watch: Arc<Watch>,
     /// What it is for, for people.
     pub(crate) label: String,
@@ -55,27 +55,27 @@ pub(crate) struct Listed {
     sent: AtomicU64,
     acked: AtomicU64,
     nacked: AtomicU64,
-    is_asked: AtomicBool,
+    has_report_requests: AtomicBool,
     /// Unknown before the first request.
-    about: OnceLock<About>,
+    details: OnceLock<ClientDetails>,
     /// What a later request said, where the first one had no node.
-    said_late: OnceLock<About>,
-    desk: Mutex<Desk>,
+    late_details: OnceLock<ClientDetails>,
+    mailbox: Mutex<Mailbox>,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
+struct Mailbox {
     last_nack: Option<LastNack>,
-    asks: Vec<Ask>,
+    report_requests: Vec<ReportSender>,
     has_ended: bool,
 }
 
 /// Where the answer goes.
-pub(crate) type Ask = oneshot::Sender<Vec<TypeReport>>;
+pub(crate) type ReportSender = oneshot::Sender<Vec<TypeReport>>;
 
 /// Whose stream it is.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct ClientDetails {
     pub(crate) client: ClientName,
     /// `node.user_agent_name`.
     pub(crate) user_agent: String,
@@ -85,7 +85,7 @@ pub(crate) struct About {
     pub(crate) parameters: Parameters,
 }
 
-impl About {
+impl ClientDetails {
     /// Whose stream it is, as it is shown.
     pub(crate) fn of(client: &Client, access: Option<&Access>, peer: &Peer) -> Self {
         let parameters = match access {
@@ -139,16 +139,16 @@ pub struct ResponseCounts {
 
 /// A stream's place in the roster; dropping it leaves.
 #[derive(Debug)]
-pub(crate) struct Listing {
-    roster: Arc<Roster>,
-    stream: Arc<Listed>,
+pub(crate) struct Registration {
+    registry: Arc<StreamRegistry>,
+    stream: Arc<OpenStream>,
 }
 
-impl Roster {
-    pub(crate) fn list(self: &Arc<Self>, watch: Arc<Watch>, label: String) -> Listing {
+impl StreamRegistry {
+    pub(crate) fn list(self: &Arc<Self>, watch: Arc<Watch>, label: String) -> Registration {
         let mut streams = self.streams();
         streams.last_id += 1;
-        let stream = Arc::new(Listed {
+        let stream = Arc::new(OpenStream {
             watch,
             label,
             id: streams.last_id,
@@ -156,18 +156,18 @@ impl Roster {
             sent: AtomicU64::default(),
             acked: AtomicU64::default(),
             nacked: AtomicU64::default(),
-            is_asked: AtomicBool::default(),
-            about: OnceLock::new(),
-            said_late: OnceLock::new(),
-            desk: Mutex::default(),
+            has_report_requests: AtomicBool::default(),
+            details: OnceLock::new(),
+            late_details: OnceLock::new(),
+            mailbox: Mutex::default(),
         });
         streams.streams.insert(stream.id, Arc::clone(&stream));
-        Listing { roster: Arc::clone(self), stream }
+        Registration { registry: Arc::clone(self), stream }
     }
 
     /// The streams of each client whose id passes, in the order in which they were opened; clients
     /// by name.
-    pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<Listed>>> {
+    pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<OpenStream>>> {
         let streams = self.streams();
         let clients = streams.of_clients.iter().filter(|((client, ..), _)| who(&client.id));
         clients.map(|(_, streams)| streams.clone()).collect()
@@ -207,7 +207,7 @@ impl Roster {
 
 impl Streams {
     /// Lists a stream with those of its client, as far as it is known.
-    fn join_client(&mut self, stream: &Arc<Listed>) {
+    fn join_client(&mut self, stream: &Arc<OpenStream>) {
         let Some(key) = stream.key() else { return };
         let of_client = self.of_clients.entry(key).or_default();
         // What was opened first may say so last.
@@ -215,7 +215,7 @@ impl Streams {
         of_client.insert(at, Arc::clone(stream));
     }
 
-    fn leave_client(&mut self, stream: &Listed) {
+    fn leave_client(&mut self, stream: &OpenStream) {
         if let Some(key) = stream.key()
             && let Some(of_client) = self.of_clients.get_mut(&key)
         {
@@ -229,26 +229,26 @@ impl Streams {
     }
 }
 
-impl Listed {
+impl OpenStream {
     /// Whose it is; `None` before the first request.
-    pub(crate) fn about(&self) -> Option<&About> {
-        self.said_late.get().or_else(|| self.about.get())
+    pub(crate) fn details(&self) -> Option<&ClientDetails> {
+        self.late_details.get().or_else(|| self.details.get())
     }
 
     fn key(&self) -> Option<Key> {
-        let About { client, peer, .. } = self.about()?;
+        let ClientDetails { client, peer, .. } = self.details()?;
         Some((client.clone(), peer.name().to_owned(), client.id.is_empty().then_some(self.id)))
     }
 
     /// Asks what its client has. It answers also when its client neither reads nor writes.
-    pub(crate) fn ask(&self, ask: Ask) {
-        let mut desk = self.desk();
-        if desk.has_ended {
+    pub(crate) fn ask(&self, ask: ReportSender) {
+        let mut mailbox = self.mailbox();
+        if mailbox.has_ended {
             return;
         }
-        desk.asks.push(ask);
-        drop(desk);
-        self.is_asked.store(true, Ordering::Release);
+        mailbox.report_requests.push(ask);
+        drop(mailbox);
+        self.has_report_requests.store(true, Ordering::Release);
         self.watch.wake();
     }
 
@@ -264,7 +264,7 @@ impl Listed {
         if self.nacked.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.desk().last_nack.clone()
+        self.mailbox().last_nack.clone()
     }
 
     pub(crate) fn counts(&self) -> ResponseCounts {
@@ -273,24 +273,24 @@ impl Listed {
         ResponseCounts { sent, acked, nacked }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Listing {
+impl Registration {
     /// Says whose stream it is: with the first request, and once more where that had no node and a
     /// later one has.
-    pub(crate) fn name(&self, about: About) {
-        let mut streams = self.roster.streams();
+    pub(crate) fn name(&self, details: ClientDetails) {
+        let mut streams = self.registry.streams();
         streams.leave_client(&self.stream);
         // G7: what is said after that counts for nothing.
         let of_request =
-            if self.stream.about.get().is_none() { &self.stream.about } else { &self.stream.said_late };
-        _ = of_request.set(about);
+            if self.stream.details.get().is_none() { &self.stream.details } else { &self.stream.late_details };
+        _ = of_request.set(details);
         streams.join_client(&self.stream);
         drop(streams);
-        self.roster.changed();
+        self.registry.changed();
     }
 
     /// Takes what happened on the stream into what is told of it.
@@ -302,41 +302,41 @@ impl Listing {
                 stream.acked.fetch_add(1, Ordering::Relaxed);
                 // Few streams ever rejected anything: the others need no lock.
                 if stream.nacked.load(Ordering::Relaxed) > 0
-                    && let Some(nack) = &mut stream.desk().last_nack
+                    && let Some(nack) = &mut stream.mailbox().last_nack
                     && nack.type_url == *type_url
                     && !nack.is_followed_by_ack
                 {
                     nack.is_followed_by_ack = true;
-                    self.roster.changed();
+                    self.registry.changed();
                 }
             }
             Event::Answered(Verdict::Nacked { type_url, detail, .. }) => {
                 let (type_url, detail) = (type_url.clone(), detail.as_str().into());
                 let nack = LastNack { type_url, detail, at: SystemTime::now(), is_followed_by_ack: false };
-                stream.desk().last_nack = Some(nack);
+                stream.mailbox().last_nack = Some(nack);
                 stream.nacked.fetch_add(1, Ordering::Release);
-                self.roster.changed();
+                self.registry.changed();
             }
             _ => {}
         }
     }
 
     /// What clients do that the log tells.
-    pub(crate) fn repeats(&self) -> &Arc<Repeats> {
-        &self.roster.repeats
+    pub(crate) fn repeat_log(&self) -> &Arc<RepeatLog> {
+        &self.registry.repeat_log
     }
 
     /// Within which time the stream has to end because the server does.
     pub(crate) fn stops_within(&self) -> Option<Duration> {
-        self.roster.stopping.get().copied()
+        self.registry.stopping.get().copied()
     }
 
     /// What it was asked since the last call.
-    pub(crate) fn take_asks(&self) -> Vec<Ask> {
-        if !self.stream.is_asked.swap(false, Ordering::AcqRel) {
+    pub(crate) fn take_report_requests(&self) -> Vec<ReportSender> {
+        if !self.stream.has_report_requests.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut self.stream.desk().asks)
+        std::mem::take(&mut self.stream.mailbox().report_requests)
     }
 }
 
@@ -348,17 +348,17 @@ const PARAMETER_SHOWN_BYTES: usize = 256;
 /// Less is not worth a wait.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(100);
 
-impl Drop for Listing {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let mut streams = self.roster.streams();
+        let mut streams = self.registry.streams();
         streams.streams.remove(&self.stream.id);
         streams.leave_client(&self.stream);
         drop(streams);
-        self.roster.changed();
+        self.registry.changed();
         // Nobody must wait for an answer that cannot come.
-        let mut desk = self.stream.desk();
-        desk.has_ended = true;
-        desk.asks.clear();
+        let mut mailbox = self.stream.mailbox();
+        mailbox.has_ended = true;
+        mailbox.report_requests.clear();
     }
 }
 

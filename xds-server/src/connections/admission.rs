@@ -12,19 +12,19 @@ use crate::observe::ConnectionEnd;
 
 /// All connections of a server.
 #[derive(Debug)]
-pub(crate) struct Guests {
+pub(crate) struct Admission {
     limit: usize,
     address_limit: Option<usize>,
     /// How many handshakes of one address have their turn at the same time.
     address_turns: usize,
     /// Handshakes that have their turn at the same time.
     turns: Semaphore,
-    present: Mutex<Present>,
+    present: Mutex<AdmissionState>,
     left: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Present {
+struct AdmissionState {
     count: usize,
     next: u64,
     /// Those without a request, by number: the one that has been so for longest comes first.
@@ -40,14 +40,14 @@ struct Address {
 
 /// One connection among them; it is no more when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Guest {
-    guests: Arc<Guests>,
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
     activity: Arc<Activity>,
     address: Option<IpAddr>,
     turns: Option<Arc<Semaphore>>,
 }
 
-impl Guests {
+impl Admission {
     pub(crate) fn new(limit: usize, address_limit: Option<usize>, turns: usize) -> Arc<Self> {
         Arc::new(Self {
             limit,
@@ -64,7 +64,7 @@ impl Guests {
     ///
     /// # Errors
     /// All are busy, or there are too many of its address.
-    pub(crate) fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Guest, ConnectionEnd> {
+    pub(crate) fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Admitted, ConnectionEnd> {
         let address = address.map(network);
         let activity = {
             let present = &mut *self.present();
@@ -88,7 +88,7 @@ impl Guests {
         };
         let turns =
             address.and_then(|address| Some(Arc::clone(&self.present().addresses.get(&address)?.turns)));
-        Ok(Guest { guests: Arc::clone(self), activity, address, turns })
+        Ok(Admitted { admission: Arc::clone(self), activity, address, turns })
     }
 
     /// Waits until those that gave way are gone, or nearly all: each has a descriptor until then.
@@ -109,12 +109,12 @@ impl Guests {
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-    fn present(&self) -> MutexGuard<'_, Present> {
+    fn present(&self) -> MutexGuard<'_, AdmissionState> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Present {
+impl AdmissionState {
     fn add_idle(&mut self, activity: &Arc<Activity>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -123,7 +123,7 @@ impl Present {
     }
 }
 
-impl Guest {
+impl Admitted {
     pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
@@ -138,7 +138,7 @@ impl Guest {
             Some(turns) => Some(turns.acquire().await.expect(NEVER_CLOSED)),
             None => None,
         };
-        let turn = (of_address, self.guests.turns.acquire().await.expect(NEVER_CLOSED));
+        let turn = (of_address, self.admission.turns.acquire().await.expect(NEVER_CLOSED));
         begun();
         let mut handshake = std::pin::pin!(handshake);
         match tokio::time::timeout(TURN, &mut handshake).await {
@@ -151,10 +151,10 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for Admitted {
     fn drop(&mut self) {
         self.activity.leave();
-        let mut present = self.guests.present();
+        let mut present = self.admission.present();
         present.count -= 1;
         if let Some(address) = self.address
             && let Some(of_address) = present.addresses.get_mut(&address)
@@ -165,7 +165,7 @@ impl Drop for Guest {
             }
         }
         drop(present);
-        self.guests.left.notify_one();
+        self.admission.left.notify_one();
     }
 }
 
@@ -192,63 +192,63 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::connections::activity::Times;
+    use crate::connections::activity::PhaseTimeouts;
 
     fn ip(text: &str) -> Option<IpAddr> {
         Some(text.parse().unwrap())
     }
 
-    const TIMES: Times = Times { handshake: Duration::from_secs(10), idle: Duration::from_secs(10) };
+    const TIMEOUTS: PhaseTimeouts = PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(10) };
 
     #[tokio::test]
     async fn the_connection_that_is_idle_for_longest_gives_way_and_a_busy_one_never() {
-        let guests = Guests::new(3, None, 4);
-        let [first, second, third] = [(); 3].map(|()| guests.admit(ip("10.0.0.1")).unwrap());
+        let admission = Admission::new(3, None, 4);
+        let [first, second, third] = [(); 3].map(|()| admission.admit(ip("10.0.0.1")).unwrap());
         let request = first.activity().open();
         drop(second.activity().open());
-        let fourth = guests.admit(ip("10.0.0.2")).unwrap();
-        assert_eq!(third.activity().overdue(TIMES).await, ConnectionEnd::Displaced);
+        let fourth = admission.admit(ip("10.0.0.2")).unwrap();
+        assert_eq!(third.activity().overdue(TIMEOUTS).await, ConnectionEnd::Displaced);
         drop(third);
-        let fifth = guests.admit(ip("10.0.0.2")).unwrap();
-        assert_eq!(second.activity().overdue(TIMES).await, ConnectionEnd::Displaced);
+        let fifth = admission.admit(ip("10.0.0.2")).unwrap();
+        assert_eq!(second.activity().overdue(TIMEOUTS).await, ConnectionEnd::Displaced);
         drop(second);
         let _requests = (fourth.activity().open(), fifth.activity().open());
-        assert_eq!(guests.admit(ip("10.0.0.2")).unwrap_err(), ConnectionEnd::TooManyConnections);
+        assert_eq!(admission.admit(ip("10.0.0.2")).unwrap_err(), ConnectionEnd::TooManyConnections);
         drop(request);
-        guests.admit(ip("10.0.0.2")).unwrap();
+        admission.admit(ip("10.0.0.2")).unwrap();
         drop(first);
     }
 
     #[tokio::test]
     async fn an_address_has_so_many_and_a_network_of_ipv6_is_one_address() {
-        let guests = Guests::new(100, Some(1), 4);
-        let first = guests.admit(ip("2001:db8::1")).unwrap();
-        assert_eq!(guests.admit(ip("2001:db8::ffff")).unwrap_err(), ConnectionEnd::TooManyOfAddress);
-        drop(guests.admit(ip("2001:db8:0:1::1")).unwrap());
+        let admission = Admission::new(100, Some(1), 4);
+        let first = admission.admit(ip("2001:db8::1")).unwrap();
+        assert_eq!(admission.admit(ip("2001:db8::ffff")).unwrap_err(), ConnectionEnd::TooManyOfAddress);
+        drop(admission.admit(ip("2001:db8:0:1::1")).unwrap());
         // Its last request may end after it has left.
         let request = first.activity().open();
         drop(first);
         drop(request);
-        drop(guests.admit(ip("2001:db8::ffff")).unwrap());
-        let present = guests.present();
+        drop(admission.admit(ip("2001:db8::ffff")).unwrap());
+        let present = admission.present();
         assert_eq!((present.count, present.idle.len(), present.addresses.len()), (0, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn handshakes_that_say_nothing_lose_their_turn_and_an_address_has_a_part_of_them() {
-        let guests = Guests::new(100, None, 8);
+        let admission = Admission::new(100, None, 8);
         let silent: Vec<_> = (0..20)
             .map(|_| {
-                let guest = guests.admit(ip("10.0.0.1")).unwrap();
-                tokio::spawn(async move { guest.in_turn(std::future::pending::<()>(), || ()).await })
+                let admitted = admission.admit(ip("10.0.0.1")).unwrap();
+                tokio::spawn(async move { admitted.in_turn(std::future::pending::<()>(), || ()).await })
             })
             .collect();
         tokio::task::yield_now().await;
         let began = Instant::now();
-        let other = guests.admit(ip("10.0.0.2")).unwrap();
+        let other = admission.admit(ip("10.0.0.2")).unwrap();
         other.in_turn(async {}, || ()).await;
         assert_eq!(began.elapsed(), Duration::ZERO, "one address takes 2 of 8 turns");
-        let same = guests.admit(ip("10.0.0.1")).unwrap();
+        let same = admission.admit(ip("10.0.0.1")).unwrap();
         same.in_turn(async {}, || ()).await;
         let waited = began.elapsed();
         assert!(waited <= 11 * TURN, "20 before it in twos take a turn each: {waited:?}");

@@ -15,14 +15,14 @@ use xds_core::{ClientName, TypeUrl};
 /// 1,024 things are told apart; whatever comes on top of them is told as that of one client.
 /// Metrics count all of it.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Mutex<BTreeMap<Key, Repeated>>);
+pub(crate) struct RepeatLog(Mutex<BTreeMap<Key, RepeatState>>);
 
 /// Of a client, with the identity that it showed.
-pub(crate) type Key = (ClientName, String, What);
+pub(crate) type Key = (ClientName, String, Occurrence);
 
 /// What it does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub(crate) enum Occurrence {
     /// It rejects what it is sent of this type.
     Nack(TypeUrl),
     /// It is sent more of this type at a time than most clients accept.
@@ -34,9 +34,9 @@ pub(crate) enum What {
 }
 
 #[derive(Debug)]
-struct Repeated {
+struct RepeatState {
     /// Since the last line.
-    untold: u64,
+    unlogged: u64,
     /// The words of the last one.
     detail: String,
     interval: Duration,
@@ -45,33 +45,33 @@ struct Repeated {
 
 /// What is to be done about one time.
 #[derive(Debug, PartialEq, Eq)]
-enum Then {
-    Tell,
+enum LogAction {
+    Log,
     /// What comes until then is one line.
-    TellAt(Instant),
+    LogAt(Instant),
     /// A line will tell of it.
     Nothing,
 }
 
-impl Repeats {
+impl RepeatLog {
     /// It happened once more.
     pub(crate) fn on(self: &Arc<Self>, key: Key, detail: &str) {
-        let (key, then) = self.note(key, detail, Instant::now());
-        match then {
-            Then::Nothing => {}
-            Then::Tell => tell(&key, detail, None),
-            Then::TellAt(at) => {
+        let (key, action) = self.note(key, detail, Instant::now());
+        match action {
+            LogAction::Nothing => {}
+            LogAction::Log => log_line(&key, detail, None),
+            LogAction::LogAt(at) => {
                 let repeats = Arc::clone(self);
                 tokio::spawn(async move {
                     sleep_until(at).await;
                     let (count, detail) = repeats.take(&key, Instant::now());
-                    tell(&key, &detail, Some(count));
+                    log_line(&key, &detail, Some(count));
                 });
             }
         }
     }
 
-    fn note(&self, key: Key, detail: &str, now: Instant) -> (Key, Then) {
+    fn note(&self, key: Key, detail: &str, now: Instant) -> (Key, LogAction) {
         let mut all = self.all();
         if all.len() >= LIMIT && !all.contains_key(&key) {
             all.retain(|_, known| !known.is_over(now));
@@ -79,19 +79,19 @@ impl Repeats {
         let is_full = all.len() >= LIMIT && !all.contains_key(&key);
         let others = ClientName { id: OTHERS.into(), cluster: "".into() };
         let key = if is_full { (others, String::new(), key.2.of_others()) } else { key };
-        let then = match all.get_mut(&key) {
+        let action = match all.get_mut(&key) {
             Some(known) if !known.is_over(now) => {
-                known.untold += 1;
+                known.unlogged += 1;
                 detail.clone_into(&mut known.detail);
-                if known.untold == 1 { Then::TellAt(known.next_at.max(now)) } else { Then::Nothing }
+                if known.unlogged == 1 { LogAction::LogAt(known.next_at.max(now)) } else { LogAction::Nothing }
             }
             _ => {
                 let (detail, next_at) = (String::new(), now + FIRST);
-                all.insert(key.clone(), Repeated { untold: 0, detail, interval: FIRST, next_at });
-                Then::Tell
+                all.insert(key.clone(), RepeatState { unlogged: 0, detail, interval: FIRST, next_at });
+                LogAction::Log
             }
         };
-        (key, then)
+        (key, action)
     }
 
     /// How often it happened since the last line, and how it was put the last time.
@@ -100,23 +100,23 @@ impl Repeats {
         let Some(known) = all.get_mut(key) else { return (0, String::new()) };
         known.interval = (2 * known.interval).min(LAST);
         known.next_at = now + known.interval;
-        (std::mem::take(&mut known.untold), std::mem::take(&mut known.detail))
+        (std::mem::take(&mut known.unlogged), std::mem::take(&mut known.detail))
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Repeated>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, RepeatState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Repeated {
+impl RepeatState {
     /// It did not happen for so long that it is forgotten.
     fn is_over(&self, now: Instant) -> bool {
-        self.untold == 0 && now >= self.next_at + self.interval
+        self.unlogged == 0 && now >= self.next_at + self.interval
     }
 }
 
-impl What {
+impl Occurrence {
     fn of_others(self) -> Self {
         match self {
             Self::Nack(_) => Self::Nack(OTHERS.into()),
@@ -126,25 +126,25 @@ impl What {
     }
 }
 
-fn tell((client, identity, what): &Key, detail: &str, repeated: Option<u64>) {
+fn log_line((client, identity, what): &Key, detail: &str, repeated: Option<u64>) {
     let (node, cluster) = (&*client.id, &*client.cluster);
     match what {
-        What::Nack(type_url) => {
+        Occurrence::Nack(type_url) => {
             let r#type = type_url.message_name();
             warn!(
                 node,
                 cluster, identity, r#type, detail, repeated, "NACK: the client rejected configuration"
             );
         }
-        What::Large(type_url) => {
+        Occurrence::Large(type_url) => {
             let (r#type, size) = (type_url.message_name(), detail);
             warn!(
                 node,
                 cluster, r#type, size, repeated, "a response exceeds the 4 MiB that most clients accept"
             );
         }
-        What::Denied => info!(node, cluster, identity, reason = detail, repeated, "a stream is denied"),
-        What::Refused => info!(node, cluster, identity, error = detail, repeated, "closing a stream"),
+        Occurrence::Denied => info!(node, cluster, identity, reason = detail, repeated, "a stream is denied"),
+        Occurrence::Refused => info!(node, cluster, identity, error = detail, repeated, "closing a stream"),
     }
 }
 
@@ -161,32 +161,32 @@ mod tests {
     use super::*;
 
     fn key(id: &str) -> Key {
-        (ClientName { id: id.into(), cluster: "".into() }, String::new(), What::Denied)
+        (ClientName { id: id.into(), cluster: "".into() }, String::new(), Occurrence::Denied)
     }
 
     #[test]
     fn g15_the_first_is_told_at_once_and_what_repeats_at_growing_intervals() {
-        let (repeats, start) = (Repeats::default(), Instant::now());
+        let (repeats, start) = (RepeatLog::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let then = |seconds| repeats.note(key("n"), "no", at(seconds)).1;
-        assert_eq!([then(0), then(1), then(2)], [Then::Tell, Then::TellAt(at(10)), Then::Nothing]);
+        let action = |seconds| repeats.note(key("n"), "no", at(seconds)).1;
+        assert_eq!([action(0), action(1), action(2)], [LogAction::Log, LogAction::LogAt(at(10)), LogAction::Nothing]);
         assert_eq!(repeats.take(&key("n"), at(10)), (2, "no".to_owned()));
-        assert_eq!([then(11), then(29)], [Then::TellAt(at(30)), Then::Nothing]);
+        assert_eq!([action(11), action(29)], [LogAction::LogAt(at(30)), LogAction::Nothing]);
         assert_eq!(repeats.take(&key("n"), at(30)).0, 2);
-        assert_eq!(then(100), Then::TellAt(at(100)), "it comes late, and is not over");
+        assert_eq!(action(100), LogAction::LogAt(at(100)), "it comes late, and is not over");
         assert_eq!(repeats.take(&key("n"), at(100)).0, 1);
-        assert_eq!(then(300), Then::Tell, "160 s without it make it new");
+        assert_eq!(action(300), LogAction::Log, "160 s without it make it new");
     }
 
     #[test]
     fn g15_many_clients_are_told_as_one_and_those_that_stopped_make_room() {
-        let (repeats, now) = (Repeats::default(), Instant::now());
+        let (repeats, now) = (RepeatLog::default(), Instant::now());
         for number in 0..LIMIT {
-            assert_eq!(repeats.note(key(&number.to_string()), "", now).1, Then::Tell);
+            assert_eq!(repeats.note(key(&number.to_string()), "", now).1, LogAction::Log);
         }
-        let (of, then) = repeats.note(key("more"), "", now);
-        assert_eq!((&*of.0.id, then), (OTHERS, Then::Tell));
-        assert_eq!(repeats.note(key("another"), "", now).1, Then::TellAt(now + FIRST));
+        let (of, action) = repeats.note(key("more"), "", now);
+        assert_eq!((&*of.0.id, action), (OTHERS, LogAction::Log));
+        assert_eq!(repeats.note(key("another"), "", now).1, LogAction::LogAt(now + FIRST));
         let later = now + 3 * FIRST;
         assert_eq!(&*repeats.note(key("more"), "", later).0.0.id, "more");
         assert!(repeats.all().len() < 10);

@@ -13,10 +13,10 @@ use xds_core::server::{Body, Response};
 
 /// Where a driver leaves a response for the transport: room for one, so that nothing queues up.
 #[derive(Debug, Default)]
-pub(crate) struct Outlet(Mutex<Content>);
+pub(crate) struct ResponseSlot(Mutex<SlotContent>);
 
 #[derive(Debug, Default)]
-struct Content {
+struct SlotContent {
     response: Option<Response>,
     /// The last word; the transport ends the stream with it.
     end: Option<Status>,
@@ -30,7 +30,7 @@ struct Content {
 
 /// What a driver finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum SlotState {
     Free,
     /// The driver is woken when it is free.
     Taken,
@@ -38,19 +38,19 @@ pub(crate) enum Room {
     Closed,
 }
 
-impl Outlet {
+impl ResponseSlot {
     /// Whether there is room for a response. The driver is woken when the transport is gone, and,
     /// if it wants room, when there is some.
-    pub(crate) fn room(&self, wants_room: bool, cx: &Context<'_>) -> Room {
+    pub(crate) fn room(&self, wants_room: bool, cx: &Context<'_>) -> SlotState {
         let mut content = self.content();
         if content.is_closed {
-            return Room::Closed;
+            return SlotState::Closed;
         }
         if content.driver.as_ref().is_none_or(|driver| !driver.will_wake(cx.waker())) {
             content.driver = Some(cx.waker().clone());
         }
         content.wants_room = wants_room && content.response.is_some();
-        if content.response.is_none() { Room::Free } else { Room::Taken }
+        if content.response.is_none() { SlotState::Free } else { SlotState::Taken }
     }
 
     /// Leaves a response where there was room.
@@ -68,13 +68,13 @@ impl Outlet {
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-    fn content(&self) -> MutexGuard<'_, Content> {
+    fn content(&self) -> MutexGuard<'_, SlotContent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Wakes after the lock is let go.
-fn wake(waker: Option<Waker>, content: MutexGuard<'_, Content>) {
+fn wake(waker: Option<Waker>, content: MutexGuard<'_, SlotContent>) {
     drop(content);
     if let Some(waker) = waker {
         waker.wake();
@@ -85,12 +85,12 @@ fn wake(waker: Option<Waker>, content: MutexGuard<'_, Content>) {
 /// stream.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
-    outlet: Arc<Outlet>,
-    state: State,
+    slot: Arc<ResponseSlot>,
+    state: BodyState,
 }
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     Idle,
     /// Bodies still to be written, and the next chunk of the first.
     Writing {
@@ -102,13 +102,13 @@ enum State {
 }
 
 impl ResponseBody {
-    pub(crate) fn new(outlet: Arc<Outlet>) -> Self {
-        Self { outlet, state: State::Idle }
+    pub(crate) fn new(slot: Arc<ResponseSlot>) -> Self {
+        Self { slot, state: BodyState::Idle }
     }
 
     /// The next slice of the response that is being written.
     fn next_chunk(&mut self) -> Option<Bytes> {
-        let State::Writing { bodies, body, chunk } = &mut self.state else { return None };
+        let BodyState::Writing { bodies, body, chunk } = &mut self.state else { return None };
         loop {
             let current = match body {
                 Some(body) => body,
@@ -134,18 +134,18 @@ impl http_body::Body for ResponseBody {
         if let Some(chunk) = self.next_chunk() {
             return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
-        if matches!(self.state, State::Ended) {
+        if matches!(self.state, BodyState::Ended) {
             return Poll::Ready(None);
         }
-        self.state = State::Idle;
-        let outlet = Arc::clone(&self.outlet);
-        let mut content = outlet.content();
+        self.state = BodyState::Idle;
+        let slot = Arc::clone(&self.slot);
+        let mut content = slot.content();
         if let Some(response) = content.response.take() {
             let driver = if content.wants_room { content.driver.take() } else { None };
             wake(driver, content);
             let (head, is_whole) = message_head(&response);
             if !is_whole {
-                self.state = State::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
+                self.state = BodyState::Writing { bodies: response.bodies.into_iter(), body: None, chunk: 0 };
             }
             return Poll::Ready(Some(Ok(Frame::data(head))));
         }
@@ -154,7 +154,7 @@ impl http_body::Body for ResponseBody {
             return Poll::Pending;
         };
         drop(content);
-        self.state = State::Ended;
+        self.state = BodyState::Ended;
         let mut trailers = HeaderMap::new();
         status.add_header(&mut trailers)?;
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
@@ -163,7 +163,7 @@ impl http_body::Body for ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        let mut content = self.outlet.content();
+        let mut content = self.slot.content();
         (content.is_closed, content.response) = (true, None);
         wake(content.driver.take(), content);
     }

@@ -15,7 +15,7 @@ use crate::skim::Client;
 
 /// The groups of all clients that have streams per type.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(Mutex<HashMap<Key, ClientGroup>>);
+pub(crate) struct ClientGroups(Mutex<HashMap<Key, ClientGroup>>);
 
 /// The connection, and the id and the cluster of the node: a proxy brings many clients over one
 /// connection.
@@ -24,12 +24,12 @@ type Key = (u64, String, String);
 /// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop
 /// it after the machine.
 #[derive(Debug)]
-pub(crate) struct Place {
-    clients: Arc<Clients>,
+pub(crate) struct Membership {
+    clients: Arc<ClientGroups>,
     key: Key,
 }
 
-impl Clients {
+impl ClientGroups {
     /// Has a stream join its client (S33b).
     ///
     /// An aggregated stream stays alone, and so do streams of clients without a node id (G6) and of
@@ -40,7 +40,7 @@ impl Clients {
         client: &Client,
         peer: &Peer,
         join: impl FnOnce(&ClientGroup),
-    ) -> Option<Place> {
+    ) -> Option<Membership> {
         let connection = peer.connection?;
         if *service == Service::Aggregated || client.id.is_empty() {
             return None;
@@ -48,7 +48,7 @@ impl Clients {
         let key = (connection, client.id.clone(), client.cluster.clone());
         // Locked until it has joined: a group without streams is forgotten.
         join(self.groups().entry(key.clone()).or_default());
-        Some(Place { clients: Arc::clone(self), key })
+        Some(Membership { clients: Arc::clone(self), key })
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
@@ -57,7 +57,7 @@ impl Clients {
     }
 }
 
-impl Drop for Place {
+impl Drop for Membership {
     fn drop(&mut self) {
         let mut groups = self.clients.groups();
         if groups.get(&self.key).is_some_and(ClientGroup::is_empty) {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_group_is_forgotten_with_its_last_stream() {
-        let (clients, cache) = (Arc::new(Clients::default()), Cache::new());
+        let (clients, cache) = (Arc::new(ClientGroups::default()), Cache::new());
         let stream = || DeltaStream::new(cache.watch(), clusters(), StreamConfig::default());
         let (mut one, mut other) = (stream(), stream());
         let first = clients.join(&clusters(), &client(), &peer(), |group| one.join(group));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn s33b_g6_what_cannot_be_proved_to_be_one_client_is_alone() {
-        let clients = Arc::new(Clients::default());
+        let clients = Arc::new(ClientGroups::default());
         let alone = |service, client: &Client, peer: &Peer| {
             assert!(clients.join(&service, client, peer, |_| panic!("no group")).is_none());
         };
