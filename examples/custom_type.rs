@@ -91,7 +91,7 @@ async fn next(watcher: &mut Watcher) -> Result<String, Box<dyn Error>> {
     loop {
         match watcher.next().await.ok_or("the client ended")? {
             Event::Changed(switches) => return Ok(switches.on.join(", ")),
-            Event::Gone(why) => return Err(why.to_string().into()),
+            Event::Absent(why) => return Err(why.to_string().into()),
             Event::Ambient(_) => {}
         }
     }

@@ -115,7 +115,7 @@ async fn next(watcher: &mut Watcher<Tenant>) -> Result<String, Box<dyn Error>> {
             Event::Changed(tenant) => {
                 return Ok(format!("{} has the plan {}", tenant.name, tenant.plan));
             }
-            Event::Gone(why) => return Ok(format!("there is none: {why}")),
+            Event::Absent(why) => return Ok(format!("there is none: {why}")),
             Event::Ambient(_) => {}
         }
     }

@@ -352,14 +352,14 @@ impl Place {
                 self.error = None;
                 self.found.insert(name, resource);
             }
-            News::One(Event::Gone(why)) => {
+            News::One(Event::Absent(why)) => {
                 self.found.remove(&name);
                 self.on_failure(why);
             }
             News::Many(SetEvent::Member(_, Event::Changed(resource))) => {
                 self.found.insert(name, resource);
             }
-            News::Many(SetEvent::Member(_, Event::Gone(_))) => {
+            News::Many(SetEvent::Member(_, Event::Absent(_))) => {
                 self.found.remove(&name);
             }
             News::Many(SetEvent::Complete) => {
@@ -382,7 +382,7 @@ impl Place {
 fn what(event: &Event<Raw>) -> What<'_> {
     match event {
         Event::Changed(resource) => What::Changed(resource),
-        Event::Gone(why) => What::Gone(why),
+        Event::Absent(why) => What::Gone(why),
         Event::Ambient(why) => What::Ambient(why.as_deref()),
     }
 }

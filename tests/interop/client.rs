@@ -85,7 +85,7 @@ async fn a_wildcard_watcher_follows_the_clusters_of_foreign_servers() {
             while !(came && went) {
                 match set_event(&mut all).await {
                     SetEvent::Member(name, Event::Changed(_)) if name.as_str() == "c" => came = true,
-                    SetEvent::Member(name, Event::Gone(_)) if name.as_str() == "a" => went = true,
+                    SetEvent::Member(name, Event::Absent(_)) if name.as_str() == "a" => went = true,
                     other => panic!("{what}: {other:?}"),
                 }
             }

@@ -97,7 +97,7 @@ impl Library {
                             seen.sent_again.push(cluster.name.clone());
                         }
                     }
-                    Event::Gone(_) => {
+                    Event::Absent(_) => {
                         seen.holds.remove(name.as_str());
                         seen.removed.insert(name.as_str().to_owned());
                     }

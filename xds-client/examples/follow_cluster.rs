@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let service = if service.is_empty() { &name } else { service };
                     endpoints = client.watch::<ClusterLoadAssignment>(service)?;
                 }
-                Event::Gone(error) => println!("{name}: not to be used: {error}"),
+                Event::Absent(error) => println!("{name}: not to be used: {error}"),
                 Event::Ambient(Some(error)) => println!("{name}: still in use, but {error}"),
                 Event::Ambient(None) => println!("{name}: all is well again"),
             },
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let endpoints = assignment.endpoints.iter().map(|locality| locality.lb_endpoints.len());
                     println!("{name}: {} endpoints", endpoints.sum::<usize>());
                 }
-                Event::Gone(error) => println!("{name}: no endpoints: {error}"),
+                Event::Absent(error) => println!("{name}: no endpoints: {error}"),
                 Event::Ambient(Some(error)) => println!("{name}: endpoints as before, but {error}"),
                 Event::Ambient(None) => {}
             },

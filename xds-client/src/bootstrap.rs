@@ -56,7 +56,7 @@ use serde_json::Value;
 use xds_core::{Parameters, ResourceName};
 use xds_proto::envoy::config::core::v3::Node;
 
-use json::Place;
+use json::JsonValue;
 
 pub use authority::Authority;
 pub use endpoint::{Endpoint, ServerUriError};
@@ -148,7 +148,7 @@ impl Bootstrap {
             column: error.column(),
             reason: error.to_string(),
         })?;
-        let document = Place::root(&document).object()?;
+        let document = JsonValue::root(&document).object()?;
         let servers = server::read_list(document.get("xds_servers"))?;
         if servers.is_empty() {
             return Err(document.missing("xds_servers"));

@@ -50,13 +50,13 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
     while !hub.is_closed() {
         let Some(at) = hub.read(|machine| machine.connect_at(server)) else {
             hub.recorder.left(&name);
-            hub.line(server).need.notified().await;
+            hub.signals(server).need.notified().await;
             continue;
         };
         let at = hub.start() + at;
         if at > tokio::time::Instant::now() {
             tokio::select! {
-                () = hub.line(server).need.notified() => {}
+                () = hub.signals(server).need.notified() => {}
                 () = sleep_until(at) => {}
             }
             continue;
@@ -206,7 +206,7 @@ fn read(
 /// Returns when nobody needs the server.
 async fn unneeded(hub: &Hub, server: usize, name: &str) {
     while !hub.is_closed() && hub.read(|machine| machine.is_needed(server)) {
-        hub.line(server).need.notified().await;
+        hub.signals(server).need.notified().await;
         // P1.21: watchers hear that all is well also when a delta server has nothing to say (D21).
         if hub.read(|machine| machine.is_connected(server)) {
             hub.recorder.connected(name, true);
@@ -249,7 +249,7 @@ impl Stream for Requests {
                 return (None, Effects::default());
             }
             // Before looking, so that no change is missed.
-            self.hub.line(server).requests.register(cx.waker());
+            self.hub.signals(server).requests.register(cx.waker());
             if opens {
                 machine.on_open(now, server);
             }

@@ -53,12 +53,12 @@ use crate::hub::Handle;
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct ClientStatus {
-    clients: Arc<Mutex<Vec<Shown>>>,
+    clients: Arc<Mutex<Vec<StatusClient>>>,
 }
 
 /// One client, which is not kept alive for being shown.
 #[derive(Debug, Clone)]
-struct Shown {
+struct StatusClient {
     scope: Arc<str>,
     handle: Weak<Handle>,
     node: Arc<Node>,
@@ -66,9 +66,9 @@ struct Shown {
 
 /// Whether the resources themselves are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Contents {
-    Shown,
-    Hidden,
+enum Payloads {
+    Included,
+    Excluded,
 }
 
 impl ClientStatus {
@@ -84,7 +84,7 @@ impl ClientStatus {
         let (handle, node) = (Arc::downgrade(client.handle()), Arc::clone(client.shared_node()));
         let mut clients = self.lock();
         clients.retain(|shown| shown.handle.strong_count() > 0);
-        clients.push(Shown { scope: scope.into(), handle, node });
+        clients.push(StatusClient { scope: scope.into(), handle, node });
     }
 
     /// The service; all of them show the same clients.
@@ -99,14 +99,14 @@ impl ClientStatus {
                 "node_matchers must be empty: a client tells of itself only",
             ));
         }
-        let contents = if request.exclude_resource_contents { Contents::Hidden } else { Contents::Shown };
+        let payloads = if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
         // Not under the lock: a client may end with what is held here.
         let clients = self.lock().clone();
-        let config = clients.iter().filter_map(|shown| shown.config(contents)).collect();
+        let config = clients.iter().filter_map(|shown| shown.config(payloads)).collect();
         Ok(ClientStatusResponse { config })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Shown>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<StatusClient>> {
         // A list is whole whoever panicked.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,22 +148,22 @@ impl Stream for Answers {
     }
 }
 
-impl Shown {
+impl StatusClient {
     /// `None` when nobody uses the client any more.
-    fn config(&self, contents: Contents) -> Option<ClientConfig> {
+    fn config(&self, payloads: Payloads) -> Option<ClientConfig> {
         let handle = self.handle.upgrade()?;
         let hub = handle.hub();
         let reports = hub.read(Machine::report);
         Some(ClientConfig {
             node: Some((*self.node).clone()),
-            generic_xds_configs: entries(&reports, hub.started_at(), contents),
+            generic_xds_configs: entries(&reports, hub.started_at(), payloads),
             client_scope: self.scope.to_string(),
         })
     }
 }
 
 /// One entry for each variant in use, and for each locator that has none.
-fn entries(reports: &[Report], started_at: SystemTime, contents: Contents) -> Vec<GenericXdsConfig> {
+fn entries(reports: &[Report], started_at: SystemTime, payloads: Payloads) -> Vec<GenericXdsConfig> {
     let of_names =
         reports.chunk_by(|one, other| (&one.type_url, &one.name) == (&other.type_url, &other.name));
     let mut entries = Vec::new();
@@ -171,7 +171,7 @@ fn entries(reports: &[Report], started_at: SystemTime, contents: Contents) -> Ve
         let is_one_of_many = of_name.iter().any(|report| report.parameters != of_name[0].parameters);
         let from = entries.len();
         for report in of_name {
-            let entry = entry(report, is_one_of_many, started_at, contents);
+            let entry = entry(report, is_one_of_many, started_at, payloads);
             // Locators that get the same variant.
             if !entries[from..].contains(&entry) {
                 entries.push(entry);
@@ -185,11 +185,11 @@ fn entry(
     report: &Report,
     is_one_of_many: bool,
     started_at: SystemTime,
-    contents: Contents,
+    payloads: Payloads,
 ) -> GenericXdsConfig {
     let Report { type_url, name, parameters, status, copy, version, error } = report;
     // Keys and certificates are for those who ask for them by SDS.
-    let is_shown = contents == Contents::Shown && type_url.as_str() != xds_proto::type_url::SECRET;
+    let is_shown = payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
     let name = match copy {
         Some(copy) if !copy.constraints().is_unconstrained() => format!("{name} [{}]", copy.constraints()),
         None if is_one_of_many && !parameters.is_empty() => format!("{name} {{{parameters}}}"),

@@ -22,11 +22,11 @@ use crate::slot::Slot;
 
 /// The machine and those around it.
 pub(crate) struct Hub {
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     start: Instant,
     /// The start by the clock on the wall, for people.
     started_at: SystemTime,
-    lines: Vec<Line>,
+    signals: Vec<ConnectionSignals>,
     /// The timer has to look again.
     pub(crate) timer: Notify,
     is_closed: AtomicBool,
@@ -39,16 +39,16 @@ pub(crate) struct Hub {
 
 /// How a connection is told that there is something to do.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct ConnectionSignals {
     /// There may be a request to send.
     pub(crate) requests: AtomicWaker,
     /// Whether the server is needed may have changed, or it works again.
     pub(crate) need: Notify,
 }
 
-struct State {
+struct HubState {
     machine: Machine,
-    slots: HashMap<WatchId, Shared>,
+    slots: HashMap<WatchId, SharedSlot>,
     declared: BTreeSet<TypeUrl>,
     /// When the timer looks next.
     armed: Option<Duration>,
@@ -57,7 +57,7 @@ struct State {
 }
 
 /// Where the watchers of one subscription look.
-struct Shared {
+struct SharedSlot {
     slot: Arc<Slot>,
     /// Counted here, as one that is being dropped may still hold the slot.
     watchers: usize,
@@ -92,7 +92,7 @@ impl Hub {
         owner: Option<Box<dyn Owner>>,
     ) -> (Arc<Self>, Arc<Handle>) {
         let servers = machine.servers();
-        let state = State {
+        let state = HubState {
             machine,
             slots: HashMap::new(),
             declared: BTreeSet::new(),
@@ -104,7 +104,7 @@ impl Hub {
             state: Mutex::new(state),
             start: owner.as_ref().map_or_else(Instant::now, |owner| owner.start()),
             started_at: SystemTime::now(),
-            lines: (0..servers).map(|_| Line::default()).collect(),
+            signals: (0..servers).map(|_| ConnectionSignals::default()).collect(),
             timer: Notify::new(),
             is_closed: AtomicBool::new(false),
             random: RandomState::new(),
@@ -129,8 +129,8 @@ impl Hub {
         self.started_at
     }
 
-    pub(crate) fn line(&self, server: usize) -> &Line {
-        &self.lines[server]
+    pub(crate) fn signals(&self, server: usize) -> &ConnectionSignals {
+        &self.signals[server]
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -166,7 +166,7 @@ impl Hub {
         let mut wakers = Vec::new();
         effects.touched.sort_unstable();
         for touched in effects.touched.chunk_by(|one, other| one.watch == other.watch) {
-            if let Some(Shared { slot, .. }) = state.slots.get(&touched[0].watch) {
+            if let Some(SharedSlot { slot, .. }) = state.slots.get(&touched[0].watch) {
                 // D32: at once, or a watcher sees that all is there before what is there.
                 let mut slot = slot.lock();
                 for touched in touched {
@@ -181,10 +181,10 @@ impl Hub {
         if let Some(owner) = &self.owner {
             owner.on_effects(now, &state.machine, &effects);
         }
-        let news = state.news();
+        let wakeups = state.wakeups();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        self.tell(news);
+        self.wake(wakeups);
         (result, effects)
     }
 
@@ -197,7 +197,7 @@ impl Hub {
     ) -> Result<(WatchId, Arc<Slot>), WatchError> {
         let mut state = self.lock();
         let watched = state.watch(type_url, name, parameters)?;
-        self.tell_of_watches(state);
+        self.on_watches_changed(state);
         Ok(watched)
     }
 
@@ -217,12 +217,12 @@ impl Hub {
                     for NamedWatch { watch, .. } in watched {
                         state.unwatch(watch);
                     }
-                    self.tell_of_watches(state);
+                    self.on_watches_changed(state);
                     return Err(error);
                 }
             }
         }
-        self.tell_of_watches(state);
+        self.on_watches_changed(state);
         Ok(watched)
     }
 
@@ -241,7 +241,7 @@ impl Hub {
         let mut state = self.lock();
         let now = self.now();
         let result = edit(&mut state.machine, now);
-        self.tell_of_watches(state);
+        self.on_watches_changed(state);
         result
     }
 
@@ -257,32 +257,32 @@ impl Hub {
     pub(crate) fn unwatch(&self, watch: WatchId) {
         let mut state = self.lock();
         state.unwatch(watch);
-        self.tell_of_watches(state);
+        self.on_watches_changed(state);
     }
 
-    fn tell_of_watches(&self, mut state: MutexGuard<'_, State>) {
-        let news = state.news();
+    fn on_watches_changed(&self, mut state: MutexGuard<'_, HubState>) {
+        let wakeups = state.wakeups();
         drop(state);
-        self.tell(news);
+        self.wake(wakeups);
         self.look_for_requests();
     }
 
     /// Has all streams look for requests: what happened at one server may have another one asked,
     /// or left (C15).
     pub(crate) fn look_for_requests(&self) {
-        self.lines.iter().for_each(|line| line.requests.wake());
+        self.signals.iter().for_each(|signals| signals.requests.wake());
     }
 
-    fn tell(&self, News { timer, need }: News) {
+    fn wake(&self, Wakeups { timer, need }: Wakeups) {
         if timer {
             self.timer.notify_one();
         }
         for server in need {
-            self.lines[server].need.notify_one();
+            self.signals[server].need.notify_one();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         // A panic of the machine would be a defect; what it left is still the newest there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,9 +293,9 @@ impl Hub {
             self.lock().slots.values().flat_map(|shared| shared.slot.lock().close()).collect();
         wakers.into_iter().for_each(Waker::wake);
         self.timer.notify_one();
-        for line in &self.lines {
-            line.need.notify_one();
-            line.requests.wake();
+        for signals in &self.signals {
+            signals.need.notify_one();
+            signals.requests.wake();
         }
         // That of a proxy is shared by all its clients.
         if let Some(persist) = self.persist.as_ref().filter(|_| self.owner.is_none()) {
@@ -305,12 +305,12 @@ impl Hub {
 }
 
 /// Who has to look again after a change.
-struct News {
+struct Wakeups {
     timer: bool,
     need: Vec<usize>,
 }
 
-impl State {
+impl HubState {
     fn watch(
         &mut self,
         type_url: &TypeUrl,
@@ -324,7 +324,7 @@ impl State {
                 let view = |name: &ResourceName| (name.clone(), machine.member_view(watch, name));
                 members.map(view).collect()
             });
-            Shared { slot: Arc::new(Slot::new(machine.view(watch), members)), watchers: 0 }
+            SharedSlot { slot: Arc::new(Slot::new(machine.view(watch), members)), watchers: 0 }
         });
         shared.watchers += 1;
         Ok((watch, Arc::clone(&shared.slot)))
@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    fn news(&mut self) -> News {
+    fn wakeups(&mut self) -> Wakeups {
         let deadline = self.machine.next_deadline();
         let timer = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
         if timer {
@@ -356,7 +356,7 @@ impl State {
                 need.push(server);
             }
         }
-        News { timer, need }
+        Wakeups { timer, need }
     }
 }
 

@@ -114,7 +114,7 @@ pub struct LastGood {
     pending: BTreeMap<Key, Change>,
     sets: Sets,
     /// What is to be done before anything else is written, as it could not be when it was opened.
-    mend: Option<Mend>,
+    repair: Option<Repair>,
     secrets: Secrets,
     /// Unlocked when it is closed.
     _lock: Option<File>,
@@ -168,49 +168,49 @@ impl LastGood {
     fn over(disk: Disk, path: PathBuf, lock: Option<File>, secrets: Secrets) -> io::Result<(Self, Restored)> {
         let read = Replay::of(BufReader::new(&disk), secrets)?;
         let (whole, unproved, skipped) = (read.whole_sets(), read.unproved, read.skipped);
-        let mut places = BTreeMap::new();
+        let mut locations = BTreeMap::new();
         let mut pending = BTreeMap::new();
-        for (id, (place, holds)) in read.sets {
-            places.insert(Key::Set(id.clone()), place);
+        for (id, (location, holds)) in read.sets {
+            locations.insert(Key::Set(id.clone()), location);
             if !holds {
                 // What does not hold now could hold again after the next write.
                 pending.insert(Key::Set(id.clone()), Change::Void(id));
             }
         }
         let mut records = Vec::with_capacity(read.live.len());
-        for (id, (place, record)) in read.live {
-            places.insert(Key::Variant(id), place);
+        for (id, (location, record)) in read.live {
+            locations.insert(Key::Variant(id), location);
             records.push(record);
         }
         let is_in_memory = disk.is_in_memory();
-        let log = Log::new(path.clone(), disk, read.header, places, read.end);
-        let mut opened = Self { log, pending, sets: Sets::default(), mend: None, secrets, _lock: lock };
+        let log = Log::new(path.clone(), disk, read.header, locations, read.end);
+        let mut opened = Self { log, pending, sets: Sets::default(), repair: None, secrets, _lock: lock };
 
         let has_header = matches!(read.header, Header::Known { .. }) && !read.found_secrets;
         let (mut cut_bytes, mut set_aside) = (0, None);
-        opened.mend = match read.ending {
+        opened.repair = match read.ending {
             Ending::Whole if has_header => None,
             // The header of a file that was just created is written like this too.
-            Ending::Whole => Some(Mend { aside: None }),
+            Ending::Whole => Some(Repair { aside: None }),
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
                 if has_header {
                     opened.log.cut()?;
                 }
-                Some(Mend { aside: None }).filter(|_| !has_header)
+                Some(Repair { aside: None }).filter(|_| !has_header)
             }
             Ending::Broken(reason) => {
                 let aside = if is_in_memory { None } else { free_name(&path) };
                 let SetAside { path, .. } = set_aside.insert(SetAside { path: aside, reason });
-                Some(Mend { aside: path.clone() })
+                Some(Repair { aside: path.clone() })
             }
         };
-        match opened.mend() {
+        match opened.repair() {
             // The disk may have room later, and what was read is good to start with.
             Err(error) if is_full(&error) => {
                 tracing::warn!(path = %path.display(), "the last-known-good file cannot be written yet: {error}");
             }
-            mended => mended?,
+            repaired => repaired?,
         }
         if let Some(SetAside { path: aside, reason }) = &set_aside {
             tracing::warn!(
@@ -274,7 +274,7 @@ impl LastGood {
     /// Whether a flush has something to look at.
     #[must_use]
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty() || self.sets.is_changed() || self.mend.is_some()
+        !self.pending.is_empty() || self.sets.is_changed() || self.repair.is_some()
     }
 
     /// Writes down what changed, and has the disk confirm it. Blocks.
@@ -309,7 +309,7 @@ impl LastGood {
     }
 
     fn append(&mut self) -> io::Result<()> {
-        self.mend()?;
+        self.repair()?;
         let mut batch = self.log.begin()?;
         let is_proved_anew = |change: &Change| matches!(change, Change::Void(id) if self.sets.holds(id));
         for change in self.pending.values().filter(|change| !is_proved_anew(change)) {
@@ -328,10 +328,10 @@ impl LastGood {
     }
 
     /// Writes the file anew, if it has to be before it is used.
-    fn mend(&mut self) -> io::Result<()> {
-        if let Some(Mend { aside }) = &self.mend {
+    fn repair(&mut self) -> io::Result<()> {
+        if let Some(Repair { aside }) = &self.repair {
             let lost = self.log.rewrite(aside.as_deref())?;
-            self.mend = None;
+            self.repair = None;
             self.lose(lost);
         }
         Ok(())
@@ -348,7 +348,7 @@ impl LastGood {
 
 /// How a file has to be written anew, and where to the one before goes.
 #[derive(Debug)]
-struct Mend {
+struct Repair {
     aside: Option<PathBuf>,
 }
 

@@ -21,7 +21,7 @@
 //! while let Some(event) = cluster.next().await {
 //!     match event {
 //!         Event::Changed(cluster) => println!("version {}: {:?}", cluster.version(), *cluster),
-//!         Event::Gone(why) => println!("there is none: {why}"),
+//!         Event::Absent(why) => println!("there is none: {why}"),
 //!         Event::Ambient(Some(error)) => println!("in use, but {error}"),
 //!         Event::Ambient(None) => println!("all is well again"),
 //!     }

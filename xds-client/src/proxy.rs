@@ -52,7 +52,7 @@ pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, vie
 /// connections end.
 #[derive(Clone)]
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyHub>,
     _guard: Arc<Guard>,
 }
 
@@ -75,8 +75,8 @@ struct Settings {
 }
 
 /// The machine and those around it.
-struct Shared {
-    state: Mutex<State>,
+struct ProxyHub {
+    state: Mutex<ProxyState>,
     start: Instant,
     cache: Arc<Cache>,
     view: View,
@@ -87,7 +87,7 @@ struct Shared {
     wake: Notify,
 }
 
-struct State {
+struct ProxyState {
     machine: Machine,
     clients: BTreeMap<Route, Client>,
     /// What was known in an earlier life, until the client that it is for starts.
@@ -96,12 +96,12 @@ struct State {
 }
 
 /// Ends the task with the last [`Proxy`].
-struct Guard(Arc<Shared>);
+struct Guard(Arc<ProxyHub>);
 
 /// How the client of one route tells the proxy what became of what it asked.
 struct Relay {
     route: Route,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyHub>,
     /// The next stream is opened on the service of the type.
     asks_own_service: AtomicBool,
 }
@@ -293,8 +293,8 @@ impl ProxyBuilder {
         }
         let cache = Arc::clone(machine.cache());
         let start = Instant::from_std(cache.epoch(Instant::now().into_std()));
-        let state = State { machine, clients: BTreeMap::new(), restored, is_closed: false };
-        let shared = Arc::new(Shared {
+        let state = ProxyState { machine, clients: BTreeMap::new(), restored, is_closed: false };
+        let shared = Arc::new(ProxyHub {
             state: Mutex::new(state),
             start,
             view: View::new(&cache),
@@ -314,8 +314,8 @@ impl ProxyBuilder {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyHub {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         // A panic of the machine would be a defect; what it left is still the newest there is.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -429,7 +429,7 @@ impl Shared {
 
     /// Has the file follow which sets are whole. The lock of the client is held, so nothing happens
     /// to their members before.
-    fn note_sets(&self, state: &mut State) {
+    fn note_sets(&self, state: &mut ProxyState) {
         let changes = state.machine.take_set_changes();
         if let Some(persist) = &self.persist {
             persist.note_sets(changes);
@@ -471,7 +471,7 @@ impl Shared {
 }
 
 /// Keeps the machine and its clients going until the last [`Proxy`] is gone.
-async fn run(shared: Arc<Shared>) {
+async fn run(shared: Arc<ProxyHub>) {
     let Some(demand) = shared.cache.demand() else { return };
     loop {
         shared.settle();

@@ -32,12 +32,12 @@ pub(crate) struct Inner {
 pub(crate) struct Members {
     pub(crate) views: BTreeMap<ResourceName, ResourceView>,
     /// Per watcher, the members that changed since it looked.
-    unseen: BTreeMap<u64, BTreeMap<ResourceName, Given>>,
+    unseen: BTreeMap<u64, BTreeMap<ResourceName, Reported>>,
 }
 
 /// Whether a watcher was told of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Given {
+enum Reported {
     Never,
     Before,
 }
@@ -90,7 +90,7 @@ impl Inner {
     pub(crate) fn join(&mut self) -> u64 {
         self.watchers += 1;
         if let Some(members) = &mut self.members {
-            let all = members.views.keys().map(|name| (name.clone(), Given::Never));
+            let all = members.views.keys().map(|name| (name.clone(), Reported::Never));
             members.unseen.insert(self.watchers, all.collect());
         }
         self.watchers
@@ -118,7 +118,7 @@ impl Inner {
     pub(crate) fn look_again(&mut self, watcher: u64, name: &ResourceName) {
         let members = self.members.as_mut();
         if let Some(unseen) = members.and_then(|members| members.unseen.get_mut(&watcher)) {
-            unseen.insert(name.clone(), Given::Before);
+            unseen.insert(name.clone(), Reported::Before);
         }
     }
 }
@@ -131,11 +131,11 @@ impl Members {
             false => self.views.insert(name.clone(), view),
         };
         // What is there and not to be looked at was looked at.
-        let given = if before.is_some() { Given::Before } else { Given::Never };
+        let reported = if before.is_some() { Reported::Before } else { Reported::Never };
         for unseen in self.unseen.values_mut() {
-            let given = *unseen.entry(name.clone()).or_insert(given);
+            let reported = *unseen.entry(name.clone()).or_insert(reported);
             // Names that come and go would pile up for a watcher that does not look.
-            if is_gone && given == Given::Never {
+            if is_gone && reported == Reported::Never {
                 unseen.remove(name);
             }
         }
@@ -185,15 +185,15 @@ mod tests {
     fn a_member_that_came_and_went_unseen_leaves_nothing_behind() {
         let slot = Slot::new(ResourceView::default(), Some(BTreeMap::new()));
         let watcher = slot.lock().join();
-        let (given, other) = (ResourceName::new("given"), ResourceName::new("other"));
-        slot.lock().put(Some(&given), present());
-        assert!(matches!(slot.lock().next_member(watcher), Some((name, Some(_))) if name == given));
-        for name in [&given, &other] {
+        let (reported, other) = (ResourceName::new("reported"), ResourceName::new("other"));
+        slot.lock().put(Some(&reported), present());
+        assert!(matches!(slot.lock().next_member(watcher), Some((name, Some(_))) if name == reported));
+        for name in [&reported, &other] {
             slot.lock().put(Some(name), present());
             slot.lock().put(Some(name), ResourceView::default());
         }
         // Of what it was told, it hears that it went.
-        assert!(matches!(slot.lock().next_member(watcher), Some((name, None)) if name == given));
+        assert!(matches!(slot.lock().next_member(watcher), Some((name, None)) if name == reported));
         assert!(slot.lock().next_member(watcher).is_none());
     }
 }

@@ -136,7 +136,7 @@ pub enum Event<T> {
     Changed(Resource<T>),
     /// There is none: it is to be used no longer, and the error says why. Without one before: it
     /// cannot be had so far.
-    Gone(Arc<ResourceFailure>),
+    Absent(Arc<ResourceFailure>),
     /// Something is wrong beside the resource, which is still to be used; `None`: not any more.
     Ambient(Option<Arc<ResourceFailure>>),
 }
@@ -146,7 +146,7 @@ pub enum Event<T> {
 /// It is a [`Stream`] of what changed since the last look. A watcher that looks rarely sees the
 /// newest state and nothing in between; it delays nobody. The stream ends with the client.
 pub struct Watcher<T> {
-    place: Place,
+    reader: SlotReader,
     seen: ResourceView,
     of: PhantomData<fn() -> T>,
 }
@@ -155,9 +155,9 @@ pub struct Watcher<T> {
 ///
 /// As a [`Stream`] it gives members with what happened to them since the last look.
 pub struct SetWatcher<T> {
-    place: Place,
+    reader: SlotReader,
     seen: ResourceView,
-    is_told_complete: bool,
+    reported_complete: bool,
     members: std::collections::BTreeMap<ResourceName, ResourceView>,
     of: PhantomData<fn() -> T>,
 }
@@ -175,7 +175,7 @@ pub enum SetEvent<T> {
 }
 
 /// Where a watcher looks, and what it keeps up.
-struct Place {
+struct SlotReader {
     handle: Arc<Handle>,
     watch: WatchId,
     slot: Arc<Slot>,
@@ -188,7 +188,7 @@ where
     T: Payload,
 {
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
-        Self { place: Place::new(handle, watch, slot), seen: ResourceView::default(), of: PhantomData }
+        Self { reader: SlotReader::new(handle, watch, slot), seen: ResourceView::default(), of: PhantomData }
     }
 
     /// Waits for the next change; `None` when the client ended.
@@ -199,25 +199,25 @@ where
     /// What is to be used now, whether or not it was told.
     #[must_use]
     pub fn borrow(&self) -> Option<Resource<T>> {
-        let copy = self.place.slot.lock().view.copy.clone()?;
+        let copy = self.reader.slot.lock().view.copy.clone()?;
         resource(&copy).ok()
     }
 
     /// What is wrong now: beside the resource, or why there is none.
     #[must_use]
     pub fn error(&self) -> Option<Arc<ResourceFailure>> {
-        self.place.slot.lock().view.error.clone()
+        self.reader.slot.lock().view.error.clone()
     }
 
     fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Option<Event<T>>> {
-        let mut slot = self.place.slot.lock();
+        let mut slot = self.reader.slot.lock();
         if let Some(event) = change(&mut self.seen, &slot.view) {
             return Poll::Ready(Some(event));
         }
         if slot.is_closed {
             return Poll::Ready(None);
         }
-        let before = slot.wait(self.place.watcher, cx.waker());
+        let before = slot.wait(self.reader.watcher, cx.waker());
         drop(slot);
         drop(before);
         Poll::Pending
@@ -230,9 +230,9 @@ where
 {
     pub(crate) fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
         Self {
-            place: Place::new(handle, watch, slot),
+            reader: SlotReader::new(handle, watch, slot),
             seen: ResourceView::default(),
-            is_told_complete: false,
+            reported_complete: false,
             members: std::collections::BTreeMap::new(),
             of: PhantomData,
         }
@@ -244,13 +244,13 @@ where
     }
 
     fn poll_change(&mut self, cx: &Context<'_>) -> Poll<Option<SetEvent<T>>> {
-        let mut slot = self.place.slot.lock();
-        while let Some((name, view)) = slot.next_member(self.place.watcher) {
+        let mut slot = self.reader.slot.lock();
+        while let Some((name, view)) = slot.next_member(self.reader.watcher) {
             let seen = self.members.entry(name.clone()).or_default();
             let is_known = seen.copy.is_some() || seen.error.is_some();
             let event = match &view {
                 Some(view) => change(seen, view),
-                None if is_known => Some(Event::Gone(gone(&name))),
+                None if is_known => Some(Event::Absent(no_longer_member(&name))),
                 None => None,
             };
             // An ambient error beside what is new is the next event of the member.
@@ -259,7 +259,7 @@ where
                 self.members.remove(&name);
             }
             if is_behind {
-                slot.look_again(self.place.watcher, &name);
+                slot.look_again(self.reader.watcher, &name);
             }
             if let Some(event) = event {
                 return Poll::Ready(Some(SetEvent::Member(name, event)));
@@ -269,17 +269,17 @@ where
         if !is_same(&self.seen.error, &error) {
             self.seen.error.clone_from(&error);
             // While it stands, what was said to be complete is not said to be it again.
-            self.is_told_complete &= error.is_some();
+            self.reported_complete &= error.is_some();
             return Poll::Ready(Some(SetEvent::Failed(error)));
         }
-        if slot.view.is_complete && !self.is_told_complete {
-            self.is_told_complete = true;
+        if slot.view.is_complete && !self.reported_complete {
+            self.reported_complete = true;
             return Poll::Ready(Some(SetEvent::Complete));
         }
         if slot.is_closed {
             return Poll::Ready(None);
         }
-        let before = slot.wait(self.place.watcher, cx.waker());
+        let before = slot.wait(self.reader.watcher, cx.waker());
         drop(slot);
         drop(before);
         Poll::Pending
@@ -308,14 +308,14 @@ where
     }
 }
 
-impl Place {
+impl SlotReader {
     fn new(handle: Arc<Handle>, watch: WatchId, slot: Arc<Slot>) -> Self {
         let watcher = slot.lock().join();
         Self { handle, watch, slot, watcher }
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotReader {
     fn drop(&mut self) {
         let waiting = self.slot.lock().leave(self.watcher);
         drop(waiting);
@@ -325,13 +325,13 @@ impl Drop for Place {
 
 impl<T> fmt::Debug for Watcher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").field("watch", &self.place.watch).finish_non_exhaustive()
+        f.debug_struct("Watcher").field("watch", &self.reader.watch).finish_non_exhaustive()
     }
 }
 
 impl<T> fmt::Debug for SetWatcher<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SetWatcher").field("watch", &self.place.watch).finish_non_exhaustive()
+        f.debug_struct("SetWatcher").field("watch", &self.reader.watch).finish_non_exhaustive()
     }
 }
 
@@ -347,7 +347,7 @@ where
             seen.error = None;
             Some(match resource(copy) {
                 Ok(resource) => Event::Changed(resource),
-                Err(error) => Event::Gone(unreadable(copy, &error)),
+                Err(error) => Event::Absent(unreadable(copy, &error)),
             })
         }
         Some(_) if !is_same(&seen.error, &now.error) => {
@@ -358,8 +358,8 @@ where
             let had_copy = seen.copy.take().is_some();
             seen.error.clone_from(&now.error);
             match &now.error {
-                Some(error) => Some(Event::Gone(Arc::clone(error))),
-                None if had_copy => Some(Event::Gone(gone_for_now())),
+                Some(error) => Some(Event::Absent(Arc::clone(error))),
+                None if had_copy => Some(Event::Absent(unknown_for_now())),
                 None => None,
             }
         }
@@ -379,11 +379,11 @@ where
     Ok(Resource { value: T::read(accepted)?, accepted: Arc::clone(accepted) })
 }
 
-fn gone(name: &ResourceName) -> Arc<ResourceFailure> {
+fn no_longer_member(name: &ResourceName) -> Arc<ResourceFailure> {
     failure(Code::NOT_FOUND, format!("{:?} is no member any more", name.as_str()))
 }
 
-fn gone_for_now() -> Arc<ResourceFailure> {
+fn unknown_for_now() -> Arc<ResourceFailure> {
     failure(Code::UNAVAILABLE, "it is not known any more".to_owned())
 }
 

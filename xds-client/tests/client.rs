@@ -208,7 +208,7 @@ async fn a_wildcard_watcher_sees_members_come_and_go() {
         if protocol == Protocol::Delta {
             origin.remove("a");
             assert!(
-                matches!(all.next().await.unwrap(), SetEvent::Member(name, Event::Gone(_)) if name.as_str() == "a")
+                matches!(all.next().await.unwrap(), SetEvent::Member(name, Event::Absent(_)) if name.as_str() == "a")
             );
         }
     }
@@ -269,7 +269,7 @@ async fn c7_c10_an_outage_is_told_beside_the_copy_and_ends_with_the_server_back(
         assert_eq!(error.code, Code::UNAVAILABLE);
         assert_eq!(a.borrow().unwrap().content, "1");
         let mut late = client.watch::<Thing>("b").unwrap();
-        assert!(matches!(next(&mut late).await, Event::Gone(error) if error.code == Code::UNAVAILABLE));
+        assert!(matches!(next(&mut late).await, Event::Absent(error) if error.code == Code::UNAVAILABLE));
         origin.on();
         assert!(matches!(next(&mut a).await, Event::Ambient(None)));
         origin.put(&[("a", "", "2"), ("b", "", "1")]);
@@ -341,7 +341,7 @@ async fn c7_a_connection_that_does_not_come_about_is_an_outage() {
     let client = builder.call_credentials(Arc::new(|_| Box::pin(std::future::pending()))).start().unwrap();
     let mut a = client.watch::<Thing>("a").unwrap();
     let told = tokio::time::timeout(Duration::from_secs(60), a.next()).await.expect("in time");
-    assert!(matches!(told, Some(Event::Gone(error)) if error.code == Code::UNAVAILABLE));
+    assert!(matches!(told, Some(Event::Absent(error)) if error.code == Code::UNAVAILABLE));
 }
 
 #[tokio::test]
@@ -350,7 +350,7 @@ async fn d10_in_delta_what_does_not_exist_is_told_at_once() {
     origin.put(&[("a", "", "1")]);
     let client = origin.client(Protocol::Delta).start().unwrap();
     let mut none = client.watch::<Thing>("none").unwrap();
-    assert!(matches!(next(&mut none).await, Event::Gone(error) if error.code == Code::NOT_FOUND));
+    assert!(matches!(next(&mut none).await, Event::Absent(error) if error.code == Code::NOT_FOUND));
     origin.put(&[("none", "", "1")]);
     assert_eq!(changed(&mut none).await, "1");
 }
@@ -364,7 +364,7 @@ async fn c2_a_payload_that_is_no_message_is_rejected_by_name() {
     origin.cache.commit(transaction).unwrap();
     let client = origin.client(Protocol::Delta).start().unwrap();
     let mut a = client.watch::<Thing>("a").unwrap();
-    let Event::Gone(error) = next(&mut a).await else { panic!("it cannot be used") };
+    let Event::Absent(error) = next(&mut a).await else { panic!("it cannot be used") };
     assert_eq!(error.code, Code::INVALID_ARGUMENT);
     assert!(error.message.starts_with("\"a\": "), "{error}");
     origin.put(&[("a", "", "1")]);
@@ -434,7 +434,7 @@ async fn a_recorder_is_told_why_a_server_cannot_be_reached_and_when_it_is_asked(
     let recorder = Arc::clone(&told);
     let client = origin.client(Protocol::Delta).recorder(recorder).start().unwrap();
     let mut watcher = client.watch::<Thing>("a").unwrap();
-    assert!(matches!(next(&mut watcher).await, Event::Gone(_)));
+    assert!(matches!(next(&mut watcher).await, Event::Absent(_)));
     origin.on();
     assert_eq!(changed(&mut watcher).await, "1");
     let told = told.0.lock().unwrap();

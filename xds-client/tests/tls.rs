@@ -143,13 +143,13 @@ async fn a_server_is_trusted_by_its_authority_and_no_other() {
     assert!(matches!(event(&mut client.watch("a").unwrap()).await, Event::Changed(_)));
 
     let client = Client::start(bootstrap(port, &other.file("ca", "pem"), None)).unwrap();
-    let Event::Gone(error) = event(&mut client.watch("a").unwrap()).await else {
+    let Event::Absent(error) = event(&mut client.watch("a").unwrap()).await else {
         panic!("it must not be trusted")
     };
     assert!(error.message.contains("certificate"), "{error}");
 
     let client = Client::start(bootstrap(port, &ca.file("none", "pem"), None)).unwrap();
-    let Event::Gone(error) = event(&mut client.watch("a").unwrap()).await else {
+    let Event::Absent(error) = event(&mut client.watch("a").unwrap()).await else {
         panic!("there is no such file")
     };
     assert!(error.message.contains("none.pem"), "{error}");
@@ -166,12 +166,12 @@ async fn a_server_that_wants_a_certificate_is_shown_one_also_one_that_came_later
     let client = Client::start(bootstrap(port, &ca.file("ca", "pem"), Some(identity))).unwrap();
     let mut watcher = client.watch("a").unwrap();
     // There is no certificate yet, so the server cannot be reached.
-    assert!(matches!(event(&mut watcher).await, Event::Gone(_)));
+    assert!(matches!(event(&mut watcher).await, Event::Absent(_)));
     clients.sign("me");
     while !matches!(event(&mut watcher).await, Event::Changed(_)) {}
 
     let client = Client::start(bootstrap(port, &ca.file("ca", "pem"), None)).unwrap();
-    assert!(matches!(event(&mut client.watch("a").unwrap()).await, Event::Gone(_)));
+    assert!(matches!(event(&mut client.watch("a").unwrap()).await, Event::Absent(_)));
 }
 
 #[tokio::test]
@@ -195,7 +195,7 @@ async fn a97_a_token_goes_with_each_stream_and_never_in_plain() {
     bootstrap.servers[0].credentials = ChannelCredentials::Insecure;
     bootstrap.servers[0].uri = format!("127.0.0.1:{}", serve_plain().await);
     let client = Client::start(bootstrap).unwrap();
-    let Event::Gone(error) = event(&mut client.watch("a").unwrap()).await else {
+    let Event::Absent(error) = event(&mut client.watch("a").unwrap()).await else {
         panic!("no token in plain")
     };
     assert!(error.message.contains("without TLS"), "{error}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use xds_core::Parameters;
 
-use super::json::{Object, Place};
+use super::json::{Object, JsonValue};
 use super::{BootstrapError, ListenerTemplate, Server, server};
 
 /// Who serves the new-style names of one authority, and how they are asked for.
@@ -24,39 +24,39 @@ pub struct Authority {
 }
 
 impl Authority {
-    fn read(name: &str, place: Place<'_>) -> Result<Self, BootstrapError> {
-        let authority = place.object()?;
+    fn read(name: &str, json: JsonValue<'_>) -> Result<Self, BootstrapError> {
+        let authority = json.object()?;
         let reachability_only = authority.get("fallback_on_reachability_only");
         Ok(Self {
             servers: server::read_list(authority.get("xds_servers"))?,
             client_listener_template: read_template(name, &authority)?,
             parameters: read_parameters(authority.get("dynamic_parameters"))?,
             fallback_on_reachability_only: reachability_only
-                .map(Place::bool)
+                .map(JsonValue::bool)
                 .transpose()?
                 .unwrap_or_default(),
         })
     }
 }
 
-pub(super) fn read_all(place: Option<Place<'_>>) -> Result<BTreeMap<String, Authority>, BootstrapError> {
-    let Some(place) = place else { return Ok(BTreeMap::new()) };
+pub(super) fn read_all(json: Option<JsonValue<'_>>) -> Result<BTreeMap<String, Authority>, BootstrapError> {
+    let Some(json) = json else { return Ok(BTreeMap::new()) };
     let mut authorities = BTreeMap::new();
-    for (name, place) in place.object()?.entries() {
+    for (name, json) in json.object()?.entries() {
         // W2: no name has such an authority.
         if name.contains(|letter: char| letter.is_ascii_control()) {
-            return Err(BootstrapError::ControlCharacter { path: place.path() });
+            return Err(BootstrapError::ControlCharacter { path: json.path() });
         }
-        authorities.insert(name.to_owned(), Authority::read(name, place)?);
+        authorities.insert(name.to_owned(), Authority::read(name, json)?);
     }
     Ok(authorities)
 }
 
 /// Draft of gRFC A67. P3.7: what is no string is an error, rather than a parameter less.
-pub(super) fn read_parameters(place: Option<Place<'_>>) -> Result<Parameters, BootstrapError> {
-    let Some(place) = place else { return Ok(Parameters::new()) };
+pub(super) fn read_parameters(json: Option<JsonValue<'_>>) -> Result<Parameters, BootstrapError> {
+    let Some(json) = json else { return Ok(Parameters::new()) };
     let mut parameters = Vec::new();
-    for (key, value) in place.object()?.entries() {
+    for (key, value) in json.object()?.entries() {
         // W2: no constraint has such a key.
         if key.contains(|letter| letter < ' ') {
             return Err(BootstrapError::ControlCharacter { path: value.path() });

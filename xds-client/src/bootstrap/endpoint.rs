@@ -70,18 +70,18 @@ impl Endpoint {
         };
         let scheme = if is_tls { "https" } else { "http" };
         let address = |text| Address::of(text).ok_or_else(|| ServerUriError::BadAddress { uri: uri() });
-        match Form::of(text) {
-            Form::Https(_) if !is_tls => Err(ServerUriError::InsecureHttps { uri: uri() }),
-            Form::Http(text) | Form::Https(text) => Ok(Self(format!("{scheme}://{}", address(text)?.text))),
-            Form::Target(text) => match address(text)? {
+        match UriForm::of(text) {
+            UriForm::Https(_) if !is_tls => Err(ServerUriError::InsecureHttps { uri: uri() }),
+            UriForm::Http(text) | UriForm::Https(text) => Ok(Self(format!("{scheme}://{}", address(text)?.text))),
+            UriForm::Target(text) => match address(text)? {
                 Address { text, has_port: true } => Ok(Self(format!("{scheme}://{text}"))),
                 Address { text, has_port: false } => Ok(Self(format!("{scheme}://{text}:443"))),
             },
-            Form::Unix(_) if is_tls => Err(ServerUriError::TlsOverUnix { uri: uri() }),
-            Form::Unix("/") => Err(ServerUriError::BadSocketPath { uri: uri() }),
-            Form::Unix(path) if path.starts_with("//") => Err(ServerUriError::BadSocketPath { uri: uri() }),
-            Form::Unix(path) => Ok(Self(format!("unix://{path}"))),
-            Form::Unsupported => Err(ServerUriError::UnsupportedScheme { uri: uri() }),
+            UriForm::Unix(_) if is_tls => Err(ServerUriError::TlsOverUnix { uri: uri() }),
+            UriForm::Unix("/") => Err(ServerUriError::BadSocketPath { uri: uri() }),
+            UriForm::Unix(path) if path.starts_with("//") => Err(ServerUriError::BadSocketPath { uri: uri() }),
+            UriForm::Unix(path) => Ok(Self(format!("unix://{path}"))),
+            UriForm::Unsupported => Err(ServerUriError::UnsupportedScheme { uri: uri() }),
         }
     }
 
@@ -99,7 +99,7 @@ impl Endpoint {
 }
 
 /// A URI by its scheme, without it.
-enum Form<'a> {
+enum UriForm<'a> {
     /// A target of gRPC, with or without a scheme.
     Target(&'a str),
     Http(&'a str),
@@ -108,7 +108,7 @@ enum Form<'a> {
     Unsupported,
 }
 
-impl<'a> Form<'a> {
+impl<'a> UriForm<'a> {
     fn of(text: &'a str) -> Self {
         let Some((scheme, rest)) = text.split_once(':') else { return Self::Target(text) };
         // A host with its port, and an IPv6 address.

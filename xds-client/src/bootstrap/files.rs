@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::BootstrapError;
-use super::json::{Object, Place};
+use super::json::{Object, JsonValue};
 
 /// The files of a TLS connection (gRFC A65).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,12 +70,12 @@ impl Default for TlsFiles {
 
 /// P7: providers of plugins that are not ours are left out.
 pub(super) fn read_providers(
-    place: Option<Place<'_>>,
+    json: Option<JsonValue<'_>>,
 ) -> Result<BTreeMap<String, CertificateProvider>, BootstrapError> {
     let mut providers = BTreeMap::new();
-    let Some(place) = place else { return Ok(providers) };
-    for (name, place) in place.object()?.entries() {
-        let provider = place.object()?;
+    let Some(json) = json else { return Ok(providers) };
+    for (name, json) in json.object()?.entries() {
+        let provider = json.object()?;
         if provider.required_text("plugin_name")? == "file_watcher" {
             let config = provider.required("config")?;
             let path = config.path();

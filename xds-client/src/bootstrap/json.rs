@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::{BootstrapError, JsonType};
 
 /// A value with its path.
-pub(super) struct Place<'a> {
+pub(super) struct JsonValue<'a> {
     pub(super) value: &'a Value,
     /// Empty for the document itself.
     path: String,
@@ -17,7 +17,7 @@ pub(super) struct Object<'a> {
     path: String,
 }
 
-impl<'a> Place<'a> {
+impl<'a> JsonValue<'a> {
     pub(super) fn root(value: &'a Value) -> Self {
         Self { value, path: String::new() }
     }
@@ -55,14 +55,14 @@ impl<'a> Place<'a> {
 
 impl<'a> Object<'a> {
     /// The value of a key; null is as good as absent.
-    pub(super) fn get(&self, key: &str) -> Option<Place<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<JsonValue<'a>> {
         let value = self.fields.get(key).filter(|value| !value.is_null())?;
-        Some(Place { value, path: self.path_of(key) })
+        Some(JsonValue { value, path: self.path_of(key) })
     }
 
     /// The string of a key; an empty one is as good as absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, BootstrapError> {
-        let text = self.get(key).map(Place::string).transpose()?;
+        let text = self.get(key).map(JsonValue::string).transpose()?;
         Ok(text.filter(|text| !text.is_empty()))
     }
 
@@ -70,13 +70,13 @@ impl<'a> Object<'a> {
         self.text(key)?.ok_or_else(|| self.missing(key))
     }
 
-    pub(super) fn required(&self, key: &str) -> Result<Place<'a>, BootstrapError> {
+    pub(super) fn required(&self, key: &str) -> Result<JsonValue<'a>, BootstrapError> {
         self.get(key).ok_or_else(|| self.missing(key))
     }
 
     /// Every entry, of an object that is a map.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, Place<'a>)> {
-        let entry = |(key, value): (&'a String, _)| (key.as_str(), Place { value, path: self.path_of(key) });
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, JsonValue<'a>)> {
+        let entry = |(key, value): (&'a String, _)| (key.as_str(), JsonValue { value, path: self.path_of(key) });
         self.fields.iter().map(entry)
     }
 

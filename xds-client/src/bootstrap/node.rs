@@ -6,11 +6,11 @@ use serde_json::{Map, Value};
 use xds_proto::envoy::config::core::v3::{Locality, Node};
 
 use super::BootstrapError;
-use super::json::Place;
+use super::json::JsonValue;
 
 /// P7: user agent and client features belong to the client, so they are not read.
-pub(super) fn read(place: Place<'_>) -> Result<Node, BootstrapError> {
-    let node = place.object()?;
+pub(super) fn read(json: JsonValue<'_>) -> Result<Node, BootstrapError> {
+    let node = json.object()?;
     let text = |key| Ok(node.text(key)?.unwrap_or_default().to_owned());
     Ok(Node {
         id: text("id")?,
@@ -21,14 +21,14 @@ pub(super) fn read(place: Place<'_>) -> Result<Node, BootstrapError> {
     })
 }
 
-fn read_locality(place: Place<'_>) -> Result<Locality, BootstrapError> {
-    let locality = place.object()?;
+fn read_locality(json: JsonValue<'_>) -> Result<Locality, BootstrapError> {
+    let locality = json.object()?;
     let text = |key| Ok(locality.text(key)?.unwrap_or_default().to_owned());
     Ok(Locality { region: text("region")?, zone: text("zone")?, sub_zone: text("sub_zone")? })
 }
 
-fn read_metadata(place: Place<'_>) -> Result<Struct, BootstrapError> {
-    Ok(proto_struct(place.object()?.fields))
+fn read_metadata(json: JsonValue<'_>) -> Result<Struct, BootstrapError> {
+    Ok(proto_struct(json.object()?.fields))
 }
 
 fn proto_struct(fields: &Map<String, Value>) -> Struct {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::json::{Object, Place};
+use super::json::{Object, JsonValue};
 use super::{BootstrapError, Endpoint, ServerUriError, TlsFiles};
 
 /// A management server. Equal ones are one server, and share a stream (C16).
@@ -66,8 +66,8 @@ impl Server {
         Endpoint::new(&self.uri, &self.credentials)
     }
 
-    fn read(place: Place<'_>) -> Result<Self, BootstrapError> {
-        let server = place.object()?;
+    fn read(json: JsonValue<'_>) -> Result<Self, BootstrapError> {
+        let server = json.object()?;
         let read = Self {
             uri: server.required_text("server_uri")?.to_owned(),
             credentials: ChannelCredentials::read(server.required("channel_creds")?)?,
@@ -83,11 +83,11 @@ impl Server {
 
 impl ChannelCredentials {
     /// C17: the first type that we have wins, and nothing behind it is looked at.
-    fn read(place: Place<'_>) -> Result<Self, BootstrapError> {
-        let path = place.path();
+    fn read(json: JsonValue<'_>) -> Result<Self, BootstrapError> {
+        let path = json.path();
         let mut found = Vec::new();
-        for place in place.elements()? {
-            let credentials = place.object()?;
+        for json in json.elements()? {
+            let credentials = json.object()?;
             match credentials.required_text("type")? {
                 "insecure" => return Ok(Self::Insecure),
                 "tls" => return read_tls(&credentials).map(Self::Tls),
@@ -100,11 +100,11 @@ impl ChannelCredentials {
 
 impl ServerFeatures {
     /// gRFC A30: what is no string is no feature that we have.
-    fn read(place: Option<Place<'_>>) -> Result<Self, BootstrapError> {
+    fn read(json: Option<JsonValue<'_>>) -> Result<Self, BootstrapError> {
         let mut features = Self::default();
-        let Some(place) = place else { return Ok(features) };
-        for place in place.elements()? {
-            match place.value.as_str() {
+        let Some(json) = json else { return Ok(features) };
+        for json in json.elements()? {
+            match json.value.as_str() {
                 Some("fail_on_data_errors") => features.fail_on_data_errors = true,
                 Some("resource_timer_is_transient_error") => {
                     features.resource_timer_is_transient_error = true;
@@ -116,9 +116,9 @@ impl ServerFeatures {
     }
 }
 
-pub(super) fn read_list(place: Option<Place<'_>>) -> Result<Vec<Server>, BootstrapError> {
-    let Some(place) = place else { return Ok(Vec::new()) };
-    place.elements()?.map(Server::read).collect()
+pub(super) fn read_list(json: Option<JsonValue<'_>>) -> Result<Vec<Server>, BootstrapError> {
+    let Some(json) = json else { return Ok(Vec::new()) };
+    json.elements()?.map(Server::read).collect()
 }
 
 fn read_tls(credentials: &Object<'_>) -> Result<TlsFiles, BootstrapError> {
@@ -127,11 +127,11 @@ fn read_tls(credentials: &Object<'_>) -> Result<TlsFiles, BootstrapError> {
 }
 
 /// gRFC A97: types that are not ours are skipped.
-fn read_call_credentials(place: Option<Place<'_>>) -> Result<Vec<CallCredentials>, BootstrapError> {
+fn read_call_credentials(json: Option<JsonValue<'_>>) -> Result<Vec<CallCredentials>, BootstrapError> {
     let mut read = Vec::new();
-    let Some(place) = place else { return Ok(read) };
-    for place in place.elements()? {
-        let credentials = place.object()?;
+    let Some(json) = json else { return Ok(read) };
+    for json in json.elements()? {
+        let credentials = json.object()?;
         if credentials.required_text("type")? == "jwt_token_file" {
             let config = credentials.required("config")?.object()?;
             read.push(CallCredentials::JwtTokenFile(config.required_text("jwt_token_file")?.into()));

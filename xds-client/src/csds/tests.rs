@@ -97,12 +97,12 @@ impl Fixture {
         self.machine.on_timeout(self.now);
     }
 
-    fn entries(&self, contents: Contents) -> Vec<GenericXdsConfig> {
-        entries(&self.machine.report(), SystemTime::UNIX_EPOCH + START, contents)
+    fn entries(&self, payloads: Payloads) -> Vec<GenericXdsConfig> {
+        entries(&self.machine.report(), SystemTime::UNIX_EPOCH + START, payloads)
     }
 
     fn shown(&self) -> Vec<String> {
-        self.entries(Contents::Shown).iter().map(show).collect()
+        self.entries(Payloads::Included).iter().map(show).collect()
     }
 }
 
@@ -255,11 +255,11 @@ fn c19_members_of_a_wildcard_are_entries() {
 fn c19_contents_are_left_out_if_asked_and_those_of_secrets_always() {
     let mut fixture = Fixture::watching(ErrorPolicy::default(), &["a"]);
     fixture.get("v1", "a=1");
-    let without: Vec<_> = fixture.entries(Contents::Hidden).iter().map(show).collect();
+    let without: Vec<_> = fixture.entries(Payloads::Excluded).iter().map(show).collect();
     assert_eq!(without, ["ACKED a v1 @ 1001"]);
     let mut reports = fixture.machine.report();
     reports[0].type_url = SECRET.into();
-    let secret = entries(&reports, SystemTime::UNIX_EPOCH + START, Contents::Shown);
+    let secret = entries(&reports, SystemTime::UNIX_EPOCH + START, Payloads::Included);
     assert_eq!(secret.iter().map(show).collect::<Vec<_>>(), ["ACKED a v1 @ 1001"]);
 }
 

@@ -13,7 +13,7 @@ use super::beside;
 use super::disk::Disk;
 use super::frame::{self, BEHIND, ENTRY_LIMIT_BYTES, HEADER_BYTES, Header, MARK};
 use super::record::{Change, Entry, Key, Record};
-use super::replay::Place;
+use super::replay::EntryLocation;
 
 /// A file, and where in it lies what still counts.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Log {
     path: PathBuf,
     file: Disk,
     header: Header,
-    places: BTreeMap<Key, Place>,
+    locations: BTreeMap<Key, EntryLocation>,
     /// Where the next entry goes. What the file has past it is left over from a write that failed.
     end: u64,
     live_bytes: u64,
@@ -40,7 +40,7 @@ pub(super) struct Batch<'l> {
 /// What an append did, to be [taken](Log::take) once it is certain.
 #[derive(Debug)]
 pub(super) struct Appended {
-    pub(super) changed: Vec<(Key, Option<Place>)>,
+    pub(super) changed: Vec<(Key, Option<EntryLocation>)>,
     /// Variants that are too large.
     pub(super) left_out: Vec<VariantId>,
     end: u64,
@@ -51,11 +51,11 @@ impl Log {
         path: PathBuf,
         file: Disk,
         header: Header,
-        places: BTreeMap<Key, Place>,
+        locations: BTreeMap<Key, EntryLocation>,
         end: u64,
     ) -> Self {
-        let live_bytes = places.values().map(|place| place.size_bytes).sum();
-        Self { path, file, header, places, end, live_bytes, compact_past: COMPACTION_MIN_BYTES }
+        let live_bytes = locations.values().map(|location| location.size_bytes).sum();
+        Self { path, file, header, locations, end, live_bytes, compact_past: COMPACTION_MIN_BYTES }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -63,27 +63,27 @@ impl Log {
     }
 
     pub(super) fn holds(&self, key: &Key) -> bool {
-        self.places.contains_key(key)
+        self.locations.contains_key(key)
     }
 
-    pub(super) fn place(&self, key: &Key) -> Option<&Place> {
-        self.places.get(key)
+    pub(super) fn location(&self, key: &Key) -> Option<&EntryLocation> {
+        self.locations.get(key)
     }
 
     /// What the file has of a set.
-    pub(super) fn members<'l>(&'l self, set: &'l SetId) -> impl Iterator<Item = &'l Place> {
+    pub(super) fn members<'l>(&'l self, set: &'l SetId) -> impl Iterator<Item = &'l EntryLocation> {
         let (type_url, name) = (set.type_url.clone(), "".into());
         let first = Key::Variant(VariantId { type_url, name, constraints: Constraints::NONE });
-        let variants = self.places.range(first..).map_while(|(key, place)| match key {
-            Key::Variant(id) if id.type_url == set.type_url => Some((id, place)),
+        let variants = self.locations.range(first..).map_while(|(key, location)| match key {
+            Key::Variant(id) if id.type_url == set.type_url => Some((id, location)),
             Key::Variant(_) | Key::Set(_) => None,
         });
-        variants.filter(|(id, _)| set.covers(id)).map(|(_, place)| place)
+        variants.filter(|(id, _)| set.covers(id)).map(|(_, location)| location)
     }
 
     /// The sets that it has entries of.
     pub(super) fn sets(&self) -> impl Iterator<Item = &SetId> {
-        self.places.keys().rev().map_while(|key| match key {
+        self.locations.keys().rev().map_while(|key| match key {
             Key::Set(id) => Some(id),
             Key::Variant(_) => None,
         })
@@ -114,13 +114,13 @@ impl Log {
     }
 
     pub(super) fn take(&mut self, appended: Appended) {
-        for (key, place) in appended.changed {
-            let before = match place {
-                Some(place) => {
-                    self.live_bytes += place.size_bytes;
-                    self.places.insert(key, place)
+        for (key, location) in appended.changed {
+            let before = match location {
+                Some(location) => {
+                    self.live_bytes += location.size_bytes;
+                    self.locations.insert(key, location)
                 }
-                None => self.places.remove(&key),
+                None => self.locations.remove(&key),
             };
             self.live_bytes -= before.map_or(0, |before| before.size_bytes);
         }
@@ -160,8 +160,8 @@ impl Log {
     /// A crash at any moment leaves the one or the other file under the path.
     pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         if self.file.is_in_memory() {
-            let (file, places, lost) = self.copy(Disk::in_memory(Vec::new()))?;
-            self.replace(file, places);
+            let (file, locations, lost) = self.copy(Disk::in_memory(Vec::new()))?;
+            self.replace(file, locations);
             return Ok(lost);
         }
         let new_path = beside(&self.path, ".new");
@@ -181,53 +181,53 @@ impl Log {
 
     fn replace_by(&mut self, new_path: &Path, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         let file = owner_only().read(true).write(true).create_new(true).open(new_path)?;
-        let (file, places, lost) = self.copy(Disk::of_file(file))?;
+        let (file, locations, lost) = self.copy(Disk::of_file(file))?;
         if let Some(aside) = aside {
             // Not every file system has links; without them, a crash just here costs the records.
             fs::hard_link(&self.path, aside).or_else(|_| fs::rename(&self.path, aside))?;
         }
         fs::rename(new_path, &self.path)?;
-        self.replace(file, places);
+        self.replace(file, locations);
         sync_directory(&self.path)?;
         Ok(lost)
     }
 
     /// Goes on with another file, that has these.
-    fn replace(&mut self, file: Disk, places: BTreeMap<Key, Place>) {
-        self.live_bytes = places.values().map(|place| place.size_bytes).sum();
+    fn replace(&mut self, file: Disk, locations: BTreeMap<Key, EntryLocation>) {
+        self.live_bytes = locations.values().map(|location| location.size_bytes).sum();
         self.end = HEADER_BYTES + self.live_bytes;
         self.header = Header::Known { length: Some(self.end) };
-        (self.file, self.places) = (file, places);
+        (self.file, self.locations) = (file, locations);
     }
 
     /// Has another file hold what is live, and the disk confirm it.
-    fn copy(&self, mut file: Disk) -> io::Result<(Disk, BTreeMap<Key, Place>, Vec<VariantId>)> {
+    fn copy(&self, mut file: Disk) -> io::Result<(Disk, BTreeMap<Key, EntryLocation>, Vec<VariantId>)> {
         file.room_bytes = self.file.room_bytes;
-        let (places, lost) = self.copy_live(&file)?;
-        let live_bytes: u64 = places.values().map(|place| place.size_bytes).sum();
+        let (locations, lost) = self.copy_live(&file)?;
+        let live_bytes: u64 = locations.values().map(|location| location.size_bytes).sum();
         self.write_length(&file, HEADER_BYTES + live_bytes)?;
         file.sync_all()?;
-        Ok((file, places, lost))
+        Ok((file, locations, lost))
     }
 
     /// Writes a header and the live entries, in the order in which they lie.
-    fn copy_live(&self, file: &Disk) -> io::Result<(BTreeMap<Key, Place>, Vec<VariantId>)> {
-        let mut live: Vec<_> = self.places.iter().collect();
-        live.sort_unstable_by_key(|(_, place)| place.at);
+    fn copy_live(&self, file: &Disk) -> io::Result<(BTreeMap<Key, EntryLocation>, Vec<VariantId>)> {
+        let mut live: Vec<_> = self.locations.iter().collect();
+        live.sort_unstable_by_key(|(_, location)| location.at);
         let mut out = BufWriter::with_capacity(WRITE_BYTES, file);
         out.write_all(&MARK)?;
         out.write_all(&frame::length(BEHIND))?;
-        let (mut places, mut lost) = (BTreeMap::new(), Vec::new());
+        let (mut locations, mut lost) = (BTreeMap::new(), Vec::new());
         let (mut at, mut entry) = (HEADER_BYTES, Vec::new());
-        for (key, place) in live {
+        for (key, location) in live {
             entry.clear();
-            (&self.file).seek(SeekFrom::Start(place.at))?;
-            (&self.file).take(place.size_bytes).read_to_end(&mut entry)?;
-            let known = Some(place.at).filter(|_| self.header != Header::Old);
+            (&self.file).seek(SeekFrom::Start(location.at))?;
+            (&self.file).take(location.size_bytes).read_to_end(&mut entry)?;
+            let known = Some(location.at).filter(|_| self.header != Header::Old);
             let Some(body) = frame::body(&entry, known) else {
                 tracing::warn!(
                     path = %self.path.display(),
-                    at = place.at,
+                    at = location.at,
                     r#type = key.type_url().message_name(),
                     name = key.name().as_str(),
                     "an entry of the last-known-good file was damaged since it was written, and is dropped"
@@ -240,11 +240,11 @@ impl Log {
             };
             out.write_all(&frame::head(body, at))?;
             out.write_all(body)?;
-            places.insert(key.clone(), Place { at, ..*place });
-            at += place.size_bytes;
+            locations.insert(key.clone(), EntryLocation { at, ..*location });
+            at += location.size_bytes;
         }
         out.flush()?;
-        Ok((places, lost))
+        Ok((locations, lost))
     }
 }
 
@@ -252,7 +252,7 @@ impl Batch<'_> {
     /// Writes the change, if it makes a difference.
     pub(super) fn push(&mut self, change: &Change) -> io::Result<()> {
         let key = change.key();
-        let known = self.log.places.get(&key);
+        let known = self.log.locations.get(&key);
         let body = match change {
             Change::Remove(_) | Change::Void(_) => None,
             Change::Prove(..) => Some(Entry::of(change).encode_to_vec()),
@@ -264,12 +264,12 @@ impl Batch<'_> {
                 body
             }
         };
-        let place = body.as_ref().map(|body| Place::new(self.appended.end, body));
+        let location = body.as_ref().map(|body| EntryLocation::new(self.appended.end, body));
         let body = match (body, known, &key) {
             (None, None, _) => return Ok(()),
             (None, Some(_), Key::Variant(id)) => Entry::of(&Change::Remove(id.clone())).encode_to_vec(),
             (None, Some(_), Key::Set(id)) => Entry::of(&Change::Void(id.clone())).encode_to_vec(),
-            (Some(_), Some(known), _) if place.is_some_and(|place| place.digest == known.digest) => {
+            (Some(_), Some(known), _) if location.is_some_and(|location| location.digest == known.digest) => {
                 return Ok(());
             }
             (Some(body), ..) => body,
@@ -278,7 +278,7 @@ impl Batch<'_> {
         self.out.write_all(&head)?;
         self.out.write_all(&body)?;
         self.appended.end += (head.len() + body.len()) as u64;
-        self.appended.changed.push((key, place));
+        self.appended.changed.push((key, location));
         Ok(())
     }
 

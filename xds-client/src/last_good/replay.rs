@@ -17,9 +17,9 @@ use super::sets::Proof;
 #[derive(Debug)]
 pub(super) struct Replay {
     /// The newest put of each id that was not removed since.
-    pub(super) live: BTreeMap<VariantId, (Place, Record)>,
+    pub(super) live: BTreeMap<VariantId, (EntryLocation, Record)>,
     /// The newest proof of each set that was not voided since, and whether it holds.
-    pub(super) sets: BTreeMap<SetId, (Place, bool)>,
+    pub(super) sets: BTreeMap<SetId, (EntryLocation, bool)>,
     /// How many sets were whole once, and are not proved to be.
     pub(super) unproved: usize,
     /// Entries whose id or kind cannot be read.
@@ -34,14 +34,14 @@ pub(super) struct Replay {
 
 /// Where an entry lies, and what its body is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct EntryLocation {
     pub(super) at: u64,
     /// Of the whole entry.
     pub(super) size_bytes: u64,
     pub(super) digest: Version,
 }
 
-impl Place {
+impl EntryLocation {
     pub(super) fn new(at: u64, body: &[u8]) -> Self {
         let size_bytes = (HEAD_BYTES + body.len()) as u64;
         Self { at, size_bytes, digest: Version::of_payload(body) }
@@ -72,7 +72,7 @@ impl Replay {
                     damage.get_or_insert(Ending::Broken(Broken::Entry { at }));
                     damaged_at = Some(at);
                 }
-                Step::Entry { at, body } => replay.take(Place::new(at, &body), body, secrets, &mut proofs),
+                Step::Entry { at, body } => replay.take(EntryLocation::new(at, &body), body, secrets, &mut proofs),
             }
         };
         (replay.header, replay.end) = (reader.header(), reader.at());
@@ -81,12 +81,12 @@ impl Replay {
             (_, Header::Known { length }) => length.is_some_and(|length| length != BEHIND),
             (_, Header::Old | Header::Missing) => false,
         };
-        for (id, (place, proof)) in proofs {
+        for (id, (location, proof)) in proofs {
             let holds = is_up_to_date
-                && damaged_at.is_none_or(|at| at < place.at)
+                && damaged_at.is_none_or(|at| at < location.at)
                 && proof == Proof::of(replay.members(&id));
             replay.unproved += usize::from(!holds);
-            replay.sets.insert(id, (place, holds));
+            replay.sets.insert(id, (location, holds));
         }
         replay.ending = damage.unwrap_or(ending);
         Ok(replay)
@@ -100,10 +100,10 @@ impl Replay {
 
     fn take(
         &mut self,
-        place: Place,
+        location: EntryLocation,
         body: Bytes,
         secrets: Secrets,
-        proofs: &mut BTreeMap<SetId, (Place, Proof)>,
+        proofs: &mut BTreeMap<SetId, (EntryLocation, Proof)>,
     ) {
         // The payload is a slice of the body.
         let Ok(entry) = Entry::decode(body) else {
@@ -124,15 +124,15 @@ impl Replay {
             {
                 self.found_secrets = true;
             }
-            Some(Change::Put(record)) => drop(self.live.insert(record.id.clone(), (place, record))),
-            Some(Change::Prove(id, proof)) => drop(proofs.insert(id, (place, proof))),
+            Some(Change::Put(record)) => drop(self.live.insert(record.id.clone(), (location, record))),
+            Some(Change::Prove(id, proof)) => drop(proofs.insert(id, (location, proof))),
         }
     }
 
-    fn members<'r>(&'r self, id: &'r SetId) -> impl Iterator<Item = &'r Place> {
+    fn members<'r>(&'r self, id: &'r SetId) -> impl Iterator<Item = &'r EntryLocation> {
         let first =
             VariantId { type_url: id.type_url.clone(), name: "".into(), constraints: Constraints::NONE };
         let of_type = self.live.range(first..).take_while(|(member, _)| member.type_url == id.type_url);
-        of_type.filter(|(member, _)| id.covers(member)).map(|(_, (place, _))| place)
+        of_type.filter(|(member, _)| id.covers(member)).map(|(_, (location, _))| location)
     }
 }

@@ -7,7 +7,7 @@ use xds_core::{ResourceName, TypeUrl, VariantId};
 
 use super::log::Log;
 use super::record::{Change, Key};
-use super::replay::Place;
+use super::replay::EntryLocation;
 
 /// All members of a set that a file had at one moment: how many, and a digest of their entries.
 ///
@@ -20,18 +20,18 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    pub(super) fn of<'p>(members: impl Iterator<Item = &'p Place>) -> Self {
+    pub(super) fn of<'p>(members: impl Iterator<Item = &'p EntryLocation>) -> Self {
         let mut proof = Self::default();
         members.for_each(|member| proof.add(member));
         proof
     }
 
-    fn add(&mut self, member: &Place) {
+    fn add(&mut self, member: &EntryLocation) {
         self.count += 1;
         self.sum = self.sum.wrapping_add(member.digest.as_u128());
     }
 
-    fn remove(&mut self, member: &Place) {
+    fn remove(&mut self, member: &EntryLocation) {
         self.count -= 1;
         self.sum = self.sum.wrapping_sub(member.digest.as_u128());
     }
@@ -94,9 +94,9 @@ impl Sets {
     }
 
     /// What to write of sets after these changes of a file.
-    pub(super) fn changes(&self, log: &Log, changed: &[(Key, Option<Place>)]) -> Vec<Change> {
-        let variants = changed.iter().filter_map(|(key, place)| match key {
-            Key::Variant(id) => Some((id, log.place(key), place)),
+    pub(super) fn changes(&self, log: &Log, changed: &[(Key, Option<EntryLocation>)]) -> Vec<Change> {
+        let variants = changed.iter().filter_map(|(key, location)| match key {
+            Key::Variant(id) => Some((id, log.location(key), location)),
             Key::Set(_) => None,
         });
         let changed: Vec<_> = variants.collect();
@@ -104,8 +104,8 @@ impl Sets {
         for (id, known) in &self.held {
             let mut proof = known.unwrap_or_else(|| Proof::of(log.members(id)));
             for (_, before, after) in changed.iter().filter(|(member, ..)| id.covers(member)) {
-                before.iter().for_each(|place| proof.remove(place));
-                after.iter().for_each(|place| proof.add(place));
+                before.iter().for_each(|location| proof.remove(location));
+                after.iter().for_each(|location| proof.add(location));
             }
             if *known != Some(proof) || self.is_changed {
                 changes.push(match self.holes.iter().any(|hole| id.covers(hole)) {

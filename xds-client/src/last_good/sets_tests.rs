@@ -223,7 +223,7 @@ fn a_damaged_file_on_a_full_disk_is_used_and_written_anew_when_there_is_room() {
     image[30] ^= 1;
     let folder = Folder::holding(&image);
     let (mut file, _) = folder.open();
-    file.mend = Some(Mend { aside: None });
+    file.repair = Some(Repair { aside: None });
     assert!(file.has_pending(), "it is tried without a change");
     file.flush().unwrap();
     assert_eq!(folder.contents().ending, Ending::Whole);

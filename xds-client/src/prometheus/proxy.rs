@@ -60,14 +60,14 @@ struct RouteLabel {
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-struct TypeLabels {
+struct UpstreamTypeLabels {
     route: &'static str,
     r#type: String,
     state: &'static str,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
-struct ServerLabels {
+struct UpstreamServerLabels {
     route: &'static str,
     server: Arc<str>,
     state: &'static str,
@@ -104,11 +104,11 @@ impl ProxyCollector {
             let route = kind(&upstream.route);
             for (type_url, state) in &upstream.types {
                 let (r#type, state) = (self.types.label(type_url.as_str()), word(state));
-                *types.entry(TypeLabels { route, r#type, state }).or_default() += 1;
+                *types.entry(UpstreamTypeLabels { route, r#type, state }).or_default() += 1;
             }
             for (server, is_connected) in upstream.servers {
                 let state = if is_connected { "connected" } else { "disconnected" };
-                *servers.entry(ServerLabels { route, server, state }).or_default() += 1;
+                *servers.entry(UpstreamServerLabels { route, server, state }).or_default() += 1;
             }
             if let Some(silence) = upstream.silent_for {
                 let longest = silent.entry(RouteLabel { route }).or_default();

@@ -103,7 +103,7 @@ async fn p2_a_server_that_never_answered_fails_once() {
     origin.off().await;
     let counted = Counted::start(origin.client(Protocol::Delta));
     let mut a = counted.client.watch::<Thing>("a").unwrap();
-    assert!(matches!(next(&mut a).await, Event::Gone(_)));
+    assert!(matches!(next(&mut a).await, Event::Absent(_)));
     tokio::time::sleep(Duration::from_secs(60)).await;
     let requested = "resources{authority=\"#old\",cache_state=\"requested\",resource_type=\"acme.Thing\"} 1";
     assert_eq!(counted.scrape(), ["connected{memory} 0", requested, "server_failure_total{memory} 1"]);
@@ -118,7 +118,7 @@ async fn p2_a_bad_resource_is_counted_and_its_copy_is_cached() {
     for watcher in &mut both[..2] {
         assert_eq!(changed(watcher).await, "1");
     }
-    assert!(matches!(next(&mut both[2]).await, Event::Gone(_)));
+    assert!(matches!(next(&mut both[2]).await, Event::Absent(_)));
     let bad = Resource::new(THING.into(), "a".into(), bytes::Bytes::from_static(b"\x12\xff")).unwrap();
     let mut transaction = Transaction::new();
     transaction.put(bad);
