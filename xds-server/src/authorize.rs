@@ -1,4 +1,4 @@
-//! Who may read what.
+//! Decides what each client may read.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,33 +8,32 @@ use xds_core::Access;
 use crate::peer::Peer;
 use crate::skim::Client;
 
-/// Says what clients may read: the hook of programs, and of policy files.
+/// Decides what each client may read: a hook for programs and for policy files.
 ///
-/// Asked on the task of a stream, so it must be quick and must not block: what takes time is found
-/// out before, and kept.
+/// It is called on the task of a stream, so it must return quickly and must not block. Prepare slow
+/// decisions in advance.
 pub trait Authorizer: Debug + Send + Sync {
-    /// What this client may read, which then holds for each resource of its stream. Asked when the
-    /// first request of a stream came, and again [from time to
-    /// time](crate::ServerConfig::authorize_every): when the answer is another then, the stream
-    /// ends, and the client comes back to what it may read now.
+    /// What this client may read. It applies to all resources of the stream. The server calls it
+    /// with the first request of a stream and again [from time to
+    /// time](crate::ServerConfig::authorize_every). If the result differs then, the server closes
+    /// the stream, and the client reconnects with its new access.
     ///
-    /// The `peer` is what the connection shows, the `client` what it says of itself, which anybody
-    /// can say.
+    /// The `peer` comes from the connection. The `client` is what the client declares about itself,
+    /// which is not verified.
     ///
     /// # Errors
-    /// The stream is not served: it ends with `PERMISSION_DENIED`.
+    /// The server closes the stream with `PERMISSION_DENIED`.
     fn authorize(&self, peer: &Peer, client: &Client) -> Result<Arc<Access>, Denied>;
 
-    /// Whether this peer may look at what all clients have (CSDS, the admin page). Default: nobody
-    /// may.
+    /// Whether this peer may inspect the state of all clients (CSDS, the admin page). Default: no.
     fn may_inspect(&self, peer: &Peer) -> bool {
         _ = peer;
         false
     }
 }
 
-/// Why a stream is not served. The text goes to the client, so it says what to do and nothing of
-/// others.
+/// Why the server refuses a stream. The client receives the text, so it should say what the client
+/// can do, and nothing about other clients.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Denied(pub String);

@@ -1,9 +1,10 @@
-//! Which streams belong to one client (S33b): streams per type of one connection whose nodes have
-//! the same id and cluster.
+//! Which streams belong to one client (S33b): the streams per type of one connection whose nodes
+//! have the same id and cluster.
 //!
-//! A node id alone proves nothing: during a hot restart two Envoys have one, so have gRPC processes
-//! with one bootstrap file, and the connection that a client lost may still look alive here. A
-//! client must not wait for its twin, so only streams that can be of one process are grouped.
+//! A node id alone does not prove that streams have the same client. During a hot restart two
+//! Envoys have the same id. gRPC processes with the same bootstrap file have it too. And a
+//! connection that the client has lost may still look alive to the server. A client must not wait
+//! for another process, so only streams that can belong to one process form a group.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,8 @@ pub(crate) struct ClientGroups(Mutex<HashMap<Key, ClientGroup>>);
 /// connection.
 type Key = (u64, String, String);
 
-/// A stream's hold on the group of its client. The group is forgotten with its last stream, so drop
-/// it after the machine.
+/// Keeps one stream in the group of its client. When the last stream leaves, the group is removed,
+/// so drop this after the machine.
 #[derive(Debug)]
 pub(crate) struct Membership {
     clients: Arc<ClientGroups>,
@@ -30,9 +31,9 @@ pub(crate) struct Membership {
 }
 
 impl ClientGroups {
-    /// Has a stream join its client (S33b).
+    /// Adds a stream to the group of its client (S33b).
     ///
-    /// An aggregated stream stays alone, and so do streams of clients without a node id (G6) and of
+    /// An aggregated stream is alone. So are streams of clients without a node id (G6), and of
     /// connections that another server accepted.
     pub(crate) fn join(
         self: &Arc<Self>,
@@ -46,12 +47,12 @@ impl ClientGroups {
             return None;
         }
         let key = (connection, client.id.clone(), client.cluster.clone());
-        // Locked until it has joined: a group without streams is forgotten.
+        // Locked until the stream has joined, because a group without streams is removed.
         join(self.groups().entry(key.clone()).or_default());
         Some(Membership { clients: Arc::clone(self), key })
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn groups(&self) -> MutexGuard<'_, HashMap<Key, ClientGroup>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

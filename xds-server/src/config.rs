@@ -1,4 +1,4 @@
-//! What a server accepts of whom, and how patient it is.
+//! Limits, timeouts and hooks of a server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,70 +13,76 @@ use crate::observe::Observer;
 use crate::peer::Peer;
 use crate::skim::Client;
 
-/// What a server accepts, and how patient it is.
+/// Limits, timeouts and hooks of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Limits and waits of each stream.
+    /// Limits and delays of each stream.
     pub stream: StreamConfig,
-    /// How clients that ask by name get parameters: from their node (T46). Default: the strings and
-    /// bools at the top level of its metadata.
+    /// How a client that subscribes by plain name gets parameters: from its node (T46). Default:
+    /// the strings and bools at the top level of the node metadata.
     pub parameters: Arc<ParameterMapping>,
-    /// Streams at the same time (G9). Default 100,000; another one is ended with
-    /// `RESOURCE_EXHAUSTED`.
+    /// The most streams at the same time (G9). A stream above the limit is closed with
+    /// `RESOURCE_EXHAUSTED`. Default 100,000.
     pub streams_limit: usize,
-    /// Streams of one connection at the same time (G9), so that none takes the places of all.
-    /// Default 20,000: a proxy or a test tool may bring many clients over one. HTTP/2 tells clients
-    /// of it, so that they wait, or open another connection.
+    /// The most streams of one connection at the same time (G9), so that one connection cannot use
+    /// all places. A proxy or a test tool may open the streams of many clients on one connection.
+    /// HTTP/2 sends the limit to the client, so the client waits or opens another connection.
+    /// Default 20,000.
     pub connection_streams_limit: u32,
-    /// Values of `node.user_agent_name` of clients that remove a resource when its TTL ends though
-    /// they do not say so (S38). Default: `envoy`.
+    /// Values of `node.user_agent_name` of clients that remove a resource when its TTL ends,
+    /// although they do not declare this feature (S38). Default: `envoy`.
     pub ttl_user_agents: BTreeSet<String>,
-    /// After this time, a tenth more or less, a stream is ended and its client comes back (G14).
-    /// Default: never.
+    /// The server closes a stream after this time, plus or minus 10 %. The client then reconnects
+    /// (G14). Default: never.
     pub stream_age: Option<Duration>,
-    /// Is told what happens on streams; [`add_observer`](Self::add_observer) adds one. Default:
-    /// nobody.
+    /// Receives the events of all streams; [`add_observer`](Self::add_observer) adds one. Default:
+    /// none.
     pub observer: Option<Arc<dyn Observer>>,
-    /// The largest request (G9). Default 16 MiB: 100,000 names with their versions, as a delta
-    /// client brings them back after a restart, take 6 MiB. A larger one ends its stream.
+    /// The largest request, in bytes (G9). A larger one closes its stream. Default 16 MiB: after a
+    /// restart, a delta client with 100,000 resources sends their names and versions, which take 6
+    /// MiB.
     pub request_limit_bytes: usize,
-    /// After this time without traffic a connection is probed, and dropped when nothing comes back
-    /// within 20 s. Default 30 s.
+    /// The server sends an HTTP/2 ping after this time without traffic, and closes the connection
+    /// if there is no answer within 20 s. Default 30 s.
     pub keepalive: Duration,
-    /// Who may read what. Default: everybody may read everything.
+    /// Decides what each client may read. Default: every client may read everything.
     pub authorizer: Option<Arc<dyn Authorizer>>,
-    /// How often it is asked again of each stream. Default 30 s.
+    /// How often the [authorizer](Self::authorizer) is asked again for each open stream. Default 30
+    /// s.
     pub authorize_every: Duration,
-    /// After this time, a tenth more or less, a connection is asked to leave (GOAWAY) and its
-    /// streams end, so that clients spread over new servers (G14). Default: never.
+    /// The server sends GOAWAY to a connection after this time, plus or minus 10 %, and closes its
+    /// streams. So clients spread over new servers (G14). Default: never.
     pub connection_age: Option<Duration>,
-    /// TLS handshakes that have their turn at the same time; others wait. One address has a quarter
-    /// of the turns, and who lets the server wait loses its turn. Default 256.
+    /// The most TLS handshakes at the same time; more handshakes wait. One address can use a
+    /// quarter of them. A handshake whose peer does not answer in time frees its place and goes on.
+    /// Default 256.
     pub handshakes_limit: usize,
-    /// How long a peer may take for its TLS ClientHello, for the rest of its handshake, and to
-    /// begin with HTTP: for each of them. Default 10 s.
+    /// The longest time for each of three steps: for the TLS ClientHello, for the rest of the
+    /// handshake, and for the first bytes of HTTP. Default 10 s.
     pub handshake_timeout: Duration,
-    /// How long a stream may be without its first request, and how long a request may take from its
-    /// first byte to its last; then the stream ends with `DEADLINE_EXCEEDED`. Default 30 s.
+    /// The longest time until the first request of a stream, and from the first byte of any request
+    /// to its last. When it is over, the stream is closed with `DEADLINE_EXCEEDED`. Default 30 s.
     pub request_timeout: Duration,
-    /// How much of all requests may have come and wait for the rest (G9). Default 1 GiB; a request
-    /// that would take more ends its stream with `RESOURCE_EXHAUSTED`.
+    /// The most bytes of incomplete requests of all clients together (G9). A request that exceeds
+    /// it closes its stream with `RESOURCE_EXHAUSTED`. Default 1 GiB.
     pub partial_requests_limit_bytes: usize,
-    /// After this time without an open stream or request a connection is asked to leave. Default 5
+    /// The server sends GOAWAY to a connection after this time without an open request. Default 5
     /// min.
     pub idle_timeout: Duration,
-    /// Connections at the same time. The oldest one without a request ends for a new one; when all
-    /// have requests no new one is taken. Set it below the limit of descriptors of the process.
-    /// Default 100,000.
+    /// The most connections at the same time. At the limit, the server closes the connection that
+    /// has had no request for the longest time to make room for a new one. If all connections have
+    /// requests, the server refuses the new one. Choose a limit below the file descriptor limit of
+    /// the process. Default 100,000.
     pub connections_limit: usize,
-    /// Connections of one address (of IPv6: of a /64 network) at the same time; more are not taken.
-    /// Default: no limit, as many clients may come from one address, by a gateway or a load
-    /// balancer.
+    /// The most connections of one address (IPv6: of one /64 network) at the same time; the server
+    /// refuses more. Default: no limit, because many clients may share one address behind a gateway
+    /// or load balancer.
     pub address_connections_limit: Option<usize>,
-    /// How long streams may take to end after the shutdown began. Default 5 s.
+    /// How long the server takes to close all streams after the shutdown began. Default 5 s.
     pub drain: Duration,
-    /// How many streams are ended in a second then, at most, so that their clients do not come back
-    /// to other servers all at once; as [`drain`](Self::drain) allows. Default 1,000.
+    /// The most streams that the server closes per second during a shutdown, as far as
+    /// [`drain`](Self::drain) allows. So their clients do not all reconnect to other servers at
+    /// once. Default 1,000.
     pub drain_rate: usize,
 }
 
@@ -109,7 +115,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// Tells one more of what happens on streams, after those that are there.
+    /// Adds an observer, which receives each event after the observers that were added before.
     pub fn add_observer(&mut self, observer: Arc<impl Observer + 'static>) {
         self.observer = Some(match self.observer.take() {
             Some(before) => Arc::new(vec![before, observer as Arc<dyn Observer>]),
@@ -117,29 +123,29 @@ impl ServerConfig {
         });
     }
 
-    /// Whether a client may be told of TTLs (S38).
+    /// Whether responses to this client may carry TTLs (S38).
     pub(crate) fn honours_ttl(&self, client: &Client) -> bool {
         client.supports_ttl || self.ttl_user_agents.contains(&client.user_agent)
     }
 
-    /// What a client may read; `None` is everything, as nobody was asked.
+    /// What a client may read. `None` means everything: there is no authorizer.
     ///
     /// # Errors
-    /// `PERMISSION_DENIED` with the words of the [`Authorizer`], `UNAUTHENTICATED` when the
-    /// certificate of the peer has expired since it was shown.
+    /// `PERMISSION_DENIED` with the text of the [`Authorizer`]; `UNAUTHENTICATED` if the client
+    /// certificate has expired since the handshake.
     pub fn access(&self, peer: &Peer, client: &Client) -> Result<Option<Arc<Access>>, Status> {
         let Some(authorizer) = &self.authorizer else { return Ok(None) };
         if has_expired(peer) {
             return Err(Status::unauthenticated(
-                "the certificate of this client has expired: connect with a newer one",
+                "the client certificate has expired: reconnect with a valid one",
             ));
         }
         let access = authorizer.authorize(peer, client);
         access.map(Some).map_err(|Denied(text)| Status::permission_denied(text))
     }
 
-    /// Whether a peer may look at what all clients have; not with a certificate that has expired
-    /// since it was shown. To be asked with each request, as streams and connections last.
+    /// Whether a peer may inspect the state of all clients. False if its certificate has expired
+    /// since the handshake. Call it for each request, because streams and connections last long.
     #[must_use]
     pub fn may_inspect(&self, peer: &Peer) -> bool {
         let may = |authorizer: &Arc<dyn Authorizer>| !has_expired(peer) && authorizer.may_inspect(peer);

@@ -1,12 +1,14 @@
-//! Waiting for clients with a deadline, which the cache has no clock for.
+//! Waits with a deadline until clients have ACKed a commit. The cache cannot do it, because it has
+//! no clock.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use xds_core::{ClientName, Commit, Delivered, Outcome};
 
-/// Waits until the clients that a commit concerned and whose name passes have ACKed or rejected it,
-/// or left, for `deadline` at most; who is pending then is [`Outcome::Late`].
+/// Waits until each client that the commit affects and that `who` selects has ACKed it, rejected it
+/// or disconnected. It waits for `deadline` at most; the outcome of a client that has not answered
+/// by then is [`Outcome::Late`].
 ///
 /// ```no_run
 /// # async fn example(cache: &xds_core::Cache, transaction: xds_core::Transaction) -> Result<(), xds_core::CommitError> {

@@ -1,10 +1,12 @@
-//! Serves the cache over gRPC: the aggregated and every per-type discovery service, SotW and delta.
+//! Serves a cache over gRPC: the aggregated discovery service and all per-type services, in SotW
+//! and delta.
 //!
-//! All decisions are in the machines of [`xds_core::server`]. Here are the drivers: a task per
-//! stream that hands frames to its machine, asks it for the next response when the transport has
-//! room, and gives the transport shared bytes. TLS is there with the feature `tls`;
-//! [connections](Server::serve_with_incoming) may also come from elsewhere. REST, which needs
-//! descriptors of all types, comes from outside as [routes](Server::with_routes) on the same port.
+//! All decisions are in the machines of [`xds_core::server`]. This crate has the drivers: one task
+//! per stream. The task gives requests to its machine. When the transport has room, the task asks
+//! the machine for the next response, and gives shared bytes to the transport. TLS needs the
+//! feature `tls`. A program can also bring its own [connections](Server::serve_with_incoming). REST
+//! needs the descriptors of all types, so another crate adds it as [routes](Server::with_routes) on
+//! the same port.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;
@@ -24,37 +26,39 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `service` | which path is which service, and the server as a whole |
-//! | `config` | what a server accepts of whom, and how patient it is |
+//! | `service` | the gRPC paths and their services; the server as a whole |
+//! | `config` | limits, timeouts and hooks of a server |
 //! | `driver` | one task per stream |
-//! | `clients` | which streams belong to one client |
-//! | [`skim`] | requests read without decoding what is not needed |
-//! | `csds`, `roster` | what each client has and said about it (CSDS), asked of the streams |
-//! | `client_list` | the same for programs: who is connected |
-//! | `delivery` | waiting until clients have taken a commit |
-//! | `protocol` | which protocol a stream speaks |
-//! | `observe` | what happens on streams, for whoever counts it |
-//! | `spans` | commits and the answers to them, for those who trace |
-//! | `metrics` | what Prometheus scrapes, with feature `prometheus` |
-//! | `follow` | commits, to the answers of those whom they concern |
-//! | `rejections` | which variants clients reject |
-//! | `authorize`, `peer` | who may read what, and who that is as far as the connection shows it |
-//! | `connections`, `tls` | connections accepted, greeted and asked to leave in time, with limits and times for hostile ones |
-//! | `listen` | ports, with room for a storm of clients |
-//! | `requests` | requests cut out of what the transport brings |
-//! | `frame` | responses as slices of shared memory |
+//! | `client_groups` | which streams belong to one client |
+//! | [`skim`] | reads requests and decodes only what changed |
+//! | `stream_registry` | all open streams, and how to ask each for a report |
+//! | `csds` | the CSDS service: the resources of each client, and whether it ACKed them |
+//! | `client_list` | the connected clients, for programs |
+//! | `delivery` | waits until clients have ACKed a commit |
+//! | `protocol` | SotW or delta |
+//! | `observe` | events of streams, for metrics and programs |
+//! | `spans` | commits and their ACKs as `tracing` spans |
+//! | `metrics` | metrics for Prometheus, with the feature `prometheus` |
+//! | `follow` | follows each commit until the affected streams have answered |
+//! | `rejections` | which variants clients rejected |
+//! | `repeat_log` | repeated events of one client as few log lines |
+//! | `authorize`, `peer` | what a client may read; the address and certificate of its connection |
+//! | `connections`, `tls` | accepts connections, TLS handshakes, limits and timeouts, GOAWAY |
+//! | `listen` | opens ports with a long accept queue |
+//! | `requests` | cuts request messages out of the bytes of the transport |
+//! | `responses` | responses as slices of shared memory |
+//! | `timed_writes` | ends a connection whose peer reads nothing |
 #![forbid(unsafe_code)]
 
 mod authorize;
-mod client_list;
 mod client_groups;
+mod client_list;
 mod config;
 mod connections;
 mod csds;
 mod delivery;
 mod driver;
 mod follow;
-mod responses;
 mod listen;
 #[cfg(feature = "prometheus")]
 pub mod metrics;
@@ -64,10 +68,11 @@ mod protocol;
 mod rejections;
 mod repeat_log;
 mod requests;
-mod stream_registry;
+mod responses;
 mod service;
 pub mod skim;
 mod spans;
+mod stream_registry;
 mod timed_writes;
 #[cfg(feature = "tls")]
 mod tls;
@@ -81,9 +86,9 @@ pub use observe::{ConnectionEnd, Event, Observer};
 pub use peer::{Identity, Peer};
 pub use protocol::Protocol;
 pub use rejections::{RejectedVariant, Rejections};
-pub use roster::{LastNack, ResponseCounts};
 pub use service::{ServeError, Server, Stopping};
 pub use spans::{TARGET as TRACE_TARGET, trace_commits};
+pub use stream_registry::{LastNack, ResponseCounts};
 pub use timed_writes::TimedWrites;
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, as far as the connection shows it.
+//! The other end of a connection: its address and its certificate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tonic::transport::server::TcpConnectInfo;
 
-/// Who is at the other end of a connection: unlike a node, which a client says of itself, this is
-/// shown by the transport.
+/// The other end of a connection. The transport shows it, unlike a node, which a client declares
+/// without proof.
 #[derive(Debug, Default, Clone)]
 pub struct Peer {
-    /// Where it is; `None` for connections without an IP address.
+    /// Its address; `None` for connections without an IP address.
     pub address: Option<SocketAddr>,
-    /// What its certificate says; `None` without TLS, or where no certificate is asked for.
+    /// The names in its certificate; `None` without TLS, or if the server requests no certificate.
     pub identity: Option<Arc<Identity>>,
-    /// When its streams are to end, as the connection is old enough then.
+    /// When the server closes its streams, because the connection reaches its maximal age.
     pub(crate) ends_at: Option<Instant>,
-    /// The number of the connection, unique in this process; `None` where another server accepted
-    /// it.
+    /// The number of the connection, unique in this process; `None` if another server accepted the
+    /// connection.
     pub(crate) connection: Option<u64>,
 }
 
-/// What the certificate of a client says, which an authority of the server has signed.
+/// The client certificate, which an authority of the server has signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     names: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of these names, until then.
+    /// An identity with these names, valid until `expires`.
     #[must_use]
     pub fn new(names: Vec<String>, expires: SystemTime) -> Self {
         Self { names, expires }
@@ -42,14 +42,14 @@ impl Identity {
         &self.names
     }
 
-    /// Until when the certificate is valid.
+    /// When the certificate expires.
     #[must_use]
     pub fn expires(&self) -> SystemTime {
         self.expires
     }
 
-    /// Whether it is not valid any more: a connection may last longer than the certificate that it
-    /// was opened with.
+    /// Whether the certificate has expired. A connection may last longer than the certificate from
+    /// its handshake.
     #[must_use]
     pub fn has_expired(&self) -> bool {
         self.expires < SystemTime::now()
@@ -57,8 +57,7 @@ impl Identity {
 }
 
 impl Peer {
-    /// The peer of a request: a [`Peer`] among its extensions, else what there is of the
-    /// connection.
+    /// The peer of a request: the [`Peer`] in its extensions, else the address in them.
     #[must_use]
     pub fn of(extensions: &http::Extensions) -> Self {
         if let Some(peer) = extensions.get::<Self>() {
@@ -68,7 +67,7 @@ impl Peer {
         Self { address, ..Self::default() }
     }
 
-    /// The first of its names, for people; empty when it showed none.
+    /// The first name, for logs and lists; empty without an identity.
     #[must_use]
     pub fn name(&self) -> &str {
         self.identity.as_ref().and_then(|identity| identity.names.first()).map_or("", String::as_str)

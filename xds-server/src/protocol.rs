@@ -1,10 +1,10 @@
-//! Which protocol a stream speaks.
+//! The protocol of a stream: SotW or delta.
 
-/// Which protocol a stream speaks.
+/// The protocol of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// State of the world.
+    /// State of the world (SotW): a response carries all resources of its type.
     Sotw,
-    /// Only what changes.
+    /// Incremental (delta): a response carries only changes.
     Delta,
 }
