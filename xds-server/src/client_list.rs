@@ -1,4 +1,4 @@
-//! Who is connected, for people and their programs.
+//! The connected clients, for people and programs.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,18 +8,20 @@ use xds_core::{ClientName, Parameters};
 
 use crate::stream_registry::{ClientDetails, LastNack, OpenStream, ResponseCounts, StreamRegistry};
 
-/// The clients of one server; made by [`Server::clients`](crate::Server::clients) before it serves.
+/// The connected clients of one server. [`Server::clients`](crate::Server::clients) makes it before
+/// the server starts.
 #[derive(Debug, Clone)]
 pub struct ClientList(Arc<StreamRegistry>);
 
-/// The streams of one node whose connections showed one identity, as its first stream describes it.
+/// One connected client: the streams of one node whose connections have the same identity. Its
+/// details are those of its first stream.
 #[derive(Debug, Clone)]
 pub struct ConnectedClient {
-    /// Its streams, in the order in which they were opened; at least one.
+    /// Its streams in the order of their opening; at least one.
     streams: Vec<ClientStream>,
 }
 
-/// One open stream whose client said who it is, or that it is nobody in particular.
+/// One open stream that has had its first request.
 #[derive(Debug, Clone)]
 pub struct ClientStream(Arc<OpenStream>);
 
@@ -28,9 +30,9 @@ impl ClientList {
         Self(registry)
     }
 
-    /// The clients that have a stream now, by id, cluster and identity; those without an id are
-    /// clients of their own (G6), in the order in which they came. 10,000 take some milliseconds at
-    /// most.
+    /// The clients that have an open stream, sorted by id, cluster and identity. Each stream
+    /// without a node id is a client of its own (G6); those are in the order of their opening. A
+    /// list of 10,000 takes some milliseconds at most.
     #[must_use]
     pub fn list(&self) -> Vec<ConnectedClient> {
         let client = |streams: Vec<Arc<OpenStream>>| ConnectedClient {
@@ -45,8 +47,8 @@ impl ClientList {
         self.0.len()
     }
 
-    /// Another number whenever a client came, went or rejected something: for who shows them, and
-    /// looks from time to time.
+    /// A number that changes when a client connects, disconnects or rejects something. A page that
+    /// shows the list can poll it.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.0.changes()
@@ -54,7 +56,7 @@ impl ClientList {
 }
 
 impl ConnectedClient {
-    /// Who it says it is.
+    /// The id and the cluster of its node.
     #[must_use]
     pub fn name(&self) -> &ClientName {
         &self.details().client
@@ -66,13 +68,14 @@ impl ConnectedClient {
         &self.details().user_agent
     }
 
-    /// What is derived from its node, for what it asks by name (T46).
+    /// The parameters for its subscriptions by plain name, derived from its node (T46).
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.details().parameters
     }
 
-    /// What its connection showed, which it cannot just say; empty where it showed nothing.
+    /// The first name in its certificate, which the server has verified; empty without a
+    /// certificate.
     #[must_use]
     pub fn identity(&self) -> &str {
         self.details().peer.name()
@@ -84,25 +87,25 @@ impl ConnectedClient {
         &self.streams
     }
 
-    /// What it rejected last, on whichever stream.
+    /// Its last NACK on any of its streams.
     #[must_use]
     pub fn last_nack(&self) -> Option<LastNack> {
         self.streams.iter().filter_map(ClientStream::last_nack).max_by_key(|nack| nack.at)
     }
 
     fn details(&self) -> &ClientDetails {
-        self.streams[0].0.details().expect("who is listed said who it is")
+        self.streams[0].0.details().expect("a stream is listed under a client only after its details are set")
     }
 }
 
 impl ClientStream {
-    /// A number that no other stream of the server has or had.
+    /// A number that is unique among all streams of the server, ended streams too.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// What it is for, as people say it: `ADS delta`.
+    /// Its service and protocol for people, such as `ADS delta`.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.0.label
@@ -114,20 +117,21 @@ impl ClientStream {
         self.0.opened_at
     }
 
-    /// How many responses there were.
+    /// How many responses it has sent, and their ACKs and NACKs.
     #[must_use]
     pub fn counts(&self) -> ResponseCounts {
         self.0.counts()
     }
 
-    /// What its client rejected last.
+    /// The last NACK of its client.
     #[must_use]
     pub fn last_nack(&self) -> Option<LastNack> {
         self.0.last_nack()
     }
 
-    /// What its client has of each type, and what it said of that: costs the stream O(what it asks
-    /// for). `None` when the stream ended meanwhile, or does not answer within 5 s.
+    /// The state of each type: the resources of the client, and whether it ACKed them. The cost for
+    /// the stream is O(its subscriptions). `None` if the stream has ended or does not answer within
+    /// 5 s.
     pub async fn report(&self) -> Option<Vec<TypeReport>> {
         self.0.report().await
     }
@@ -164,8 +168,8 @@ mod tests {
             let registration = registry.list(cache.watch(), "ADS delta".into());
             (registration, details("n", Peer { identity, ..Peer::default() }))
         });
-        // The streams of one client are in the order in which they were opened, not in which they
-        // said whose they are.
+        // The streams of a client are in the order of their opening, even if a later stream sent
+        // its first request earlier.
         let open: Vec<_> = registrations
             .into_iter()
             .rev()
@@ -175,19 +179,19 @@ mod tests {
             })
             .collect();
         let list = ClientList::new(Arc::clone(&registry));
-        let told = || -> Vec<_> {
+        let listed = || -> Vec<_> {
             let streams =
                 |client: &ConnectedClient| client.streams().iter().map(ClientStream::id).collect::<Vec<_>>();
             list.list().iter().map(|client| (client.identity().to_owned(), streams(client))).collect()
         };
         let (a, b) = ("spiffe://example.org/a".to_owned(), "spiffe://example.org/b".to_owned());
-        assert_eq!(told(), [(String::new(), vec![3]), (a, vec![2, 4]), (b, vec![1])]);
+        assert_eq!(listed(), [(String::new(), vec![3]), (a, vec![2, 4]), (b, vec![1])]);
         let mut open = open.into_iter();
-        // Those of `a` and of nobody; the last stays.
+        // The streams of `a` and the one without an identity end; the stream of `b` stays.
         drop(open.by_ref().take(3).collect::<Vec<_>>());
-        assert_eq!(told().len(), 1);
+        assert_eq!(listed().len(), 1);
         drop(open);
-        assert!(told().is_empty() && list.streams() == 0);
+        assert!(listed().is_empty() && list.streams() == 0);
     }
 
     #[test]
@@ -196,10 +200,10 @@ mod tests {
         let streams = ["b", "", "a", "b", ""].map(|id| open(&registry, &cache, id));
         let unnamed = registry.list(cache.watch(), "ADS delta".into());
         let list = ClientList::new(Arc::clone(&registry));
-        let told = |list: &ClientList| -> Vec<_> {
+        let listed = |list: &ClientList| -> Vec<_> {
             list.list().iter().map(|client| (client.name().id.to_string(), client.streams().len())).collect()
         };
-        assert_eq!(told(&list), [("".into(), 1), ("".into(), 1), ("a".into(), 1), ("b".into(), 2)]);
+        assert_eq!(listed(&list), [("".into(), 1), ("".into(), 1), ("a".into(), 1), ("b".into(), 2)]);
         assert_eq!(list.list()[3].parameters(), &Parameters::from_iter([("env", "prod")]));
         let before = list.changes();
         drop((streams, unnamed));

@@ -1,4 +1,4 @@
-//! What clients do again and again, in few lines of the log.
+//! Repeated events of one client as few lines of the log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,53 +8,53 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 use xds_core::{ClientName, TypeUrl};
 
-/// Logs the first time that a client does something, and what it repeats at growing intervals, with
-/// how often: 10 s, 20 s and so on up to 10 minutes. After twice such a time without it, the next
-/// is a first one.
+/// Logs the first occurrence of an event at once. Repetitions are summed up in one line with their
+/// number, after 10 s, 20 s and so on up to 10 minutes. If an event does not occur for twice the
+/// current interval, the next occurrence counts as the first again.
 ///
-/// 1,024 things are told apart; whatever comes on top of them is told as that of one client.
-/// Metrics count all of it.
+/// It keeps 1,024 events apart; further ones are logged together as those of one client, `#others`.
+/// Metrics count all of them.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatLog(Mutex<BTreeMap<Key, RepeatState>>);
 
-/// Of a client, with the identity that it showed.
+/// The client, the identity of its connection, and the event.
 pub(crate) type Key = (ClientName, String, Occurrence);
 
-/// What it does.
+/// A kind of event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Occurrence {
-    /// It rejects what it is sent of this type.
+    /// The client rejects responses of this type.
     Nack(TypeUrl),
-    /// It is sent more of this type at a time than most clients accept.
+    /// A response of this type is larger than most clients accept.
     Large(TypeUrl),
-    /// It may not read anything, or not any more.
+    /// The authorizer refuses the client.
     Denied,
-    /// It breaks a rule that ends its stream.
+    /// The client breaks a rule, which closes its stream.
     Refused,
 }
 
 #[derive(Debug)]
 struct RepeatState {
-    /// Since the last line.
+    /// Occurrences since the last log line.
     unlogged: u64,
-    /// The words of the last one.
+    /// The detail of the last occurrence.
     detail: String,
     interval: Duration,
     next_at: Instant,
 }
 
-/// What is to be done about one time.
+/// What to do about one occurrence.
 #[derive(Debug, PartialEq, Eq)]
 enum LogAction {
     Log,
-    /// What comes until then is one line.
+    /// Log one line then, for all occurrences until then.
     LogAt(Instant),
-    /// A line will tell of it.
+    /// A line is already scheduled.
     Nothing,
 }
 
 impl RepeatLog {
-    /// It happened once more.
+    /// Notes an occurrence, and logs it now or later.
     pub(crate) fn on(self: &Arc<Self>, key: Key, detail: &str) {
         let (key, action) = self.note(key, detail, Instant::now());
         match action {
@@ -94,7 +94,7 @@ impl RepeatLog {
         (key, action)
     }
 
-    /// How often it happened since the last line, and how it was put the last time.
+    /// The number of occurrences since the last line, and the detail of the last one.
     fn take(&self, key: &Key, now: Instant) -> (u64, String) {
         let mut all = self.all();
         let Some(known) = all.get_mut(key) else { return (0, String::new()) };
@@ -103,14 +103,14 @@ impl RepeatLog {
         (std::mem::take(&mut known.unlogged), std::mem::take(&mut known.detail))
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn all(&self) -> MutexGuard<'_, BTreeMap<Key, RepeatState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RepeatState {
-    /// It did not happen for so long that it is forgotten.
+    /// Whether the event has not occurred for so long that it is forgotten.
     fn is_over(&self, now: Instant) -> bool {
         self.unlogged == 0 && now >= self.next_at + self.interval
     }
@@ -140,19 +140,19 @@ fn log_line((client, identity, what): &Key, detail: &str, repeated: Option<u64>)
             let (r#type, size) = (type_url.message_name(), detail);
             warn!(
                 node,
-                cluster, r#type, size, repeated, "a response exceeds the 4 MiB that most clients accept"
+                cluster, r#type, size, repeated, "a response exceeds the 4 MiB that most clients accept; it is sent as it is"
             );
         }
-        Occurrence::Denied => info!(node, cluster, identity, reason = detail, repeated, "a stream is denied"),
-        Occurrence::Refused => info!(node, cluster, identity, error = detail, repeated, "closing a stream"),
+        Occurrence::Denied => info!(node, cluster, identity, reason = detail, repeated, "closed a stream: the client is not authorized"),
+        Occurrence::Refused => info!(node, cluster, identity, error = detail, repeated, "closed a stream: the client broke a rule of the protocol or a limit"),
     }
 }
 
-/// What is told apart.
+/// How many events are kept apart.
 const LIMIT: usize = 1024;
-/// Whose it is beyond that.
+/// The client id for the events beyond the limit.
 const OTHERS: &str = "#others";
-/// The first interval, and the longest one.
+/// The first interval, and the longest.
 const FIRST: Duration = Duration::from_secs(10);
 const LAST: Duration = Duration::from_secs(600);
 
@@ -173,9 +173,9 @@ mod tests {
         assert_eq!(repeats.take(&key("n"), at(10)), (2, "no".to_owned()));
         assert_eq!([action(11), action(29)], [LogAction::LogAt(at(30)), LogAction::Nothing]);
         assert_eq!(repeats.take(&key("n"), at(30)).0, 2);
-        assert_eq!(action(100), LogAction::LogAt(at(100)), "it comes late, and is not over");
+        assert_eq!(action(100), LogAction::LogAt(at(100)), "a late repetition is not a first occurrence");
         assert_eq!(repeats.take(&key("n"), at(100)).0, 1);
-        assert_eq!(action(300), LogAction::Log, "160 s without it make it new");
+        assert_eq!(action(300), LogAction::Log, "after 160 s without it, it is a first occurrence");
     }
 
     #[test]

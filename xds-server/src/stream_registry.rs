@@ -1,4 +1,4 @@
-//! Which streams are open, how to ask them what their clients have, and how to tell them to end.
+//! All open streams, how to ask them for reports, and how to end them at a shutdown.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,15 +15,16 @@ use crate::peer::Peer;
 use crate::repeat_log::RepeatLog;
 use crate::skim::Client;
 
-/// All streams of a server.
+/// All open streams of a server.
 #[derive(Debug, Default)]
 pub(crate) struct StreamRegistry {
     streams: Mutex<Streams>,
-    /// Once it is known over how long the streams are to end.
+    /// Set when the shutdown begins: the time over which the streams end.
     stopping: OnceLock<Duration>,
-    /// What their clients do that the log tells.
+    /// Repeated events of clients, for the log.
     repeat_log: Arc<RepeatLog>,
-    /// How often something changed that a list of clients shows, but for counts.
+    /// How often something changed that a list of clients shows; the counts of responses are not
+    /// included.
     changes: AtomicU64,
 }
 
@@ -31,24 +32,24 @@ pub(crate) struct StreamRegistry {
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, Arc<OpenStream>>,
-    /// Those that said whose they are, by client: in order for who lists them, so that nobody sorts
-    /// 10,000 for a page.
+    /// The streams that have had their first request, by client. The map is sorted, so that a page
+    /// need not sort 10,000 clients.
     of_clients: BTreeMap<Key, Vec<Arc<OpenStream>>>,
 }
 
-/// Whose streams are one client's: those of one id and cluster whose connections showed the same
-/// identity. Who says the same of itself and shows another is another client, and without an id
-/// each stream is one of its own (G6).
+/// Identifies a client: its id and cluster, and the identity of its connection. Streams that
+/// declare the same node but have another identity are another client. A stream without a node id
+/// is a client of its own (G6), with its number in the last field.
 type Key = (ClientName, String, Option<u64>);
 
-/// One stream.
+/// One open stream.
 ///
-/// What it is asked from outside waits here, and its task is woken by the one waker that it has
-/// anyway: a channel each, looked at with every update, would cost more than the update.
+/// Requests for reports wait in the mailbox, and the existing waker of the stream wakes its task. A
+/// channel per stream, polled with every update, would cost more than the update itself.
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     watch: Arc<Watch>,
-    /// What it is for, for people.
+    /// Its service and protocol, for people.
     pub(crate) label: String,
     pub(crate) id: u64,
     pub(crate) opened_at: SystemTime,
@@ -56,9 +57,9 @@ pub(crate) struct OpenStream {
     acked: AtomicU64,
     nacked: AtomicU64,
     has_report_requests: AtomicBool,
-    /// Unknown before the first request.
+    /// Set by the first request.
     details: OnceLock<ClientDetails>,
-    /// What a later request said, where the first one had no node.
+    /// Set by the first request with a node, if the first request had none.
     late_details: OnceLock<ClientDetails>,
     mailbox: Mutex<Mailbox>,
 }
@@ -70,23 +71,23 @@ struct Mailbox {
     has_ended: bool,
 }
 
-/// Where the answer goes.
+/// Where a stream sends its report.
 pub(crate) type ReportSender = oneshot::Sender<Vec<TypeReport>>;
 
-/// Whose stream it is.
+/// The client of a stream.
 #[derive(Debug)]
 pub(crate) struct ClientDetails {
     pub(crate) client: ClientName,
     /// `node.user_agent_name`.
     pub(crate) user_agent: String,
-    /// What it showed, beside what it says.
+    /// The peer of its connection, which is verified.
     pub(crate) peer: Peer,
-    /// Derived from its node (T46), as far as they are shown.
+    /// Derived from its node (T46), shortened for logs and lists.
     pub(crate) parameters: Parameters,
 }
 
 impl ClientDetails {
-    /// Whose stream it is, as it is shown.
+    /// The details of a client, shortened for logs and lists.
     pub(crate) fn of(client: &Client, access: Option<&Access>, peer: &Peer) -> Self {
         let parameters = match access {
             Some(access) => shown(&access.overlay(&client.parameters)),
@@ -96,7 +97,7 @@ impl ClientDetails {
     }
 }
 
-/// As many parameters as fit, as they are logged and listed: a node may have megabytes of metadata.
+/// As many parameters as fit into logs and lists: a node may have megabytes of metadata.
 fn shown(parameters: &Parameters) -> Parameters {
     let len: usize = parameters.iter().map(|(key, value)| key.len() + value.len()).sum();
     if len <= PARAMETERS_SHOWN_BYTES {
@@ -112,32 +113,32 @@ fn shown(parameters: &Parameters) -> Parameters {
     fits.collect()
 }
 
-/// What a stream rejected last.
+/// The last NACK of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastNack {
     /// The type of the response.
     pub type_url: TypeUrl,
-    /// The client's own words, up to 4 KiB of them.
+    /// The error message of the client, up to 4 KiB of it.
     pub detail: Arc<str>,
-    /// When it said so.
+    /// When the NACK arrived.
     pub at: SystemTime,
-    /// Whether it ACKed a response of the same type since. In delta that may have been about other
-    /// resources.
+    /// Whether the client has ACKed a response of the same type since. In delta, that response may
+    /// have been about other resources.
     pub is_followed_by_ack: bool,
 }
 
-/// How many responses of a stream there were.
+/// The numbers of responses, ACKs and NACKs of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponseCounts {
-    /// Given to the transport.
+    /// Responses handed to the transport.
     pub sent: u64,
-    /// Accepted by the client.
+    /// Responses that the client ACKed.
     pub acked: u64,
-    /// Rejected by it.
+    /// Responses that the client rejected.
     pub nacked: u64,
 }
 
-/// A stream's place in the roster; dropping it leaves.
+/// The entry of a stream in the registry; dropping it removes the stream.
 #[derive(Debug)]
 pub(crate) struct Registration {
     registry: Arc<StreamRegistry>,
@@ -165,8 +166,8 @@ impl StreamRegistry {
         Registration { registry: Arc::clone(self), stream }
     }
 
-    /// The streams of each client whose id passes, in the order in which they were opened; clients
-    /// by name.
+    /// The streams of each client whose node id `who` selects, in the order of their opening. The
+    /// clients are sorted.
     pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<OpenStream>>> {
         let streams = self.streams();
         let clients = streams.of_clients.iter().filter(|((client, ..), _)| who(&client.id));
@@ -177,7 +178,8 @@ impl StreamRegistry {
         self.streams().streams.len()
     }
 
-    /// Another number whenever streams came, went, said whose they are, or rejected something.
+    /// A number that changes when a stream opens, ends, gets its client details, or rejects
+    /// something.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
@@ -186,12 +188,12 @@ impl StreamRegistry {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells all streams to end, those that open later too: so many in a second, if that is done in
-    /// time.
+    /// Ends all streams, also those that open later. At most `per_second` of them end in a second,
+    /// if all can end within the time `within`.
     pub(crate) fn stop(&self, within: Duration, per_second: usize) {
         let streams = self.streams();
         let time = Duration::from_secs_f64(streams.streams.len() as f64 / per_second.max(1) as f64);
-        // A few need not be spread.
+        // So few streams need no spreading.
         let time = if time < SHORTEST_SPREAD { Duration::ZERO } else { time.min(within) };
         _ = self.stopping.set(time);
         for stream in streams.streams.values() {
@@ -199,18 +201,18 @@ impl StreamRegistry {
         }
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn streams(&self) -> MutexGuard<'_, Streams> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Streams {
-    /// Lists a stream with those of its client, as far as it is known.
+    /// Adds a stream to its client, if the client is known.
     fn join_client(&mut self, stream: &Arc<OpenStream>) {
         let Some(key) = stream.key() else { return };
         let of_client = self.of_clients.entry(key).or_default();
-        // What was opened first may say so last.
+        // The stream that opened first may send its first request last.
         let at = of_client.partition_point(|other| other.id < stream.id);
         of_client.insert(at, Arc::clone(stream));
     }
@@ -230,7 +232,7 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Whose it is; `None` before the first request.
+    /// Its client; `None` before the first request.
     pub(crate) fn details(&self) -> Option<&ClientDetails> {
         self.late_details.get().or_else(|| self.details.get())
     }
@@ -240,7 +242,8 @@ impl OpenStream {
         Some((client.clone(), peer.name().to_owned(), client.id.is_empty().then_some(self.id)))
     }
 
-    /// Asks what its client has. It answers also when its client neither reads nor writes.
+    /// Asks the stream for a report. The stream answers even if its client neither reads nor
+    /// writes.
     pub(crate) fn ask(&self, ask: ReportSender) {
         let mut mailbox = self.mailbox();
         if mailbox.has_ended {
@@ -252,7 +255,7 @@ impl OpenStream {
         self.watch.wake();
     }
 
-    /// What its client has; `None` when it ended, or does not come to answer.
+    /// The resources of its client. `None` if the stream has ended, or does not answer in time.
     pub(crate) async fn report(&self) -> Option<Vec<TypeReport>> {
         let (answer, report) = oneshot::channel();
         self.ask(answer);
@@ -260,7 +263,7 @@ impl OpenStream {
     }
 
     pub(crate) fn last_nack(&self) -> Option<LastNack> {
-        // Few ever rejected anything: the others need no lock.
+        // Few clients ever reject anything; for the others no lock is needed.
         if self.nacked.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -279,12 +282,12 @@ impl OpenStream {
 }
 
 impl Registration {
-    /// Says whose stream it is: with the first request, and once more where that had no node and a
-    /// later one has.
+    /// Sets the client of the stream: with the first request, and once more if the first request
+    /// had no node and a later one has.
     pub(crate) fn name(&self, details: ClientDetails) {
         let mut streams = self.registry.streams();
         streams.leave_client(&self.stream);
-        // G7: what is said after that counts for nothing.
+        // G7: nodes of later requests are ignored.
         let of_request =
             if self.stream.details.get().is_none() { &self.stream.details } else { &self.stream.late_details };
         _ = of_request.set(details);
@@ -293,14 +296,14 @@ impl Registration {
         self.registry.changed();
     }
 
-    /// Takes what happened on the stream into what is told of it.
+    /// Counts an event, and keeps the last NACK.
     pub(crate) fn note(&self, event: &Event<'_>) {
         let stream = &self.stream;
         match event {
             Event::Sent(_) => _ = stream.sent.fetch_add(1, Ordering::Relaxed),
             Event::Answered(Verdict::Acked { type_url, .. }) => {
                 stream.acked.fetch_add(1, Ordering::Relaxed);
-                // Few streams ever rejected anything: the others need no lock.
+                // Few clients ever reject anything; for the others no lock is needed.
                 if stream.nacked.load(Ordering::Relaxed) > 0
                     && let Some(nack) = &mut stream.mailbox().last_nack
                     && nack.type_url == *type_url
@@ -321,17 +324,17 @@ impl Registration {
         }
     }
 
-    /// What clients do that the log tells.
+    /// Repeated events of clients, for the log.
     pub(crate) fn repeat_log(&self) -> &Arc<RepeatLog> {
         &self.registry.repeat_log
     }
 
-    /// Within which time the stream has to end because the server does.
+    /// The time within which the stream has to end, if the server shuts down.
     pub(crate) fn stops_within(&self) -> Option<Duration> {
         self.registry.stopping.get().copied()
     }
 
-    /// What it was asked since the last call.
+    /// The requests for reports since the last call.
     pub(crate) fn take_report_requests(&self) -> Vec<ReportSender> {
         if !self.stream.has_report_requests.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -340,12 +343,12 @@ impl Registration {
     }
 }
 
-/// Of the parameters of one client, in all.
+/// The limit for all parameters of one client together.
 const PARAMETERS_SHOWN_BYTES: usize = 4096;
-/// Of a key or a value, where not all of them fit.
+/// The limit for one key or value, if not all parameters fit.
 const PARAMETER_SHOWN_BYTES: usize = 256;
 
-/// Less is not worth a wait.
+/// A shorter spread is not worth a wait.
 const SHORTEST_SPREAD: Duration = Duration::from_millis(100);
 
 impl Drop for Registration {
@@ -355,12 +358,12 @@ impl Drop for Registration {
         streams.leave_client(&self.stream);
         drop(streams);
         self.registry.changed();
-        // Nobody must wait for an answer that cannot come.
+        // Nobody may wait for a report that cannot come.
         let mut mailbox = self.stream.mailbox();
         mailbox.has_ended = true;
         mailbox.report_requests.clear();
     }
 }
 
-/// A stream's task answers at once unless the machine is overloaded.
+/// The task of a stream answers at once unless the machine is overloaded.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
