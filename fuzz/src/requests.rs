@@ -10,7 +10,9 @@ use xds_core::{Nonce, Parameters, ResourceName, shortened};
 use xds_proto::envoy::config::core::v3::Node;
 use xds_proto::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
 use xds_proto::google::rpc::Status;
-use xds_server::skim::{DETAIL_LIMIT_BYTES, CLIENT_TEXT_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES};
+use xds_server::skim::{
+    CLIENT_TEXT_LIMIT_BYTES, DETAIL_LIMIT_BYTES, SkimError, Skimmer, TYPE_URL_LIMIT_BYTES,
+};
 
 /// Reads a `DiscoveryRequest`, and reads it again after other requests.
 ///

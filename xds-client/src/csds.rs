@@ -99,7 +99,8 @@ impl ClientStatus {
                 "node_matchers must be empty: a client tells of itself only",
             ));
         }
-        let payloads = if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
+        let payloads =
+            if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
         // Not under the lock: a client may end with what is held here.
         let clients = self.lock().clone();
         let config = clients.iter().filter_map(|shown| shown.config(payloads)).collect();

@@ -1,8 +1,9 @@
-//! Connections: accepted, greeted, served over HTTP, and asked to leave in time.
+//! Accepts connections, performs TLS handshakes, serves HTTP, and closes connections in time.
 //!
-//! Tonic's own loop would do for most of it. This one is there because a handshake must not hold up
-//! who comes next, because the age at which a connection is asked to leave differs from one to the
-//! next, and because an accept that fails for want of descriptors must not be tried in a circle.
+//! The loop of tonic would be enough for most of it. This loop exists for three reasons: a slow
+//! handshake must not delay other connections; each connection gets its own random maximal age; and
+//! when `accept` fails because no file descriptor is free, the server must not retry in a busy
+//! loop.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -29,8 +30,8 @@ use crate::observe::ConnectionEnd;
 use crate::peer::{Identity, Peer};
 use crate::timed_writes::TimedWrites;
 
-use activity::{TrackedBody, FairIo, Phase, PhaseTimeouts};
-use admission::{Admitted, Admission};
+use activity::{FairIo, Phase, PhaseTimeouts, TrackedBody};
+use admission::{Admission, Admitted};
 use connection_log::ConnectionLog;
 use timed_request::{PartialBytes, TimedRequest};
 
@@ -39,34 +40,34 @@ mod admission;
 mod connection_log;
 mod timed_request;
 
-/// How connections are treated.
+/// The settings of HTTP.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpConfig {
     pub(crate) accepts_http1: bool,
     pub(crate) config: Arc<ServerConfig>,
 }
 
-/// What a connection becomes before it is served: what TLS does, and nothing where there is none.
+/// The handshake of a connection: TLS, or nothing.
 pub(crate) trait Handshake<IO>: Clone + Send + Sync + 'static {
-    /// The connection once its peer has begun.
+    /// The connection after the first message of its peer.
     type Hello: Send;
-    /// The connection as it is served.
+    /// The connection after the handshake.
     type Secured: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// Who is there, before anything came.
+    /// The peer, before any bytes arrive.
     fn peer(&self, io: &IO) -> Peer;
 
-    /// Waits until the peer has begun, which costs the server next to nothing.
+    /// Waits for the first message of the peer, which costs the server next to nothing.
     fn hello(&self, io: IO) -> impl Future<Output = io::Result<Self::Hello>> + Send;
 
-    /// Greets, and says who showed itself.
+    /// Completes the handshake, and returns the identity in the certificate of the peer.
     fn complete(
         &self,
         hello: Self::Hello,
     ) -> impl Future<Output = io::Result<(Self::Secured, Option<Arc<Identity>>)>> + Send;
 }
 
-/// Serves connections as they are.
+/// No handshake: serves connections as they are.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain;
 
@@ -92,8 +93,8 @@ where
     }
 }
 
-/// Serves connections until `stopping` says so, then asks those that are there to leave, and
-/// returns when all have.
+/// Serves connections until the shutdown begins. Then it asks the open connections to leave, and
+/// returns when all have left.
 pub(crate) async fn serve<IO, G>(
     incoming: impl Stream<Item = io::Result<IO>> + Send,
     handshake: G,
@@ -148,12 +149,12 @@ where
                     tokio::spawn(connection.run(io));
                 }
                 Some(Err(error)) if is_out_of_resources(&error) => {
-                    warn!(%error, "cannot take another connection, trying again in {RETRY:?}");
+                    warn!(%error, "cannot accept a connection: no free file descriptors or memory; trying again in {RETRY:?}");
                     sleep(RETRY).await;
                 }
                 Some(Err(error)) if is_lasting(&error) => return Err(error),
-                Some(Err(error)) => debug!(%error, "a connection was gone before it was accepted"),
-                // Those that are there are served on.
+                Some(Err(error)) => debug!(%error, "a connection closed before it was accepted"),
+                // No more connections come; the open ones are served until the shutdown.
                 None => {
                     _ = stopping.wait_for(|stopping| *stopping).await;
                     break;
@@ -165,7 +166,7 @@ where
     Ok(())
 }
 
-/// One connection and what it needs.
+/// One connection and what its task needs.
 struct Connection<G> {
     handshake: G,
     peer: Peer,
@@ -176,7 +177,7 @@ struct Connection<G> {
     log: Arc<ConnectionLog>,
     partial: Arc<PartialBytes>,
     stopping: watch::Receiver<bool>,
-    /// Dropped with it.
+    /// Dropped with the connection; `serve` waits until no connection has one.
     _present: watch::Receiver<()>,
 }
 
@@ -194,8 +195,8 @@ impl<G> Connection<G> {
             activity.enter(Phase::Queued);
             self.admitted.in_turn(self.handshake.complete(hello), || activity.enter(Phase::Handshake)).await
         };
-        // By itself, and gone afterwards: a connection has no room for what only its beginning
-        // needs.
+        // In a box that is freed after the handshake, so that an open connection does not keep
+        // memory that only its start needs.
         let secured = Box::pin(async {
             tokio::select! {
                 secured = secured => Ok(secured),
@@ -206,7 +207,7 @@ impl<G> Connection<G> {
             Err(end) => return log.on_end(end, &self.peer),
             Ok(Ok(secured)) => secured,
             Ok(Err(error)) => {
-                debug!(peer = ?self.peer.address, %error, "a connection could not be greeted");
+                debug!(peer = ?self.peer.address, %error, "a handshake failed");
                 return log.on_end(ConnectionEnd::HandshakeFailed, &self.peer);
             }
         };
@@ -222,18 +223,24 @@ impl<G> Connection<G> {
             hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
                 let (open, fresh) = (activity.open(), activity.came());
                 let (mut head, body) = request.into_parts();
-                let body =
-                    TimedRequest::new(body, &head.headers, time, &partial, Arc::clone(&log), Arc::clone(&peer));
+                let body = TimedRequest::new(
+                    body,
+                    &head.headers,
+                    time,
+                    &partial,
+                    Arc::clone(&log),
+                    Arc::clone(&peer),
+                );
                 head.extensions.insert(Peer::clone(&peer));
                 let answer = routes.clone().call(Request::from_parts(head, axum::body::Body::new(body)));
-                // Not an async block: that has room for what it captures and once more for what it
-                // awaits, for each stream.
+                // An async block would reserve memory twice, for its captured values and for the
+                // future that it awaits, and would do so for each stream.
                 let answer = lazy(move |_| drop(fresh)).then(move |()| answer);
                 answer.map_ok(move |answer| answer.map(|body| TrackedBody::new(body, open)))
             })
         };
         let io = FairIo::new(TimedWrites::new(io, UNREAD), Arc::clone(&activity));
-        // Boxed, so that the allocator has two smaller pieces to place: together they take more.
+        // Boxed, because the allocator places two smaller pieces better than one large one.
         let mut connection = Box::pin(self.builder.serve_connection(TokioIo::new(io), service));
         let age = async {
             match leaves_at {
@@ -241,7 +248,8 @@ impl<G> Connection<G> {
                 None => std::future::pending().await,
             }
         };
-        // Looked at when it was woken, not with each frame of the connection.
+        // `FuturesUnordered` polls this future only when it is woken, not with each frame of the
+        // connection.
         let mut ends = FuturesUnordered::new();
         ends.push(async {
             tokio::select! {
@@ -260,7 +268,7 @@ impl<G> Connection<G> {
                 return;
             }
         }
-        // GOAWAY: what runs goes on, and new streams go elsewhere.
+        // GOAWAY: open streams continue, and the client opens new streams elsewhere.
         connection.as_mut().graceful_shutdown();
         let overdue = async {
             match end {
@@ -268,7 +276,8 @@ impl<G> Connection<G> {
                 None => log.on_end(activity.overdue(timeouts).await, &self.peer),
             }
         };
-        // Apart from the connection, which has to have room for this from its beginning.
+        // In its own box, because the future of the connection would reserve memory for it from the
+        // start.
         let overdue = Box::pin(overdue);
         tokio::select! {
             done = connection.as_mut() => on_done(done, log, &self.peer),
@@ -277,13 +286,17 @@ impl<G> Connection<G> {
     }
 }
 
-/// The connection ended by itself, or HTTP ended it.
-fn on_done(done: Result<(), Box<dyn std::error::Error + Send + Sync>>, log: &Arc<ConnectionLog>, peer: &Peer) {
+/// Reports a connection that HTTP or its peer ended.
+fn on_done(
+    done: Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    log: &Arc<ConnectionLog>,
+    peer: &Peer,
+) {
     let Err(error) = done else { return };
     debug!(peer = ?peer.address, %error, "a connection ended");
     let mut causes =
         std::iter::successors(Some(&*error as &(dyn std::error::Error + 'static)), |error| error.source());
-    // A peer that is gone, or does not answer, breaks no rule.
+    // A lost or silent peer breaks no rule.
     let is_lost = causes.any(|cause| {
         cause.is::<io::Error>()
             || cause.downcast_ref::<hyper::Error>().is_some_and(|error| {
@@ -310,40 +323,41 @@ fn builder(http: &HttpConfig) -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(http.config.keepalive)
         .max_concurrent_streams(streams)
         .initial_connection_window_size(window_bytes(streams));
-    // Without a timer hyper would wait for headers for ever.
+    // Without a timer, hyper would wait forever for headers.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(http.config.request_timeout);
     builder
 }
 
-/// The window of a connection that bears a burst of all its streams.
+/// The flow-control window of a connection: large enough for a burst from all its streams.
 ///
-/// HTTP/2 counts each small DATA frame that was not read yet as [`SMALL_FRAME_BYTES`] and ends the
-/// connection (`too_many_data_frames`) where the sum exceeds half of this window. Frames of all
-/// streams may come before any stream is read.
+/// The HTTP/2 library counts each small unread DATA frame as [`SMALL_FRAME_BYTES`]. It closes the
+/// connection (`too_many_data_frames`) when the sum exceeds half of this window. Frames of all
+/// streams may arrive before any stream is read.
 fn window_bytes(streams: u32) -> u32 {
     let burst = u64::from(streams) * BURST_FRAMES * SMALL_FRAME_BYTES;
     let window = (2 * burst).clamp(1 << 20, MAX_WINDOW_BYTES);
     window.try_into().expect("the largest window is below 2^31")
 }
 
-/// Up to a tenth more or less, so that what began together does not end together.
+/// The time plus or minus up to 10 %, so that connections which opened together do not end
+/// together.
 pub(crate) fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * random())
 }
 
-/// From 0 to 1.
+/// A random number from 0 to 1.
 pub(crate) fn random() -> f64 {
     (RandomState::new().hash_one(0) % 10_001) as f64 / 10_000.0
 }
 
-/// The process or the system has no more descriptors or memory; what was to be accepted still
-/// waits.
+/// Whether the process or the system has no free descriptors or memory. The new connection stays in
+/// the accept queue.
 fn is_out_of_resources(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::QuotaExceeded)
         || error.raw_os_error().is_some_and(|code| OUT_OF_RESOURCES.contains(&code))
 }
 
-/// Nothing will ever be accepted there.
+/// Whether the listener can never accept again.
 fn is_lasting(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
         || error.raw_os_error().is_some_and(|code| LASTING.contains(&code))
@@ -351,19 +365,20 @@ fn is_lasting(error: &io::Error) -> bool {
 
 /// EBADF and ENOTSOCK, by the numbers of Linux.
 const LASTING: [i32; 2] = [9, 88];
-/// EMFILE, ENFILE and ENOBUFS, by the numbers of Linux; elsewhere an error is asked again at once.
+/// EMFILE, ENFILE and ENOBUFS, by the numbers of Linux. On other systems, the server retries such
+/// errors at once.
 const OUT_OF_RESOURCES: [i32; 3] = [24, 23, 105];
-/// What a DATA frame counts at least, as `h2` has it.
+/// The least that a DATA frame counts, as in `h2`.
 const SMALL_FRAME_BYTES: u64 = 256;
-/// Requests in a row from each stream: those of an Envoy for LDS, CDS, EDS and RDS, or its ACKs of
+/// Requests in a row from each stream: those of an Envoy for LDS, CDS, EDS and RDS, or its ACKs for
 /// them.
 const BURST_FRAMES: u64 = 4;
-/// The largest window that HTTP/2 has.
+/// The largest window that HTTP/2 allows.
 const MAX_WINDOW_BYTES: u64 = (1 << 31) - 1;
-/// How long an accept waits that found no room.
+/// The wait before the next accept when no resources are free.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long an idle connection has to leave by itself.
+/// How long an idle connection may take to close after GOAWAY.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long a peer may read nothing while something waits for it. Over HTTP/2 a probe without an
-/// answer ends it before.
+/// How long a peer may read nothing while bytes wait for it. Over HTTP/2, an unanswered ping ends
+/// the connection earlier.
 const UNREAD: Duration = Duration::from_secs(60);

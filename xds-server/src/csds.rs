@@ -191,7 +191,8 @@ impl Query {
     /// What a request asks for.
     fn of(request: &ClientStatusRequest) -> Result<Self, Status> {
         let ids = request.node_matchers.iter().map(IdPattern::of).collect::<Result<_, _>>()?;
-        let payloads = if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
+        let payloads =
+            if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
         Ok(Self { ids, payloads })
     }
 
@@ -228,7 +229,8 @@ impl Query {
     fn entry(&self, type_url: &TypeUrl, resource: &ResourceReport) -> GenericXdsConfig {
         let ResourceReport { name, constraints, content, status } = resource;
         // Keys and certificates are for those who ask for them by SDS.
-        let is_shown = self.payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
+        let is_shown =
+            self.payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
         let payload = content.as_ref().filter(|_| is_shown).map(|(variant, _)| variant.payload().clone());
         let version = content.as_ref().map(|(_, version)| version.to_string()).unwrap_or_default();
         let (status, error_state) = match status {

@@ -1,5 +1,5 @@
-//! One task per stream: hands requests to the machine and its responses to the transport. It
-//! decides nothing.
+//! One task per stream. It gives requests to the machine and responses to the transport, and makes
+//! no decisions.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -19,27 +19,26 @@ use xds_core::{Access, Cache, ClientName, Snapshot, TypeUrl, Variant, Watch};
 use crate::client_groups::{ClientGroups, Membership};
 use crate::config::ServerConfig;
 use crate::connections::{jittered, random};
-use crate::responses::{ResponseSlot, SlotState};
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
 use crate::repeat_log::Occurrence;
 use crate::requests::{RequestError, Requests};
-use crate::stream_registry::{ClientDetails, Registration, StreamRegistry};
+use crate::responses::{ResponseSlot, SlotState};
 use crate::skim::{Client, Lists, SkimError, Skimmer};
+use crate::stream_registry::{ClientDetails, Registration, StreamRegistry};
 
 /// A stream with its machine: a future that is done when the client or the server ends the stream.
 ///
-/// Written out rather than with `select!`, which makes and drops a future for each branch whenever
-/// it is polled: of all that happens to a stream most are updates and their ACKs, and the branches
-/// cost more than those.
+/// It does not use `select!`, which makes and drops a future for each branch with every poll. Most
+/// events of a stream are updates and their ACKs, and the branches would cost more than those.
 #[derive(Debug)]
 pub(crate) struct Driver {
     service: Service,
     protocol: Protocol,
     machine: Machine,
     inbound: Requests<axum::body::Body>,
-    /// The client may still say something.
+    /// The client may still send requests.
     is_open: bool,
     /// The machine may have something to send.
     is_due: bool,
@@ -50,30 +49,31 @@ pub(crate) struct Driver {
     skimmer: Skimmer,
     watch: Arc<Watch>,
     config: Arc<ServerConfig>,
-    /// From when the times of the machine count.
+    /// The start of the times of the machine.
     epoch: Instant,
     opened_at: Instant,
-    /// When it ends though nothing is wrong (G14).
+    /// When the stream reaches its maximal age (G14).
     ends_at: Option<Instant>,
-    /// When it ends because the server does.
+    /// When the stream ends because the server shuts down.
     stops_at: Option<Instant>,
     peer: Peer,
-    /// What its client may read; `None` before the first request, and where nobody is asked.
+    /// What the client may read; `None` before the first request, and without an authorizer.
     access: Option<Arc<Access>>,
-    /// The first request came.
+    /// The first request has arrived.
     has_begun: bool,
-    /// When that is asked again.
+    /// When the authorizer is asked again.
     authorize_at: Option<Instant>,
-    /// When the machine has to be asked again.
+    /// When the machine has to be called again.
     due_at: Option<Instant>,
     registration: Registration,
-    /// Of those that may be at the same time (G9).
+    /// A place among the streams that may be open at the same time (G9).
     _permit: OwnedSemaphorePermit,
-    /// Dropped last: a client that is told of the end finds the place of its stream empty.
+    /// Dropped last: when the client receives the end of its stream, the place of the stream is
+    /// already free.
     end_status: EndStatus,
 }
 
-/// What a stream is of, and what it shares with the others.
+/// What all streams of a server share.
 pub(crate) struct ServerParts<'a> {
     pub(crate) cache: &'a Arc<Cache>,
     pub(crate) config: &'a Arc<ServerConfig>,
@@ -88,13 +88,13 @@ enum Machine {
     Delta(DeltaStream),
 }
 
-/// A request as the machine of its protocol takes it.
+/// A request in the form that the machine takes.
 enum Request {
     Sotw(SotwRequest),
     Delta(DeltaRequest),
 }
 
-/// The status with which the transport ends the stream, also when the task ends by itself.
+/// The status that ends the stream. It is sent even if the task panics.
 #[derive(Debug)]
 struct EndStatus {
     slot: Arc<ResponseSlot>,
@@ -147,7 +147,7 @@ impl Future for Driver {
         let client = this.client();
         debug!(node = client.id, cluster = client.cluster, code = ?status.code(), "stream ended");
         let (service, protocol, after) = (&this.service, this.protocol, this.opened_at.elapsed());
-        this.tell(Event::Ended { service, protocol, code: status.code(), after });
+        this.notify(Event::Ended { service, protocol, code: status.code(), after });
         this.end_status.status = Some(status);
         Poll::Ready(())
     }
@@ -208,16 +208,16 @@ impl Driver {
             _permit: permit,
             end_status: EndStatus { slot: Arc::clone(&slot), status: None },
         };
-        driver.tell(Event::Accepted { service: &driver.service, protocol });
+        driver.notify(Event::Accepted { service: &driver.service, protocol });
         (driver, slot)
     }
 
-    /// Does all that can be done now; ready with the status that ends the stream.
+    /// Does everything that can be done now; ready with the status that ends the stream.
     fn poll_status(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        // Once there is no request, the next one wakes the task.
+        // When no request is available, the next one wakes the task.
         let mut may_read = true;
         loop {
-            // Requests before pushes; after some in a row pushes get a turn.
+            // Requests go before responses. After some requests in a row, a response gets its turn.
             if may_read && self.is_open && self.requests_in_a_row < REQUESTS_IN_A_ROW {
                 match self.inbound.poll_next(cx) {
                     Poll::Ready(Some(Ok(frame))) => {
@@ -228,11 +228,11 @@ impl Driver {
                         self.is_due = true;
                         continue;
                     }
-                    // The client has said all it will say, and may still wait for the answer.
+                    // The client has closed its side, and may still wait for responses.
                     Poll::Ready(None) => (self.is_open, self.is_due) = (false, true),
                     Poll::Ready(Some(Err(error))) => {
                         if matches!(error, RequestError::TooLarge { .. }) {
-                            self.tell(Event::RequestTooLarge);
+                            self.notify(Event::RequestTooLarge);
                         }
                         return Poll::Ready(error.into());
                     }
@@ -240,29 +240,30 @@ impl Driver {
                 }
             }
             self.is_due |= self.watch.poll_woken(cx).is_ready();
-            // What is woken for is looked at after the wake-up was taken.
+            // Check the reasons for a wake-up only after the wake-up was taken, or one may be
+            // missed.
             if self.stops_at.is_none()
                 && let Some(within) = self.registration.stops_within()
             {
                 self.stops_at = Some(Instant::now() + within.mul_f64(random()));
             }
             if self.stops_at.is_some_and(|at| at <= Instant::now()) {
-                // G14: the client comes back to another server, or to this one when it is up again.
+                // G14: the client reconnects to another server, or to this one after its restart.
                 return Poll::Ready(Status::unavailable("the server is shutting down"));
             }
-            // G11: also while a client reads nothing, whose stream is kept.
-            self.report();
+            // G11: a stream whose client reads nothing stays open, and still answers.
+            self.send_reports();
             match self.end_status.slot.room(self.is_due, cx) {
                 SlotState::Closed => return Poll::Ready(Status::cancelled("the client went away")),
-                // Asked only when there is room, so that what is sent is the newest and nothing
-                // queues up.
+                // The machine is called only when there is room, so that it sends the newest
+                // content and nothing queues up.
                 SlotState::Free if self.is_due => match self.next() {
                     (Next::Send(response), rest) => {
                         self.check_size(&response);
-                        self.tell(Event::Sent(&response));
+                        self.notify(Event::Sent(&response));
                         self.end_status.slot.put(response);
-                        // Mostly nothing else is due, and then nobody has to say when there is room
-                        // again.
+                        // Usually nothing else is due; then the driver needs no wake-up when there
+                        // is room again.
                         if let Some(until) = rest {
                             self.wait(until);
                         }
@@ -275,12 +276,12 @@ impl Driver {
                 SlotState::Free | SlotState::Taken => {}
             }
             if self.requests_in_a_row >= REQUESTS_IN_A_ROW {
-                // Other streams of this thread get a turn too.
+                // Give other streams of this thread a turn.
                 self.requests_in_a_row = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // While the transport has no room there is nothing to be asked again for.
+            // While the transport has no room, the machine need not be called.
             let due_at = self.due_at.filter(|_| !self.is_due);
             let others = [self.ends_at, self.stops_at, self.authorize_at];
             let time = due_at.into_iter().chain(others.into_iter().flatten()).min();
@@ -289,7 +290,7 @@ impl Driver {
                 return Poll::Pending;
             }
             if self.ends_at == Some(time) {
-                // G14: the client comes back at once, perhaps to another server.
+                // G14: the client reconnects at once, perhaps to another server.
                 return Poll::Ready(Status::ok("the stream reached its maximal age"));
             }
             if self.authorize_at == Some(time) {
@@ -304,8 +305,8 @@ impl Driver {
         }
     }
 
-    /// Tells the machine whose stream it is.
-    fn introduce(&mut self) {
+    /// Gives the node of the client to the machine, and joins the group of the client (S33b).
+    fn set_client(&mut self) {
         let Some(client) = self.skimmer.client() else { return };
         self.watch.name_client(client.name());
         let (parameters, honours_ttl) = (client.parameters.clone(), self.config.honours_ttl(client));
@@ -328,7 +329,7 @@ impl Driver {
         };
     }
 
-    /// Asks what the client may read, before anything of its first request is looked at.
+    /// Asks the authorizer, before anything else in the first request is used.
     fn authorize(&mut self) -> Result<(), Status> {
         let access =
             self.config.access(&self.peer, self.client()).inspect_err(|status| self.on_denied(status))?;
@@ -342,12 +343,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Asks again. What is not the same any more begins with a new stream: what its client may read
-    /// is a selection of its own.
+    /// Asks the authorizer again. If the access has changed, the stream ends, because a new access
+    /// needs a new selection.
     fn authorize_again(&mut self) -> Result<(), Status> {
         self.authorize_at = Some(Instant::now() + self.config.authorize_every);
-        // A client need not say who it is (G6) to be served, so what counts is whether it was asked
-        // about.
+        // A client may omit its node (G6), so check whether the authorizer was asked, not whether
+        // the client is known.
         if !self.has_begun {
             return Ok(());
         }
@@ -356,12 +357,12 @@ impl Driver {
         if access == self.access {
             return Ok(());
         }
-        Err(Status::unavailable("what this client may read has changed: connect again"))
+        Err(Status::unavailable("the access of this client has changed: reconnect"))
     }
 
     fn on_denied(&self, status: &Status) {
         self.log_once(Occurrence::Denied, status.message());
-        self.tell(Event::Denied { code: status.code() });
+        self.notify(Event::Denied { code: status.code() });
     }
 
     fn on_frame(&mut self, frame: &[u8]) -> Result<(), Status> {
@@ -373,16 +374,16 @@ impl Driver {
         };
         let request = request.map_err(|error| self.on_unreadable(&error))?;
         let is_first = !self.has_begun;
-        let is_introduced = !was_known && self.skimmer.client().is_some();
+        let client_is_new = !was_known && self.skimmer.client().is_some();
         if is_first {
             self.authorize()?;
             self.has_begun = true;
-        } else if is_introduced && self.config.authorizer.is_some() {
-            // The answer was about nobody in particular.
+        } else if client_is_new && self.config.authorizer.is_some() {
+            // The authorizer decided before the node was known.
             self.authorize_again()?;
         }
-        if is_introduced {
-            self.introduce();
+        if client_is_new {
+            self.set_client();
         }
         let (nonce, verdict) = match (&mut self.machine, request) {
             (Machine::Sotw(stream), Request::Sotw(request)) => {
@@ -391,14 +392,14 @@ impl Driver {
             (Machine::Delta(stream), Request::Delta(request)) => {
                 (request.response_nonce, stream.on_request(request))
             }
-            _ => unreachable!("a request is read as the machine has it"),
+            _ => unreachable!("the skimmer and the machine use the same protocol"),
         };
         if is_first {
-            self.tell(Event::Opened);
+            self.notify(Event::Opened);
         }
-        // C20: from the first request on the stream is listed, as that of nobody until a request
-        // says whose it is.
-        if is_first || is_introduced {
+        // C20: the stream is listed from its first request on. Without a node it is listed as a
+        // client of its own.
+        if is_first || client_is_new {
             let details = ClientDetails::of(self.client(), self.access.as_deref(), &self.peer);
             let ClientName { id, cluster } = &details.client;
             let (node, cluster, identity) = (&**id, &**cluster, self.peer.name());
@@ -407,28 +408,31 @@ impl Driver {
             self.registration.name(details);
         }
         if self.skimmer.take_node_change() {
-            debug!(node = self.client().id, "a request brought another node, which changes nothing");
-            self.tell(Event::NodeChanged);
+            debug!(
+                node = self.client().id,
+                "a request has another node than the first one, which is ignored"
+            );
+            self.notify(Event::NodeChanged);
         }
         match (nonce, verdict.map_err(|error| self.close(&error))?) {
             (_, Some(verdict)) => {
-                self.tell(Event::Answered(&verdict));
-                self.log(&verdict);
-                self.tell_rejected(&verdict);
+                self.notify(Event::Answered(&verdict));
+                self.log_verdict(&verdict);
+                self.notify_rejected(&verdict);
             }
-            // D5: it blocks nothing and says nothing of any response.
+            // D5: a stale nonce blocks nothing, and is no verdict on any response.
             (Some(nonce), None) => {
-                debug!(node = self.client().id, %nonce, "the nonce is not that of a response that waits");
-                self.tell(Event::StaleNonce);
+                debug!(node = self.client().id, %nonce, "stale nonce: no response with it waits for an ACK; the request is no ACK");
+                self.notify(Event::StaleNonce);
             }
             (None, None) => {}
         }
         Ok(())
     }
 
-    /// G1: what it means cannot be known, so the stream ends.
+    /// G1: the meaning of the request is unknown, so the stream ends.
     fn on_unreadable(&self, error: &SkimError) -> Status {
-        self.tell(Event::Unreadable(error));
+        self.notify(Event::Unreadable(error));
         let text = error.to_string();
         self.log_once(Occurrence::Refused, &text);
         match error {
@@ -437,15 +441,16 @@ impl Driver {
         }
     }
 
-    /// Asks the machine again at this time, if nothing happens before.
+    /// Calls the machine again at this time, unless something happens earlier.
     fn wait(&mut self, until: Option<Duration>) {
         (self.is_due, self.due_at) = (false, until.map(|until| self.epoch + until));
     }
 
-    /// What to do now; after a response also until when nothing is due, unless something is.
+    /// What to do now. After a response it also returns until when nothing is due, or `None` if
+    /// something is due now.
     fn next(&mut self) -> (Next, Option<Option<Duration>>) {
         let (now, is_open, machine) = (self.now(), self.is_open, &mut self.machine);
-        // Read after the last request was handed over, as the machines ask for.
+        // The machines need a snapshot that is read after the last request was handed to them.
         self.watch.read(|snapshot| {
             let next = machine.next(now, snapshot);
             let is_sent = matches!(next, Next::Send(_));
@@ -454,22 +459,22 @@ impl Driver {
         })
     }
 
-    fn report(&mut self) {
-        for asker in self.registration.take_report_requests() {
+    fn send_reports(&mut self) {
+        for requester in self.registration.take_report_requests() {
             let machine = &mut self.machine;
             let report = self.watch.cache().read(|snapshot| machine.report(snapshot));
-            // Who asked may have given up.
-            _ = asker.send(report);
+            // The requester may have given up.
+            _ = requester.send(report);
         }
     }
 
-    fn log(&self, verdict: &Verdict) {
+    fn log_verdict(&self, verdict: &Verdict) {
         let id = &self.client().id;
         match verdict {
             Verdict::Acked { type_url, nonce } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, "ACK");
             }
-            // G15: the words of the client are for people, and it may send many.
+            // G15: the message of the client is only logged, and it may send many.
             Verdict::Nacked { type_url, nonce, detail } => {
                 debug!(node = id, r#type = type_url.message_name(), %nonce, detail, "NACK");
                 self.log_once(Occurrence::Nack(type_url.clone()), detail);
@@ -477,29 +482,30 @@ impl Driver {
         }
     }
 
-    /// A client may do it as often as it likes.
+    /// A client can repeat the event as often as it likes, so repetitions are summed up.
     fn log_once(&self, what: Occurrence, detail: &str) {
         let key = (self.client().name(), self.peer.name().to_owned(), what);
         self.registration.repeat_log().on(key, detail);
     }
 
-    fn tell_rejected(&self, verdict: &Verdict) {
+    fn notify_rejected(&self, verdict: &Verdict) {
         if let Verdict::Nacked { type_url, detail, .. } = verdict
             && self.config.observer.is_some()
         {
             let variants = self.watch.cache().read(|snapshot| self.machine.rejected(type_url, snapshot));
-            self.tell(Event::Rejected { type_url, variants: &variants, detail });
+            self.notify(Event::Rejected { type_url, variants: &variants, detail });
         }
     }
 
-    fn tell(&self, event: Event<'_>) {
+    fn notify(&self, event: Event<'_>) {
         self.registration.note(&event);
         if let Some(observer) = &self.config.observer {
             observer.on_event(self.client(), event);
         }
     }
 
-    /// G10: what cannot be parted is sent as it is, and most clients refuse it.
+    /// G10: a resource that cannot be split is sent as it is. Most clients refuse a message of this
+    /// size.
     fn check_size(&self, response: &Response) {
         let size_bytes: usize = response.bodies.iter().map(|body| body.len()).sum();
         if size_bytes > COMMON_LIMIT_BYTES {
@@ -508,12 +514,12 @@ impl Driver {
     }
 
     fn close(&self, error: &StreamError) -> Status {
-        self.tell(Event::Refused(error));
+        self.notify(Event::Refused(error));
         self.log_once(Occurrence::Refused, &error.to_string());
         close_status(error)
     }
 
-    /// Whose stream it is; nobody's in particular before the first request that says so.
+    /// The client of the stream; an empty one before the first request with a node.
     fn client(&self) -> &Client {
         static NOBODY: LazyLock<Client> = LazyLock::new(Client::default);
         self.skimmer.client().unwrap_or(&NOBODY)
@@ -524,13 +530,13 @@ impl Driver {
     }
 }
 
-/// A time to wake up at.
+/// A timer for the task.
 #[derive(Debug, Default)]
 struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
-    /// Ready when the time has come. A time that is later than the one before does not change what
-    /// was set: to be woken in vain costs less than to set it with every update.
+    /// Ready when the time has come. A later time than before does not reset the timer: an
+    /// unnecessary wake-up costs less than a reset with every update.
     fn poll(&mut self, time: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(time)));
         if sleep.deadline() > time {
@@ -546,7 +552,7 @@ impl Alarm {
     }
 }
 
-/// What a stream is for.
+/// The service and protocol of a stream, for people.
 fn label(service: &Service, protocol: Protocol) -> String {
     let protocol = match protocol {
         Protocol::Sotw => "SotW",
@@ -558,7 +564,7 @@ fn label(service: &Service, protocol: Protocol) -> String {
     }
 }
 
-/// The one place where a machine's error becomes a gRPC status.
+/// Maps an error of the machine to a gRPC status. All such errors are mapped here.
 fn close_status(error: &StreamError) -> Status {
     let text = error.to_string();
     match error {
@@ -570,10 +576,10 @@ fn close_status(error: &StreamError) -> Status {
     }
 }
 
-/// What clients accept in one message unless they are told otherwise.
+/// The default message limit of gRPC clients.
 const COMMON_LIMIT_BYTES: usize = 4 << 20;
 
-/// Requests read before a push gets its turn.
+/// Requests in a row before a response gets its turn.
 const REQUESTS_IN_A_ROW: u32 = 64;
 
 #[cfg(test)]

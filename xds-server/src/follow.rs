@@ -1,4 +1,5 @@
-//! Follows commits to the answers of those whom they concern, off the path of the streams.
+//! Follows each commit until the streams that it affects have answered. It does not run on the
+//! tasks of the streams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,43 +9,46 @@ use xds_core::{
     Cache, Commit, CommitEvent, CommitOutcome, Commits, Decided, Followed, Follower, Revision, TypeUrl,
 };
 
-/// What is made of it.
+/// Receives commits and the answers to them.
 pub(crate) trait Tracker {
-    /// Something was committed; whether its answers are wanted.
+    /// A commit happened. Returns whether to follow its answers.
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool;
 
-    /// A stream answered a commit that is followed.
+    /// A stream has answered a followed commit.
     fn on_answer(&mut self, answer: &Decided, after: Duration);
 
-    /// A commit is followed no more: all have answered but so many, which took longer or are more
-    /// than is kept.
+    /// A commit is no longer followed. `undecided` streams have not answered: they took too long,
+    /// or there are too many commits.
     fn on_end(&mut self, revision: Revision, undecided: usize);
 
-    /// So many commits or answers were not seen, as this task came too late to read them.
+    /// Commits or answers were missed because this task read them too late.
     fn on_loss(&mut self, lost: Lost);
 
-    /// All that there was to tell for now is told; what is followed is this, oldest first.
+    /// All events so far were passed on. `open` has the followed commits, oldest first.
     fn on_caught_up(&mut self, open: &BTreeMap<Revision, TrackedCommit>) {
         _ = open;
     }
 }
 
-/// What was not seen.
+/// What was missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lost {
     Commits(u64),
     Answers(u64),
 }
 
-/// A commit that is followed.
+/// A followed commit.
 #[derive(Debug)]
 pub(crate) struct TrackedCommit {
     pub(crate) at: Instant,
     pub(crate) followed: Followed,
 }
 
-/// Follows the commits of a cache until it is gone; it does not keep the cache.
-pub(crate) fn follow<T: Tracker + Send>(cache: &Cache, tracker: T) -> impl Future<Output = ()> + Send + use<T> {
+/// Follows the commits of a cache until the cache is dropped; it does not keep the cache alive.
+pub(crate) fn follow<T: Tracker + Send>(
+    cache: &Cache,
+    tracker: T,
+) -> impl Future<Output = ()> + Send + use<T> {
     let commits = cache.commits(COMMITS_UNREAD);
     let task = Task { follower: Follower::new(ANSWERS_UNREAD), open: BTreeMap::new(), tracker };
     task.run(commits)
@@ -62,7 +66,7 @@ impl<T: Tracker> Task<T> {
         loop {
             let gives_up_at = self.open.values().next().map(|oldest| oldest.at + FOLLOWED_FOR);
             tokio::select! {
-                biased; // the commit is there before its answers
+                biased; // a commit before its answers
                 event = commits.next() => match event {
                     Some(event) => self.on_event(event),
                     None => return self.give_up(usize::MAX),
@@ -70,7 +74,7 @@ impl<T: Tracker> Task<T> {
                 answer = self.follower.next() => self.on_answer(&answer),
                 () = async { sleep_until(gives_up_at.unwrap_or_else(Instant::now)).await }, if gives_up_at.is_some() => self.give_up(1),
             }
-            self.rest();
+            self.end_decided();
         }
     }
 
@@ -91,26 +95,26 @@ impl<T: Tracker> Task<T> {
         }
     }
 
-    /// Tells of one answer, and of those that wait behind it: all have come by now.
+    /// Passes on one answer and those queued behind it, which all have arrived by now.
     fn on_answer(&mut self, first: &Decided) {
         let now = Instant::now();
-        self.tell(first, now);
+        self.pass_on(first, now);
         while let Some(answer) = self.follower.try_next() {
-            self.tell(&answer, now);
+            self.pass_on(&answer, now);
         }
     }
 
-    fn tell(&mut self, answer: &Decided, now: Instant) {
+    fn pass_on(&mut self, answer: &Decided, now: Instant) {
         if answer.lost > 0 {
             self.tracker.on_loss(Lost::Answers(answer.lost));
         }
-        // Given up meanwhile, if it is not there.
+        // A missing commit was given up meanwhile.
         if let Some(open) = self.open.get(&answer.revision) {
             self.tracker.on_answer(answer, now.saturating_duration_since(open.at));
         }
     }
 
-    /// The oldest ones are followed no more.
+    /// Stops following the `count` oldest commits.
     fn give_up(&mut self, count: usize) {
         for _ in 0..count {
             let Some((revision, open)) = self.open.pop_first() else { return };
@@ -118,8 +122,9 @@ impl<T: Tracker> Task<T> {
         }
     }
 
-    /// What all have answered is done. Their answers are told before: who has decided has said so.
-    fn rest(&mut self) {
+    /// Ends the commits that all streams have answered. It passes on the answers first: a stream
+    /// that has decided has already sent its answer.
+    fn end_decided(&mut self) {
         let decided = |(_, open): &(&Revision, &TrackedCommit)| open.followed.undecided() == 0;
         let decided: Vec<_> = self.open.iter().filter(decided).map(|(revision, _)| *revision).collect();
         if let Some(answer) = self.follower.try_next() {
@@ -133,21 +138,22 @@ impl<T: Tracker> Task<T> {
     }
 }
 
-/// Commits that wait to be seen by the task. Each holds a pointer for each stream and type that it
-/// concerned.
+/// The most commits in the queue of the task. Each holds a pointer for each stream and type that it
+/// affects.
 const COMMITS_UNREAD: usize = 256;
 
-/// Answers that wait to be seen by the task: one of each of four types of 16,000 clients.
+/// The most answers in the queue of the task: enough for one answer of 16,000 clients for each of
+/// four types.
 const ANSWERS_UNREAD: usize = 1 << 16;
 
-/// Commits that are followed at the same time. A stream that does not answer notes each.
+/// The most followed commits. A stream that does not answer keeps a note of each.
 const COMMITS_FOLLOWED: usize = 64;
 
-/// Answers that are waited for at the same time, of all commits; each takes a note of 32 bytes at
-/// its stream.
+/// The most outstanding answers of all followed commits. Each takes a note of 32 bytes at its
+/// stream.
 const ANSWERS_FOLLOWED: usize = 1 << 20;
 
-/// How long the answers to one commit are waited for.
+/// How long a commit is followed.
 const FOLLOWED_FOR: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What happens on streams, for whoever counts it.
+//! Events of streams and connections, for metrics and programs.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use xds_core::{TypeUrl, Variant};
 use crate::protocol::Protocol;
 use crate::skim::{Client, SkimError};
 
-/// Is told what happens on the streams of a server: a hook for metrics.
+/// Receives the events of the streams of a server: a hook for metrics.
 ///
-/// Called from the tasks of the streams, so it must be quick and must not block.
+/// It is called from the tasks of the streams, so it must return quickly and must not block.
 pub trait Observer: Debug + Send + Sync {
-    /// Something happened on a stream of this client, which is unknown until its first request.
+    /// An event of a stream of this client. The client is empty until its first request.
     fn on_event(&self, client: &Client, event: Event<'_>);
 }
 
-/// Each of them is told, in this order.
+/// Each observer receives each event, in this order.
 impl Observer for Vec<Arc<dyn Observer>> {
     fn on_event(&self, client: &Client, event: Event<'_>) {
         for observer in self {
@@ -28,96 +28,95 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
 }
 
-/// One thing that happened on one stream.
+/// One event of one stream or connection.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The stream was accepted; nothing came on it yet.
+    /// The stream was accepted; no request has arrived yet.
     Accepted {
-        /// The service that it was opened on.
+        /// The service of the stream.
         service: &'a Service,
         /// Its protocol.
         protocol: Protocol,
     },
-    /// The first request came, mostly with the node.
+    /// The first request has arrived, usually with the node.
     Opened,
     /// The stream ended; its last event.
     Ended {
-        /// The service that it was opened on.
+        /// The service of the stream.
         service: &'a Service,
         /// Its protocol.
         protocol: Protocol,
-        /// The status that the client was sent.
+        /// The status that was sent to the client.
         code: Code,
         /// How long it was open.
         after: Duration,
     },
-    /// A response went to the transport.
+    /// A response was handed to the transport.
     Sent(&'a Response),
-    /// The client accepted or rejected a response.
+    /// The client ACKed or rejected a response.
     Answered(&'a Verdict),
-    /// After [`Answered`](Self::Answered) with a rejection: what the response held of this type, as
-    /// far as it is still the newest content. Which of it the client cannot use it says in words
-    /// only.
+    /// Follows an [`Answered`](Self::Answered) with a NACK: the variants of this type in the
+    /// response, as far as they are still the newest content. The client names the bad one only in
+    /// its text.
     Rejected {
         /// The type.
         type_url: &'a TypeUrl,
-        /// The contents.
+        /// The variants in the response.
         variants: &'a [Arc<Variant>],
-        /// The client's own words.
+        /// The error message of the client.
         detail: &'a str,
     },
-    /// A request named a response that does not wait for an answer (S8, D5).
+    /// A request has the nonce of a response that waits for no ACK (S8, D5).
     StaleNonce,
-    /// A request brought another node than the first, which counts (G7).
+    /// A request has another node than the first one. The first node counts (G7).
     NodeChanged,
-    /// The stream has to end: malformed requests and limits alike (G2, G3, G8, G9).
+    /// The stream ends because of an invalid request or a limit (G2, G3, G8, G9).
     Refused(&'a StreamError),
-    /// The client may not read anything here, or not any more; the stream ends with this.
+    /// The authorizer refuses the client, at the start or later; the stream ends.
     Denied {
         /// `PERMISSION_DENIED` or `UNAUTHENTICATED`.
         code: Code,
     },
-    /// No more streams are accepted (G9).
+    /// A stream was refused: the limit of streams is reached (G9).
     TooManyStreams,
-    /// A request was larger than allowed (G9).
+    /// A request exceeds the size limit (G9).
     RequestTooLarge,
-    /// No complete request came in time: the first of a stream, or one that had begun.
+    /// No complete request arrived in time: the first of a stream, or one that had begun.
     RequestTimeout,
-    /// Incomplete requests of all clients take more memory than allowed (G9).
+    /// The incomplete requests of all clients exceed the memory limit (G9).
     TooMuchPartial,
-    /// The server ended a connection, or did not take it.
+    /// The server closed or refused a connection.
     ConnectionEnded(ConnectionEnd),
-    /// A request could not be read; the stream ends with this (G1).
+    /// A request is not readable; the stream ends (G1).
     Unreadable(&'a SkimError),
 }
 
-/// Why a server ended a connection or did not take it, as far as the peer is the cause.
+/// Why the server closed or refused a connection, where the peer is the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionEnd {
     /// The TLS handshake failed.
     HandshakeFailed,
-    /// The peer did not complete its TLS handshake, or did not begin with HTTP, in
+    /// The peer did not complete its TLS handshake, or did not start HTTP, in
     /// [time](crate::ServerConfig::handshake_timeout).
     HandshakeTimeout,
-    /// What the peer sent is no HTTP, or breaks a rule or a limit of HTTP/2, as a flood of resets
-    /// does.
+    /// The peer does not send HTTP, or breaks a rule or limit of HTTP/2, for example with a flood
+    /// of resets.
     Protocol,
     /// No request was open for [too long](crate::ServerConfig::idle_timeout).
     Idle,
-    /// It had no request when another connection needed its place.
+    /// It had no open request when another connection needed its place.
     Displaced,
-    /// There are [as many as may be](crate::ServerConfig::connections_limit), and all have
-    /// requests.
+    /// The [limit of connections](crate::ServerConfig::connections_limit) is reached, and all have
+    /// open requests.
     TooManyConnections,
-    /// There are as many of its address [as may
-    /// be](crate::ServerConfig::address_connections_limit).
+    /// The [limit for its address](crate::ServerConfig::address_connections_limit) is reached.
     TooManyOfAddress,
 }
 
 impl ConnectionEnd {
-    /// All of them.
+    /// All reasons.
     #[cfg(feature = "prometheus")]
     pub(crate) const ALL: [Self; 7] = [
         Self::HandshakeFailed,
@@ -129,7 +128,7 @@ impl ConnectionEnd {
         Self::TooManyOfAddress,
     ];
 
-    /// As metrics and logs name it.
+    /// Its name in metrics and logs.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {

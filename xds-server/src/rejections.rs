@@ -8,11 +8,11 @@ use xds_core::{Cache, ClientName, TypeUrl, Variant, VariantId, Version};
 use crate::observe::{Event, Observer};
 use crate::skim::Client;
 
-/// Counts what clients reject: an [`Observer`] that forgets a variant when there is another version
-/// of it or none.
+/// Counts the rejections of each variant: an [`Observer`]. It forgets a variant when the variant
+/// has another version or is removed.
 ///
-/// A client says in words what it cannot use, so all that the response held counts as rejected.
-/// What it holds is bounded: 1,000 variants, and by name 100 clients of each.
+/// A NACK names the bad resource only in its text, so all variants of the rejected response count
+/// as rejected. The memory is bounded: 1,000 variants, and 100 client names for each.
 #[derive(Debug)]
 pub struct Rejections {
     cache: Arc<Cache>,
@@ -22,15 +22,15 @@ pub struct Rejections {
 /// A variant that clients rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedVariant {
-    /// Which one.
+    /// The variant.
     pub id: VariantId,
-    /// Its content.
+    /// The version that was rejected.
     pub version: Version,
     /// How often it was rejected.
     pub count: u64,
-    /// How often by whom, of the first 100 clients.
+    /// How often by each of the first 100 clients.
     pub clients: BTreeMap<ClientName, u64>,
-    /// The words of the last one.
+    /// The error message of the last rejection.
     pub detail: String,
 }
 
@@ -42,14 +42,15 @@ struct Counted {
 }
 
 impl Rejections {
-    /// Of the streams of this cache; nothing is counted until it is the
+    /// The rejections of the streams of this cache. It counts nothing until it is an
     /// [observer](crate::ServerConfig::observer) of a server.
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Arc<Self> {
         Arc::new(Self { cache, of_variants: Mutex::default() })
     }
 
-    /// What was rejected and is still the newest version, most often rejected first.
+    /// The rejected variants whose rejected version is still the newest; the most often rejected
+    /// first.
     #[must_use]
     pub fn list(&self) -> Vec<RejectedVariant> {
         let mut of_variants = self.of_variants.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +88,7 @@ impl Rejections {
         }
     }
 
-    /// Of versions that there are no more.
+    /// Removes versions that are no longer in the cache.
     fn forget(&self, of_variants: &mut BTreeMap<(VariantId, Version), Counted>) {
         let snapshot = self.cache.snapshot();
         of_variants.retain(|(id, version), _| {
@@ -108,5 +109,5 @@ impl Observer for Rejections {
 
 const VARIANTS_LIMIT: usize = 1000;
 const CLIENTS_LIMIT: usize = 100;
-/// Characters of what a client said.
+/// The limit for an error message, in characters.
 const DETAIL_LIMIT: usize = 1000;

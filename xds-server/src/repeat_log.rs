@@ -83,7 +83,11 @@ impl RepeatLog {
             Some(known) if !known.is_over(now) => {
                 known.unlogged += 1;
                 detail.clone_into(&mut known.detail);
-                if known.unlogged == 1 { LogAction::LogAt(known.next_at.max(now)) } else { LogAction::Nothing }
+                if known.unlogged == 1 {
+                    LogAction::LogAt(known.next_at.max(now))
+                } else {
+                    LogAction::Nothing
+                }
             }
             _ => {
                 let (detail, next_at) = (String::new(), now + FIRST);
@@ -140,11 +144,29 @@ fn log_line((client, identity, what): &Key, detail: &str, repeated: Option<u64>)
             let (r#type, size) = (type_url.message_name(), detail);
             warn!(
                 node,
-                cluster, r#type, size, repeated, "a response exceeds the 4 MiB that most clients accept; it is sent as it is"
+                cluster,
+                r#type,
+                size,
+                repeated,
+                "a response exceeds the 4 MiB that most clients accept; it is sent as it is"
             );
         }
-        Occurrence::Denied => info!(node, cluster, identity, reason = detail, repeated, "closed a stream: the client is not authorized"),
-        Occurrence::Refused => info!(node, cluster, identity, error = detail, repeated, "closed a stream: the client broke a rule of the protocol or a limit"),
+        Occurrence::Denied => info!(
+            node,
+            cluster,
+            identity,
+            reason = detail,
+            repeated,
+            "closed a stream: the client is not authorized"
+        ),
+        Occurrence::Refused => info!(
+            node,
+            cluster,
+            identity,
+            error = detail,
+            repeated,
+            "closed a stream: the client broke a rule of the protocol or a limit"
+        ),
     }
 }
 
@@ -169,7 +191,10 @@ mod tests {
         let (repeats, start) = (RepeatLog::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let action = |seconds| repeats.note(key("n"), "no", at(seconds)).1;
-        assert_eq!([action(0), action(1), action(2)], [LogAction::Log, LogAction::LogAt(at(10)), LogAction::Nothing]);
+        assert_eq!(
+            [action(0), action(1), action(2)],
+            [LogAction::Log, LogAction::LogAt(at(10)), LogAction::Nothing]
+        );
         assert_eq!(repeats.take(&key("n"), at(10)), (2, "no".to_owned()));
         assert_eq!([action(11), action(29)], [LogAction::LogAt(at(30)), LogAction::Nothing]);
         assert_eq!(repeats.take(&key("n"), at(30)).0, 2);

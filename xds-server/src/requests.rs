@@ -1,8 +1,8 @@
-//! Requests on their way from the transport: messages cut out of what came.
+//! Requests on their way from the transport: cuts messages out of its chunks.
 //!
-//! Tonic's own reader keeps a buffer per stream that is as large as the largest request, which
-//! names all that a client asks for. Here a message that came whole is a slice of what came, and
-//! nothing stays when it is handed over.
+//! The reader of tonic keeps a buffer per stream, as large as the largest request, which contains
+//! all names of a subscription. Here, a message that arrives in one chunk is a slice of that chunk,
+//! and nothing stays allocated after the message is handed over.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,26 +11,26 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use tonic::Status;
 
-/// The messages of one stream.
+/// The request messages of one stream.
 #[derive(Debug)]
 pub(crate) struct Requests<B> {
     body: B,
     limit_bytes: usize,
-    /// What came and was not looked at.
+    /// Received bytes that are not processed yet.
     chunk: Bytes,
-    /// The start of a message that did not come whole, with its prefix.
+    /// The start of an incomplete message, with its prefix.
     partial: BytesMut,
 }
 
-/// Why no more requests come.
+/// Why no more requests can be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// G9: nothing of it was read.
+    /// G9: detected from the length prefix, before the message is read.
     #[error("a request of {len} bytes exceeds the limit of {limit_bytes}")]
     TooLarge { len: usize, limit_bytes: usize },
-    #[error("a request is compressed, which is not supported")]
+    #[error("a request is compressed; the server supports no compression of requests")]
     Compressed,
-    #[error("the stream ended in the middle of a request")]
+    #[error("the stream ended inside a request")]
     Cut,
     #[error("{0}")]
     Transport(#[from] Status),
@@ -45,7 +45,7 @@ where
         Self { body, limit_bytes, chunk: Bytes::new(), partial: BytesMut::new() }
     }
 
-    /// The next message; `None` when the client will say no more.
+    /// The next message; `None` when the client has closed its side.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestError>>> {
         loop {
             match self.take_message() {
@@ -54,7 +54,7 @@ where
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                // Trailers of a request say nothing.
+                // Trailers of a request have no meaning here.
                 Some(Ok(frame)) => self.chunk = frame.into_data().unwrap_or_default(),
                 Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(error.into()).into()))),
                 None if self.partial.is_empty() => return Poll::Ready(None),
@@ -66,8 +66,7 @@ where
         }
     }
 
-    /// A message out of what came; `None` when it is not whole, and then nothing of the chunk is
-    /// left.
+    /// A complete message; `None` if it is incomplete, and then the chunk is empty.
     fn take_message(&mut self) -> Result<Option<Bytes>, RequestError> {
         if self.partial.is_empty() {
             if let Some(len) = self.message_len(&self.chunk)?
@@ -76,7 +75,7 @@ where
                 self.chunk.advance(PREFIX_BYTES);
                 let message = self.chunk.split_to(len);
                 if self.chunk.is_empty() {
-                    // Lets go of the buffer of the transport.
+                    // Releases the buffer of the transport.
                     self.chunk = Bytes::new();
                 }
                 return Ok(Some(message));
@@ -97,7 +96,7 @@ where
         Ok(Some(message))
     }
 
-    /// Takes as much of the chunk as the partial message needs to be this long.
+    /// Moves bytes from the chunk until the partial message has this length.
     fn fill(&mut self, len: usize) {
         let missing = (len - self.partial.len()).min(self.chunk.len());
         self.partial.extend_from_slice(&self.chunk.split_to(missing));
@@ -106,7 +105,7 @@ where
         }
     }
 
-    /// How long the message is that begins here; `None` when too little came to know.
+    /// The length of the message that begins here; `None` if the prefix is incomplete.
     fn message_len(&self, bytes: &[u8]) -> Result<Option<usize>, RequestError> {
         let Some((flag, len)) = bytes.get(..PREFIX_BYTES).and_then(<[u8]>::split_first) else {
             return Ok(None);
@@ -132,7 +131,7 @@ impl From<RequestError> for Status {
     }
 }
 
-/// Of a gRPC message: whether it is compressed, and its length.
+/// The prefix of a gRPC message: a byte for compression, and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
 #[cfg(test)]
@@ -145,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Chunks that are there at once.
+    /// Chunks that are available at once.
     #[derive(Debug)]
     struct Chunks(VecDeque<Bytes>);
 

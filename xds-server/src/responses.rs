@@ -1,5 +1,5 @@
-//! Responses on their way to the transport: a small chunk of their own, then slices that all
-//! streams share.
+//! Responses on their way to the transport: a small chunk per stream, then slices that all streams
+//! share.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,36 +11,37 @@ use http_body::Frame;
 use tonic::Status;
 use xds_core::server::{Body, Response};
 
-/// Where a driver leaves a response for the transport: room for one, so that nothing queues up.
+/// Holds one response of a driver for the transport. It has room for one, so that nothing queues
+/// up.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseSlot(Mutex<SlotContent>);
 
 #[derive(Debug, Default)]
 struct SlotContent {
     response: Option<Response>,
-    /// The last word; the transport ends the stream with it.
+    /// The status with which the transport ends the stream.
     end: Option<Status>,
-    /// The transport is gone.
+    /// The transport has dropped the response body.
     is_closed: bool,
-    /// The driver has something to ask its machine for.
+    /// The driver waits for room.
     wants_room: bool,
     driver: Option<Waker>,
     transport: Option<Waker>,
 }
 
-/// What a driver finds.
+/// The state of the slot for the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Free,
-    /// The driver is woken when it is free.
+    /// The driver is woken when the slot is free.
     Taken,
-    /// The transport is gone.
+    /// The transport has dropped the response body.
     Closed,
 }
 
 impl ResponseSlot {
-    /// Whether there is room for a response. The driver is woken when the transport is gone, and,
-    /// if it wants room, when there is some.
+    /// Whether there is room for a response. The driver is woken when the transport closes the
+    /// slot. If it wants room, it is also woken when there is room.
     pub(crate) fn room(&self, wants_room: bool, cx: &Context<'_>) -> SlotState {
         let mut content = self.content();
         if content.is_closed {
@@ -53,27 +54,27 @@ impl ResponseSlot {
         if content.response.is_none() { SlotState::Free } else { SlotState::Taken }
     }
 
-    /// Leaves a response where there was room.
+    /// Puts a response into a free slot.
     pub(crate) fn put(&self, response: Response) {
         let mut content = self.content();
         content.response = Some(response);
         wake(content.transport.take(), content);
     }
 
-    /// Ends the stream after what was put.
+    /// Ends the stream after the response in the slot.
     pub(crate) fn end(&self, status: Status) {
         let mut content = self.content();
         content.end = Some(status);
         wake(content.transport.take(), content);
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn content(&self) -> MutexGuard<'_, SlotContent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Wakes after the lock is let go.
+/// Releases the lock, then wakes.
 fn wake(waker: Option<Waker>, content: MutexGuard<'_, SlotContent>) {
     drop(content);
     if let Some(waker) = waker {
@@ -81,7 +82,7 @@ fn wake(waker: Option<Waker>, content: MutexGuard<'_, SlotContent>) {
     }
 }
 
-/// The body of a gRPC response. Tonic's own encoder would copy each message into a buffer of its
+/// The body of a gRPC response. The encoder of tonic would copy each message into a buffer of its
 /// stream.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
@@ -92,7 +93,7 @@ pub(crate) struct ResponseBody {
 #[derive(Debug)]
 enum BodyState {
     Idle,
-    /// Bodies still to be written, and the next chunk of the first.
+    /// The bodies that are not written yet, the current body, and its next chunk.
     Writing {
         bodies: std::vec::IntoIter<Arc<Body>>,
         body: Option<Arc<Body>>,
@@ -106,7 +107,7 @@ impl ResponseBody {
         Self { slot, state: BodyState::Idle }
     }
 
-    /// The next slice of the response that is being written.
+    /// The next slice of the current response.
     fn next_chunk(&mut self) -> Option<Bytes> {
         let BodyState::Writing { bodies, body, chunk } = &mut self.state else { return None };
         loop {
@@ -169,8 +170,8 @@ impl Drop for ResponseBody {
     }
 }
 
-/// The gRPC prefix (uncompressed, length) and the fields of this stream alone; with the rest if
-/// that is small, which is told by the other half.
+/// The gRPC prefix (not compressed, length) and the fields that differ per stream. A small response
+/// is included as a whole; then the second value is true.
 fn message_head(response: &Response) -> (Bytes, bool) {
     let rest = response.bodies.iter().map(|body| body.len()).sum::<usize>();
     let is_whole = rest < COPIED_BELOW_BYTES;
@@ -186,8 +187,8 @@ fn message_head(response: &Response) -> (Bytes, bool) {
     (head.freeze(), is_whole)
 }
 
-/// Of a gRPC message: whether it is compressed, and its length.
+/// The prefix of a gRPC message: a byte for compression, and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
-/// Another frame costs the transport more than a copy of this size.
+/// A smaller copy costs the transport less than another frame.
 const COPIED_BELOW_BYTES: usize = 4096;

@@ -22,19 +22,19 @@ use xds_core::{Cache, Snapshot, shortened};
 use xds_proto::envoy::service::status::v3::client_status_discovery_service_server::ClientStatusDiscoveryServiceServer;
 use xds_proto::service::{ADS, ADS_DELTA, ADS_SOTW, CSDS, SERVICES};
 
-use crate::client_list::ClientList;
 use crate::client_groups::ClientGroups;
+use crate::client_list::ClientList;
 use crate::config::ServerConfig;
-use crate::connections::{self, Handshake, Plain, HttpConfig};
+use crate::connections::{self, Handshake, HttpConfig, Plain};
 use crate::csds::StatusService;
 use crate::driver::{Driver, ServerParts};
-use crate::responses::ResponseBody;
 use crate::observe::Event;
 use crate::peer::Peer;
 use crate::protocol::Protocol;
 use crate::requests::Requests;
-use crate::stream_registry::StreamRegistry;
+use crate::responses::ResponseBody;
 use crate::skim::{Client, Lists};
+use crate::stream_registry::StreamRegistry;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 

@@ -1,8 +1,8 @@
-//! Requests read off the wire without decoding what nobody asks for.
+//! Reads requests without decoding what did not change.
 //!
-//! An Envoy repeats its node, with some 500 extensions, and in SotW all its names with each ACK. So
-//! the node is read once, and names whose bytes are those of the type's last request, or of another
-//! stream's, are not read again.
+//! With each ACK, Envoy repeats its node with some 500 extensions, and in SotW all its names. So
+//! the node is read once. A list of names is not read again if its bytes equal those of the last
+//! request of the type, or those of another stream.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ pub use lists::Lists;
 
 mod lists;
 
-/// Who is at the other end of a stream, in its own words: 512 bytes of each at most, as
-/// [`shortened`] has it.
+/// What the client of a stream declares about itself. Each text is shortened to 512 bytes, see
+/// [`shortened`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Client {
     /// `node.id`.
@@ -34,12 +34,12 @@ pub struct Client {
     pub parameters: Parameters,
     /// `node.user_agent_name`.
     pub user_agent: String,
-    /// It says that it removes resources when their TTL ends (S38).
+    /// The client declares that it removes a resource when its TTL ends (S38).
     pub supports_ttl: bool,
 }
 
 impl Client {
-    /// What its streams go by.
+    /// The name under which its streams are grouped and listed.
     pub(crate) fn name(&self) -> ClientName {
         ClientName { id: self.id.as_str().into(), cluster: self.cluster.as_str().into() }
     }
@@ -49,9 +49,10 @@ impl Client {
 #[derive(Debug)]
 pub struct Skimmer {
     client: Option<Client>,
-    /// Of the node that came first, and whether another came since it was asked for (G7).
+    /// The hash of the first node, and whether a different node has arrived since the last
+    /// [`take_node_change`](Self::take_node_change) (G7).
     node: (u64, bool),
-    /// Per type, what its last SotW request asked for.
+    /// Per type, the lists of its last SotW request.
     known: BTreeMap<String, Subscribed>,
     /// Shared with the other streams of a server.
     lists: Arc<Lists>,
@@ -60,41 +61,41 @@ pub struct Skimmer {
     mapping: Arc<ParameterMapping>,
 }
 
-/// What a SotW request asks for: by names, and by locators.
+/// The lists of a SotW request: names and locators.
 #[derive(Debug, Default, Clone)]
 struct Subscribed {
     names: Arc<List>,
     locators: Arc<List>,
 }
 
-/// The bytes of some fields of a request, which mostly follow each other.
+/// The bytes of some fields of a request. Usually the fields follow each other.
 #[derive(Debug)]
 struct FieldRun<'f> {
     frame: &'f [u8],
     place: Range<usize>,
-    /// All of it, when they do not.
+    /// A copy of all fields, if they do not follow each other.
     pieces: Vec<u8>,
 }
 
-/// Why a frame is no request. Only the sender can mend it, so the stream ends (G1).
+/// Why a frame is not a valid request. Only the sender can correct it, so the stream ends (G1).
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SkimError {
-    /// The bytes are not a message.
+    /// The bytes are not a protobuf message.
     #[error("the request is not protobuf: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// A string is not one.
+    /// A string field is not UTF-8.
     #[error("field {field} of the request is not UTF-8")]
     NotUtf8 {
         /// The number of the field in its message.
         field: u32,
     },
-    /// G9: no message has such a name.
+    /// G9: the type URL is longer than that of any message.
     #[error("a type URL of {len} bytes exceeds the limit of {limit}")]
     TypeUrlTooLong {
-        /// How long it is.
+        /// Its length in bytes.
         len: usize,
-        /// What is allowed.
+        /// The limit in bytes.
         limit: usize,
     },
 }
@@ -114,8 +115,7 @@ impl<'f> FieldRun<'f> {
         self.place.is_empty() && self.pieces.is_empty()
     }
 
-    /// Adds what stands in the frame before `rest` and is this long: a field with its tag, or
-    /// several.
+    /// Adds the `len` bytes of the frame before `rest`: one field with its tag, or several.
     fn add(&mut self, len: usize, rest: &[u8]) {
         let end = self.frame.len() - rest.len();
         let added = end - len..end;
@@ -136,21 +136,20 @@ impl<'f> FieldRun<'f> {
 }
 
 impl Skimmer {
-    /// For a stream on which an empty type URL means this one (S12).
+    /// A skimmer for a stream on which an empty type URL means `default_type` (S12).
     #[must_use]
     pub fn new(default_type: String, mapping: Arc<ParameterMapping>) -> Self {
         let (known, lists, hasher) = (BTreeMap::new(), Arc::default(), RandomState::new());
         Self { client: None, node: (0, false), known, lists, hasher, default_type, mapping }
     }
 
-    /// The same, sharing the lists that it reads with other streams.
+    /// Shares the lists that it reads with other streams.
     #[must_use]
     pub fn with_lists(self, lists: Arc<Lists>) -> Self {
         Self { lists, ..self }
     }
 
-    /// Who sends the requests: of the first one that said so (S11); what later ones say is not
-    /// looked at (G7).
+    /// The client: from the first request with a node (S11). Later nodes are ignored (G7).
     #[must_use]
     pub fn client(&self) -> Option<&Client> {
         self.client.as_ref()
@@ -171,8 +170,8 @@ impl Skimmer {
                 LOCATORS_TAG => Some(&mut locators),
                 _ => None,
             };
-            // Only where a list begins: at each field a client could make this look at all of the
-            // frame.
+            // Compare only where a list begins. If it compared at each field, a client could make
+            // it read the whole frame for each.
             if let Some(run) = run.filter(|run| run.is_empty())
                 && let Some(len) = self.known_run(before)
             {
@@ -208,7 +207,7 @@ impl Skimmer {
         Ok(request)
     }
 
-    /// How long a list that some type was asked for with before stands here, whole.
+    /// The length of a known list at the start of `frame`, if one is there as a whole.
     fn known_run(&self, frame: &[u8]) -> Option<usize> {
         let mut lists = self.known.values().flat_map(|known| [&known.names, &known.locators]);
         lists.find_map(|list| list.is_start_of(frame))
@@ -270,20 +269,20 @@ impl Skimmer {
         Ok(())
     }
 
-    /// Whether a request since the last call brought another node than the first, which changes
-    /// nothing (S11, G7).
+    /// Whether a request since the last call had another node than the first one. Such a node is
+    /// ignored (S11, G7).
     pub fn take_node_change(&mut self) -> bool {
         std::mem::take(&mut self.node.1)
     }
 
-    /// Of the start, where the id, the cluster and the metadata are: an Envoy repeats 50 KB with
-    /// each ACK.
+    /// The hash of the first bytes, which contain the id, the cluster and the metadata: an Envoy
+    /// repeats 50 KB of node with each ACK.
     fn node_hash(&self, bytes: &[u8]) -> u64 {
         self.hasher.hash_one((bytes.len(), &bytes[..bytes.len().min(NODE_HASHED_BYTES)]))
     }
 }
 
-/// S38: as the protocol writes it, and with the prefix that Envoy's features have.
+/// S38: the name of the feature in the protocol, also with the prefix that Envoy adds.
 fn is_ttl_feature(feature: &[u8]) -> bool {
     let feature = feature.strip_prefix(b"envoy.config.").or_else(|| feature.strip_prefix(b"xds.config."));
     feature == Some(b"supports-resource-ttl")
@@ -293,23 +292,23 @@ fn is_ttl_feature(feature: &[u8]) -> bool {
 const NAMES_TAG: u8 = 3 << 3 | 2;
 const LOCATORS_TAG: u8 = 7 << 3 | 2;
 
-/// Of what a client says about a rejected response, this much is logged and kept (G15).
+/// How much of the message of a NACK is logged and kept (G15).
 pub const DETAIL_LIMIT_BYTES: usize = 4096;
 
-/// Of an id, a cluster and a user agent this much is kept; the longest that are seen are names of
-/// pods with those of their namespaces.
+/// How much of a node id, a cluster and a user agent is kept. The longest known ones are names of
+/// pods with their namespaces.
 pub const CLIENT_TEXT_LIMIT_BYTES: usize = 512;
 
-/// The longest type URL that a request may have (G9); those that exist have some 100 bytes.
+/// The longest type URL of a request (G9); real ones have some 100 bytes.
 pub const TYPE_URL_LIMIT_BYTES: usize = 1024;
 
-/// How much of a node is compared with the one before.
+/// How much of a node is compared with the first one.
 const NODE_HASHED_BYTES: usize = 1024;
 
-/// The names in one field and the locators in another.
+/// Reads the names in one field and the locators in another.
 fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Requested, SkimError> {
     let (mut names, mut locators) = (Vec::new(), Vec::new());
-    // The locators of a client have few sets of parameters between them.
+    // The locators of a client share few sets of parameters.
     let mut known = BTreeSet::<Parameters>::new();
     for field in fields(frame) {
         let (field, bytes) = field?;
@@ -327,7 +326,7 @@ fn asked(frame: &[u8], name_field: u32, locator_field: u32) -> Result<Requested,
     Ok(Requested { names: names.into_iter().collect(), locators: locators.into_iter().collect() })
 }
 
-/// A `ResourceLocator`. Of a key given twice the last counts (T9).
+/// A `ResourceLocator`. If a key occurs twice, the last value counts (T9).
 fn locator(message: &[u8]) -> Result<Locator, SkimError> {
     let (mut name, mut parameters) = ("", BTreeMap::new());
     for field in fields(message) {
@@ -343,17 +342,17 @@ fn locator(message: &[u8]) -> Result<Locator, SkimError> {
     Ok(Locator { name: name.into(), parameters: parameters.into_iter().collect() })
 }
 
-/// The message of a `google.rpc.Status`, as much of it as is logged and kept (G15).
+/// The message of a `google.rpc.Status`, shortened for the log (G15).
 fn status_message(bytes: &[u8]) -> Result<String, SkimError> {
     Ok(shortened(text_pair(bytes)?.1, DETAIL_LIMIT_BYTES).into_owned())
 }
 
-/// What a client says of itself, for logs, lists and whoever is asked what it may read.
+/// A text of the node, shortened for logs, lists and the authorizer.
 fn client_text(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
     Ok(shortened(text(field, bytes)?, CLIENT_TEXT_LIMIT_BYTES).into_owned())
 }
 
-/// A stream keeps and names the types that it was asked for, so one that cannot be is not taken up.
+/// A stream keeps the type URLs of its requests, so a very long one is refused.
 fn type_url(field: u32, bytes: &[u8]) -> Result<String, SkimError> {
     let (text, limit) = (text(field, bytes)?, TYPE_URL_LIMIT_BYTES);
     if text.len() > limit {
@@ -379,7 +378,7 @@ fn text(field: u32, bytes: &[u8]) -> Result<&str, SkimError> {
     str::from_utf8(bytes).map_err(|_| SkimError::NotUtf8 { field })
 }
 
-/// The length-delimited fields of a message; all others are passed over.
+/// The length-delimited fields of a message; other fields are skipped.
 fn fields(mut rest: &[u8]) -> impl Iterator<Item = Result<(u32, &[u8]), SkimError>> {
     std::iter::from_fn(move || {
         while !rest.is_empty() {

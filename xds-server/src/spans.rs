@@ -1,4 +1,4 @@
-//! Commits and the answers to them, as spans of `tracing`.
+//! Commits and the ACKs and NACKs for them, as `tracing` spans.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use xds_core::{Cache, ClientName, Commit, Decided, Outcome, Revision, TypeUrl};
 
 use crate::follow::{Lost, Tracker, follow};
 
-/// Makes a span of each commit that concerns anybody, for those who trace: to be spawned, once. It
-/// ends with the cache, which it does not keep.
+/// Makes a span for each commit that affects a stream. Spawn it once; it ends with the cache, and
+/// does not keep the cache alive.
 ///
-/// The span `commit` lasts until all streams that it concerned have answered, for 10 minutes at
-/// most and among the newest 64 commits. In it is a span `answer` for each stream and type, which
-/// lasts until that stream ACKs, rejects or ends; of one commit the first 256, as the rest tells
-/// nothing new. Their target is `xds_commit`, and their level DEBUG; where that is not enabled, a
-/// commit costs a note in a queue. No stream does any of it.
+/// The span `commit` lasts until all streams that the commit affects have answered, but at most 10
+/// minutes, and only for the newest 64 commits. It contains a span `answer` for each stream and
+/// type, which lasts until that stream sends an ACK or NACK or ends; only the first 256 of a commit
+/// have one. The target is `xds_commit`, and the level DEBUG. If that is not enabled, a commit
+/// costs one entry in a queue. No stream does any of this work.
 ///
 /// | span | fields |
 /// | --- | --- |
@@ -34,7 +34,7 @@ struct Spans {
 #[derive(Debug)]
 struct CommitSpan {
     span: Span,
-    /// Of a client that has no name there may be several.
+    /// Streams without a client name share a key.
     answers: HashMap<(ClientName, TypeUrl), Vec<Span>>,
     acked: usize,
     nacked: usize,
@@ -82,7 +82,7 @@ impl Tracker for Spans {
     fn on_answer(&mut self, answer: &Decided, _: Duration) {
         let Some(of_commit) = self.open.get_mut(&answer.revision) else { return };
         let key = (answer.client.clone(), answer.type_url.clone());
-        // It ends where it is dropped, here.
+        // The span ends when it is dropped at the end of this function.
         let span = of_commit.answers.get_mut(&key).and_then(Vec::pop).unwrap_or_else(Span::none);
         match &answer.outcome {
             Outcome::Acked => {
@@ -109,7 +109,7 @@ impl Tracker for Spans {
         for answer in answers.values().flatten() {
             answer.record("outcome", "undecided");
         }
-        // They end before the span that they are in.
+        // The `answer` spans have to end before the `commit` span that contains them.
         drop(answers);
         span.record("acked", acked);
         span.record("nacked", nacked);
@@ -118,14 +118,14 @@ impl Tracker for Spans {
     }
 
     fn on_loss(&mut self, lost: Lost) {
-        tracing::debug!(target: TARGET, ?lost, "commits or answers came faster than they were traced");
+        tracing::debug!(target: TARGET, ?lost, "some commits or answers are not traced: they arrived faster than the task could read them");
     }
 }
 
-/// What a filter has to name to have these spans, or to leave them out.
+/// The tracing target of these spans, for filters.
 pub const TARGET: &str = "xds_commit";
 
-/// Spans of answers to one commit; those to all commits are bounded by how many are followed.
+/// The most `answer` spans of one commit. The number of followed commits bounds their total.
 const ANSWERS_SHOWN: usize = 256;
 
 #[cfg(test)]

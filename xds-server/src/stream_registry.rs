@@ -288,8 +288,11 @@ impl Registration {
         let mut streams = self.registry.streams();
         streams.leave_client(&self.stream);
         // G7: nodes of later requests are ignored.
-        let of_request =
-            if self.stream.details.get().is_none() { &self.stream.details } else { &self.stream.late_details };
+        let of_request = if self.stream.details.get().is_none() {
+            &self.stream.details
+        } else {
+            &self.stream.late_details
+        };
         _ = of_request.set(details);
         streams.join_client(&self.stream);
         drop(streams);

@@ -1,4 +1,4 @@
-//! Connections whose peers have to read.
+//! Ends connections whose peers read nothing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A connection on which a write that gets nowhere for some time fails with [`io::ErrorKind::TimedOut`]:
-/// its peer reads nothing, and what waits for it would stay in memory for ever. How fast a peer
-/// reads does not matter.
+/// A connection on which a write fails with [`io::ErrorKind::TimedOut`] if it makes no progress for
+/// some time. Its peer reads nothing, and the bytes for it would stay in memory forever. A slow
+/// peer is no problem.
 #[derive(Debug)]
 pub struct TimedWrites<IO> {
     io: IO,
@@ -20,7 +20,7 @@ pub struct TimedWrites<IO> {
 }
 
 impl<IO> TimedWrites<IO> {
-    /// With so long for each write to get on.
+    /// A connection whose writes must make progress within `limit`.
     pub fn new(io: IO, limit: Duration) -> Self {
         Self { io, limit, stalled: None }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use xds_core::Parameters;
 
-use super::json::{Object, JsonValue};
+use super::json::{JsonValue, Object};
 use super::{BootstrapError, ListenerTemplate, Server, server};
 
 /// Who serves the new-style names of one authority, and how they are asked for.

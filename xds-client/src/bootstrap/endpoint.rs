@@ -72,14 +72,18 @@ impl Endpoint {
         let address = |text| Address::of(text).ok_or_else(|| ServerUriError::BadAddress { uri: uri() });
         match UriForm::of(text) {
             UriForm::Https(_) if !is_tls => Err(ServerUriError::InsecureHttps { uri: uri() }),
-            UriForm::Http(text) | UriForm::Https(text) => Ok(Self(format!("{scheme}://{}", address(text)?.text))),
+            UriForm::Http(text) | UriForm::Https(text) => {
+                Ok(Self(format!("{scheme}://{}", address(text)?.text)))
+            }
             UriForm::Target(text) => match address(text)? {
                 Address { text, has_port: true } => Ok(Self(format!("{scheme}://{text}"))),
                 Address { text, has_port: false } => Ok(Self(format!("{scheme}://{text}:443"))),
             },
             UriForm::Unix(_) if is_tls => Err(ServerUriError::TlsOverUnix { uri: uri() }),
             UriForm::Unix("/") => Err(ServerUriError::BadSocketPath { uri: uri() }),
-            UriForm::Unix(path) if path.starts_with("//") => Err(ServerUriError::BadSocketPath { uri: uri() }),
+            UriForm::Unix(path) if path.starts_with("//") => {
+                Err(ServerUriError::BadSocketPath { uri: uri() })
+            }
             UriForm::Unix(path) => Ok(Self(format!("unix://{path}"))),
             UriForm::Unsupported => Err(ServerUriError::UnsupportedScheme { uri: uri() }),
         }

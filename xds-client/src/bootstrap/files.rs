@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::BootstrapError;
-use super::json::{Object, JsonValue};
+use super::json::{JsonValue, Object};
 
 /// The files of a TLS connection (gRFC A65).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

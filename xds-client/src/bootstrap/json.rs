@@ -76,7 +76,8 @@ impl<'a> Object<'a> {
 
     /// Every entry, of an object that is a map.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, JsonValue<'a>)> {
-        let entry = |(key, value): (&'a String, _)| (key.as_str(), JsonValue { value, path: self.path_of(key) });
+        let entry =
+            |(key, value): (&'a String, _)| (key.as_str(), JsonValue { value, path: self.path_of(key) });
         self.fields.iter().map(entry)
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::json::{Object, JsonValue};
+use super::json::{JsonValue, Object};
 use super::{BootstrapError, Endpoint, ServerUriError, TlsFiles};
 
 /// A management server. Equal ones are one server, and share a stream (C16).

@@ -72,7 +72,9 @@ impl Replay {
                     damage.get_or_insert(Ending::Broken(Broken::Entry { at }));
                     damaged_at = Some(at);
                 }
-                Step::Entry { at, body } => replay.take(EntryLocation::new(at, &body), body, secrets, &mut proofs),
+                Step::Entry { at, body } => {
+                    replay.take(EntryLocation::new(at, &body), body, secrets, &mut proofs);
+                }
             }
         };
         (replay.header, replay.end) = (reader.header(), reader.at());

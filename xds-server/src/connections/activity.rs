@@ -1,10 +1,10 @@
-//! What a connection is busy with, and how long it may be: its phases.
+//! The phase of a connection, and how long each phase may last.
 //!
 //! ```text
 //! Hello -> Queued -> Handshake -> Preface -> Idle <-> Busy
 //! ```
-//! A phase in which the server waits for the peer has a time; when it is over the connection ends.
-//! A phase in which the peer waits for the server has none.
+//! A phase in which the server waits for the peer has a time limit; when it is over, the connection
+//! ends. A phase in which the peer waits for the server has none.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::connections::admission::Admission;
 use crate::observe::ConnectionEnd;
 
-/// How long a connection may be in a phase.
+/// The time limits of the phases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PhaseTimeouts {
     pub(crate) handshake: Duration,
@@ -28,21 +28,21 @@ pub(crate) struct PhaseTimeouts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing came, or not all of a TLS ClientHello.
+    /// The TLS ClientHello has not arrived, or not completely.
     Hello,
-    /// It waits for its turn in a storm of handshakes.
+    /// The connection waits for a place to perform its handshake.
     Queued,
     /// The rest of the TLS handshake.
     Handshake,
-    /// The first bytes of HTTP have not come.
+    /// The first bytes of HTTP have not arrived.
     Preface,
     /// No request is open.
     Idle,
-    /// So many requests are open.
+    /// This number of requests is open.
     Busy(usize),
 }
 
-/// The phase of one connection.
+/// The phase and the open requests of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
     admission: Arc<Admission>,
@@ -54,12 +54,12 @@ pub(crate) struct Activity {
 struct ActivityState {
     phase: Phase,
     since: Instant,
-    /// Among those that may give way.
+    /// Its number among the connections that may give way.
     number: u64,
     has_left: bool,
-    /// Requests that came and whose tasks have not run yet.
+    /// Requests that have arrived and whose tasks have not run yet.
     fresh: usize,
-    /// Who reads when there are fewer.
+    /// The reader of the connection, woken when there are fewer new requests.
     reader: Option<Waker>,
 }
 
@@ -81,7 +81,7 @@ impl Activity {
         (now.phase, now.since) = (phase, Instant::now());
     }
 
-    /// A request began, and is open until this is dropped.
+    /// Notes a request, which is open until the result is dropped.
     pub(crate) fn open(self: &Arc<Self>) -> OpenRequest {
         let mut now = self.now();
         if let Phase::Busy(open) = &mut now.phase {
@@ -93,14 +93,14 @@ impl Activity {
         OpenRequest(Arc::clone(self))
     }
 
-    /// A request came, and its task has not run until this is dropped.
+    /// Notes a new request, whose task has not run until the result is dropped.
     pub(crate) fn came(self: &Arc<Self>) -> FreshRequest {
         self.now().fresh += 1;
         FreshRequest(Arc::clone(self))
     }
 
-    /// Whether so many came that more had better wait. Then the reader is woken when it is not so
-    /// any more.
+    /// Whether so many new requests wait that reading should pause. If so, the reader is woken when
+    /// there are fewer.
     fn is_crowded(&self, cx: &Context<'_>) -> bool {
         let mut now = self.now();
         let is_crowded = now.fresh >= FRESH_REQUESTS;
@@ -108,19 +108,19 @@ impl Activity {
         is_crowded
     }
 
-    /// Has the connection end.
+    /// Ends the connection, so that another one gets its place.
     pub(crate) fn give_way(&self) {
         self.gives_way.notify_one();
     }
 
-    /// The connection is no more, though requests may be.
+    /// Notes that the connection has ended; requests of it may still exist.
     pub(crate) fn leave(&self) {
         let mut now = self.now();
         now.has_left = true;
         self.admission.on_busy(now.number);
     }
 
-    /// Done when the connection has to end.
+    /// Returns when the connection has to end.
     pub(crate) async fn overdue(&self, timeouts: PhaseTimeouts) -> ConnectionEnd {
         loop {
             let ActivityState { phase, since, .. } = *self.now();
@@ -129,7 +129,7 @@ impl Activity {
                     (since + timeouts.handshake, Some(ConnectionEnd::HandshakeTimeout))
                 }
                 Phase::Idle => (since + timeouts.idle, Some(ConnectionEnd::Idle)),
-                // What follows has a time, which cannot be over before this.
+                // The next phase has a time limit, which cannot be over before this moment.
                 Phase::Queued => (Instant::now() + timeouts.handshake, None),
                 Phase::Busy(_) => (Instant::now() + timeouts.idle, None),
             };
@@ -145,13 +145,13 @@ impl Activity {
         }
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn now(&self) -> MutexGuard<'_, ActivityState> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One request of a connection.
+/// An open request of a connection.
 #[derive(Debug)]
 pub(crate) struct OpenRequest(Arc<Activity>);
 
@@ -170,7 +170,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// One that has just come.
+/// A request whose task has not run yet.
 #[derive(Debug)]
 pub(crate) struct FreshRequest(Arc<Activity>);
 
@@ -187,7 +187,7 @@ impl Drop for FreshRequest {
     }
 }
 
-/// The body of a response, with which its request ends.
+/// The body of a response. The request is open until the body is dropped.
 #[derive(Debug)]
 pub(crate) struct TrackedBody {
     body: axum::body::Body,
@@ -220,15 +220,15 @@ impl Body for TrackedBody {
     }
 }
 
-/// A connection that notices when enough of HTTP has come: then it is [`Idle`](Phase::Idle). And it
-/// lets others have their turn: HTTP/2 would read as long as something comes, each few bytes can be
-/// a stream, and its task would stand before theirs.
+/// A connection that enters the phase [`Idle`](Phase::Idle) when the HTTP/2 preface has arrived. It
+/// also gives other tasks a turn: the HTTP/2 library would read as long as bytes arrive, every few
+/// bytes may open a stream, and its task would run before the tasks of those streams.
 #[derive(Debug)]
 pub(crate) struct FairIo<IO> {
     io: IO,
-    /// How much was read in this turn.
+    /// Bytes read in this turn.
     in_turn: usize,
-    /// How much has to come before that.
+    /// Bytes of the preface that are missing.
     missing: usize,
     activity: Arc<Activity>,
 }
@@ -248,11 +248,11 @@ impl<IO: AsyncRead + Unpin> AsyncRead for FairIo<IO> {
         let this = self.get_mut();
         if this.in_turn >= TURN_BYTES {
             this.in_turn = 0;
-            // What is there is read when all other tasks that can go on have done so.
+            // Read on after all other ready tasks have run.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Few bytes bring few requests, and an ACK is not to pay for the look.
+        // Few bytes bring few requests, and an ACK should not pay for this check.
         if this.in_turn >= CROWD_BYTES && this.activity.is_crowded(cx) {
             return Poll::Pending;
         }
@@ -303,14 +303,14 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for FairIo<IO> {
     }
 }
 
-/// About how much is read of a connection before others have their turn: an ACK in SotW that names
-/// 1,000 resources goes in one turn, as each further one costs as much as a wake-up.
+/// Bytes read from a connection before other tasks get a turn. A SotW ACK that names 1,000
+/// resources fits into one turn, because each further turn costs as much as a wake-up.
 const TURN_BYTES: usize = 16 << 10;
-/// From so many bytes in one turn on it is looked whether too many requests came.
+/// From this number of bytes in one turn on, check whether too many new requests wait.
 const CROWD_BYTES: usize = 256;
-/// How many requests may have come whose tasks have not run yet.
+/// New requests whose tasks have not run yet, from which on reading pauses.
 const FRESH_REQUESTS: usize = 16;
-/// Of HTTP/2: `PRI * HTTP/2.0` and so on. HTTP/1 has a time for its head by itself.
+/// The HTTP/2 preface: `PRI * HTTP/2.0` and so on. For HTTP/1, hyper has a time limit for headers.
 const PREFACE_BYTES: usize = 24;
 
 #[cfg(test)]
@@ -318,7 +318,8 @@ mod tests {
     use super::*;
     use crate::connections::admission::Admitted;
 
-    const TIMEOUTS: PhaseTimeouts = PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(300) };
+    const TIMEOUTS: PhaseTimeouts =
+        PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(300) };
 
     fn activity() -> (Admitted, Arc<Activity>) {
         let admitted = Admission::new(1, None, 1).admit(None).unwrap();

@@ -1,4 +1,5 @@
-//! Which connections there are: how many, from where, and which of them ends for a new one.
+//! Limits the number of connections and handshakes, and chooses the connection that gives way to a
+//! new one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,14 +11,14 @@ use tokio::sync::{Notify, Semaphore};
 use crate::connections::activity::Activity;
 use crate::observe::ConnectionEnd;
 
-/// All connections of a server.
+/// All connections of a server and their limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limit: usize,
     address_limit: Option<usize>,
-    /// How many handshakes of one address have their turn at the same time.
+    /// The most handshakes of one address at the same time.
     address_turns: usize,
-    /// Handshakes that have their turn at the same time.
+    /// The places for handshakes.
     turns: Semaphore,
     present: Mutex<AdmissionState>,
     left: Notify,
@@ -27,7 +28,8 @@ pub(crate) struct Admission {
 struct AdmissionState {
     count: usize,
     next: u64,
-    /// Those without a request, by number: the one that has been so for longest comes first.
+    /// The connections without a request, by number; the one that has been idle for the longest
+    /// time comes first.
     idle: BTreeMap<u64, Arc<Activity>>,
     addresses: HashMap<IpAddr, Address>,
 }
@@ -38,7 +40,7 @@ struct Address {
     turns: Arc<Semaphore>,
 }
 
-/// One connection among them; it is no more when this is dropped.
+/// One admitted connection; it leaves when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
@@ -59,11 +61,11 @@ impl Admission {
         })
     }
 
-    /// Takes one more. Where there is no room, the connection that has been without a request for
-    /// longest gives way to it.
+    /// Admits a connection. At the limit, the connection that has been idle for the longest time
+    /// gives way to it.
     ///
     /// # Errors
-    /// All are busy, or there are too many of its address.
+    /// All connections have requests, or its address has too many connections.
     pub(crate) fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Result<Admitted, ConnectionEnd> {
         let address = address.map(network);
         let activity = {
@@ -91,24 +93,25 @@ impl Admission {
         Ok(Admitted { admission: Arc::clone(self), activity, address, turns })
     }
 
-    /// Waits until those that gave way are gone, or nearly all: each has a descriptor until then.
+    /// Waits until nearly all connections that gave way have closed: each has a descriptor until
+    /// then.
     pub(crate) async fn room(&self) {
         while self.present().count >= self.limit.saturating_add(LEAVING) {
             self.left.notified().await;
         }
     }
 
-    /// The connection with this number has a request, and does not give way.
+    /// Notes that the connection with this number has a request and cannot give way.
     pub(crate) fn on_busy(&self, number: u64) {
         self.present().idle.remove(&number);
     }
 
-    /// It has none any more; gives its new number.
+    /// Notes that the connection has no more requests. Returns its new number.
     pub(crate) fn on_idle(&self, activity: &Arc<Activity>) -> u64 {
         self.present().add_idle(activity)
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn present(&self) -> MutexGuard<'_, AdmissionState> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,11 +131,11 @@ impl Admitted {
         &self.activity
     }
 
-    /// Runs a handshake, at first in its turn: so in a storm some are done soon, rather than all
-    /// late.
+    /// Runs a handshake when a place is free. In a storm of handshakes, some then complete early
+    /// instead of all completing late.
     ///
-    /// A peer that lets the server wait loses its turn and goes on without, so that silent ones
-    /// hold up nobody; and no address takes the turns of all.
+    /// If the peer does not answer in time, the handshake frees its place and goes on without it,
+    /// so that silent peers delay nobody. One address cannot use all places.
     pub(crate) async fn in_turn<T>(&self, handshake: impl Future<Output = T>, begun: impl FnOnce()) -> T {
         let of_address = match &self.turns {
             Some(turns) => Some(turns.acquire().await.expect(NEVER_CLOSED)),
@@ -169,8 +172,8 @@ impl Drop for Admitted {
     }
 }
 
-/// What counts as one address: of IPv6 the first half, as whoever has one address has all of that
-/// network.
+/// The address for the limits. For IPv6 it is the /64 network, because the owner of one address has
+/// the whole network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -178,12 +181,12 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One address has one in so many turns.
+/// One address can use this fraction of the handshake places.
 const SHARE_OF_AN_ADDRESS: usize = 4;
-/// How long a handshake has its turn: a few round trips, and more than the server needs for its
+/// How long a handshake keeps its place: a few round trips, and more than the server needs for its
 /// part.
 const TURN: Duration = Duration::from_millis(250);
-/// How many that gave way may still be there.
+/// How many connections that gave way may still be open.
 const LEAVING: usize = 32;
 const NEVER_CLOSED: &str = "the semaphore is never closed";
 
@@ -198,7 +201,8 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    const TIMEOUTS: PhaseTimeouts = PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(10) };
+    const TIMEOUTS: PhaseTimeouts =
+        PhaseTimeouts { handshake: Duration::from_secs(10), idle: Duration::from_secs(10) };
 
     #[tokio::test]
     async fn the_connection_that_is_idle_for_longest_gives_way_and_a_busy_one_never() {

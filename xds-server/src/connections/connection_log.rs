@@ -1,5 +1,4 @@
-//! What is said of connections that end: counted each, and logged so that a flood of them is no
-//! flood of lines.
+//! Reports connections that the server ended: counts each, and logs few lines even for many.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,11 +12,11 @@ use crate::observe::{ConnectionEnd, Event, Observer};
 use crate::peer::Peer;
 use crate::skim::Client;
 
-/// Counts and logs ends.
+/// Counts and logs the ends of connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionLog {
     observer: Option<Arc<dyn Observer>>,
-    /// How many more there were of each reason since one was logged.
+    /// Per reason, the number of ends since the logged one.
     more: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -27,10 +26,10 @@ impl ConnectionLog {
     }
 
     pub(crate) fn on_end(self: &Arc<Self>, end: ConnectionEnd, peer: &Peer) {
-        self.tell(Event::ConnectionEnded(end));
+        self.notify(Event::ConnectionEnded(end));
         match end {
-            // Nothing is wrong with one, and scanners of ports and checks of health cause the
-            // other.
+            // An idle connection is no error, and port scanners and health checks cause failed
+            // handshakes.
             ConnectionEnd::Idle | ConnectionEnd::HandshakeFailed => {
                 debug!(peer = ?peer.address, reason = end.label(), "a connection ended");
             }
@@ -39,16 +38,16 @@ impl ConnectionLog {
     }
 
     pub(crate) fn on_request_timeout(self: &Arc<Self>, peer: &Peer) {
-        self.tell(Event::RequestTimeout);
+        self.notify(Event::RequestTimeout);
         self.log("request_timeout", peer);
     }
 
     pub(crate) fn on_too_much_partial(self: &Arc<Self>, peer: &Peer) {
-        self.tell(Event::TooMuchPartial);
+        self.notify(Event::TooMuchPartial);
         self.log("partial_request_bytes", peer);
     }
 
-    /// Logs the first of a reason, and after a while how many more there were.
+    /// Logs the first end of a reason, and after 10 s the number of further ones.
     fn log(self: &Arc<Self>, reason: &'static str, peer: &Peer) {
         match self.more().entry(reason) {
             Entry::Occupied(mut more) => return *more.get_mut() += 1,
@@ -71,17 +70,17 @@ impl ConnectionLog {
         });
     }
 
-    fn tell(&self, event: Event<'_>) {
+    fn notify(&self, event: Event<'_>) {
         if let Some(observer) = &self.observer {
             observer.on_event(&Client::default(), event);
         }
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the data of a poisoned lock is consistent.
     fn more(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
         self.more.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How long those of one reason are counted rather than logged.
+/// How long further ends of a reason are counted instead of logged.
 const SUMMARY: Duration = Duration::from_secs(10);

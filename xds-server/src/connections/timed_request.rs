@@ -1,4 +1,5 @@
-//! Requests that have to come whole within a time, and may have only so much of them wait for that.
+//! Requests must arrive completely within a time, and all incomplete requests together have a
+//! memory limit.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,37 +16,37 @@ use tonic::Status;
 use crate::connections::connection_log::ConnectionLog;
 use crate::peer::Peer;
 
-/// The body of a request, with a time in which the next message has to be complete: the first from
-/// the start of the stream on, others once they have begun. Between messages it may last.
+/// The body of a request. Each message in it must be complete within a time: the first from the
+/// start of the stream on, later ones from their first byte on. Between messages there is no limit.
 ///
-/// What is not gRPC is one message.
+/// A body that is not gRPC counts as one message.
 #[derive(Debug)]
 pub(crate) struct TimedRequest<B> {
     body: B,
     framing: Framing,
     time: Duration,
-    /// Runs while a message has to come.
+    /// The timer; it runs while a message is expected.
     due: Option<Pin<Box<Sleep>>>,
     log: Arc<ConnectionLog>,
     peer: Arc<Peer>,
     share: PartialShare,
 }
 
-/// How much of all requests of a server has come and waits for the rest.
+/// The bytes of incomplete requests of all clients of a server.
 #[derive(Debug)]
 pub(crate) struct PartialBytes {
     bytes: AtomicUsize,
     limit: usize,
 }
 
-/// The part of one request in it.
+/// The share of one request in these bytes.
 #[derive(Debug)]
 struct PartialShare {
     all: Arc<PartialBytes>,
     bytes: usize,
 }
 
-/// Where in its messages a body is.
+/// How a body is divided into messages.
 #[derive(Debug)]
 enum Framing {
     /// One message, to the end of the body.
@@ -53,7 +54,7 @@ enum Framing {
     Grpc(Message),
 }
 
-/// A message of gRPC that comes: its prefix has this many bytes so far, and so many follow.
+/// An incomplete gRPC message: the bytes of its prefix so far, and how many more follow.
 #[derive(Debug, Default)]
 struct Message {
     prefix: [u8; PREFIX_BYTES],
@@ -79,10 +80,11 @@ impl<B: Body> TimedRequest<B> {
         Self { body, framing, time, due, log, peer, share }
     }
 
-    /// Takes what came as a part of a message, or as its end and perhaps the beginning of another.
+    /// Processes received bytes: a part of a message, or its end and perhaps the start of another
+    /// one.
     ///
     /// # Errors
-    /// Too much waits for the rest of its message.
+    /// The incomplete requests exceed the limit.
     fn on_data(&mut self, bytes: &[u8]) -> Result<(), Status> {
         let (is_complete, has_begun) = match &mut self.framing {
             Framing::Whole => (false, true),
@@ -97,7 +99,7 @@ impl<B: Body> TimedRequest<B> {
         }
         let time = self.time;
         self.due.get_or_insert_with(|| Box::pin(sleep(time)));
-        // What came of another message than the last is counted with it: less than a chunk.
+        // Bytes of an earlier message in this chunk are counted too; that is less than a chunk.
         if self.share.add(bytes.len()) {
             return Ok(());
         }
@@ -115,7 +117,7 @@ impl PartialBytes {
 }
 
 impl PartialShare {
-    /// Whether there is room for so many more.
+    /// Adds bytes; returns whether the sum is within the limit.
     fn add(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
         self.all.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.all.limit
@@ -136,7 +138,8 @@ impl Drop for PartialShare {
 }
 
 impl Message {
-    /// Takes what came; whether a message was complete in it, and whether another one has begun.
+    /// Processes received bytes. Returns whether they completed a message, and whether another one
+    /// has begun.
     fn take(&mut self, mut bytes: &[u8]) -> (bool, bool) {
         let mut is_complete = false;
         while !bytes.is_empty() {
@@ -196,7 +199,7 @@ where
         }
         this.due = None;
         this.log.on_request_timeout(&this.peer);
-        let text = format!("no complete request came within {:?}", this.time);
+        let text = format!("no complete request arrived within {:?}", this.time);
         Poll::Ready(Some(Err(Status::deadline_exceeded(text).into())))
     }
 
@@ -209,7 +212,7 @@ where
     }
 }
 
-/// Of a gRPC message: whether it is compressed, and its length.
+/// The prefix of a gRPC message: a byte for compression, and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
 #[cfg(test)]

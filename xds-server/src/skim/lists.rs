@@ -1,5 +1,5 @@
-//! What clients ask for, each list read once: a fleet asks for the same, and a SotW client repeats
-//! all that it asks for with every ACK.
+//! The lists of requests, each read once: many clients send the same list, and a SotW client
+//! repeats its list with every ACK.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -10,22 +10,22 @@ use xds_core::subscription::Requested;
 
 use super::SkimError;
 
-/// The lists that were read last by the streams of a server.
+/// The lists that the streams of a server read most recently.
 #[derive(Debug, Default)]
 pub struct Lists(Mutex<Recent>);
 
 #[derive(Debug, Default)]
 struct Recent {
     hasher: RandomState,
-    /// By hash; of two with one hash the later counts.
+    /// By hash; if two have the same hash, the later one replaces the earlier.
     lists: HashMap<u64, Arc<List>, RandomState>,
     /// Oldest first.
     order: VecDeque<u64>,
-    /// What they take.
+    /// Their estimated size in memory.
     size_bytes: usize,
 }
 
-/// A list of a request, or several fields of one: what it says in bytes, and what that asks for.
+/// A list of a request: its bytes and the names and locators in them.
 #[derive(Debug, Default)]
 pub(super) struct List {
     raw: Box<[u8]>,
@@ -33,12 +33,12 @@ pub(super) struct List {
 }
 
 impl List {
-    /// Whether these bytes begin with the list: where it ends.
+    /// The length of the list if `bytes` begin with it.
     pub(super) fn is_start_of(&self, bytes: &[u8]) -> Option<usize> {
         (!self.raw.is_empty() && bytes.starts_with(&self.raw)).then_some(self.raw.len())
     }
 
-    /// What it takes, nearly: texts are there as they came and once more by themselves.
+    /// Its estimated size in memory: each text is stored in `raw` and once more by itself.
     fn size_bytes(&self) -> usize {
         let locators = self.asked.locators.sets().count();
         2 * self.raw.len() + NAME_BYTES * self.asked.all_names().count() + PARAMETERS_BYTES * locators
@@ -50,7 +50,7 @@ impl List {
 }
 
 impl Lists {
-    /// The list with these bytes, read if nobody did lately.
+    /// The list with these bytes; it is read unless it was read recently.
     pub(super) fn get(
         &self,
         raw: Cow<'_, [u8]>,
@@ -62,7 +62,7 @@ impl Lists {
         if is_kept {
             let recent = recent();
             hash = recent.hasher.hash_one(&*raw);
-            // Equal hashes say nothing: names come from peers.
+            // Compare the bytes, because a peer could send names with equal hashes.
             if let Some(known) = recent.lists.get(&hash).filter(|known| known.is(&raw)) {
                 return Ok(Arc::clone(known));
             }
@@ -91,19 +91,19 @@ impl Recent {
     }
 }
 
-/// Smaller lists are read faster than looked up.
+/// A smaller list is read faster than looked up.
 const KEPT_FROM_BYTES: usize = 256;
 
-/// Larger ones would push out all others.
+/// A larger list would push out all others.
 const LARGEST_KEPT_BYTES: usize = 1 << 20;
 
-/// What the lists of a server take at most.
+/// The memory limit for all lists of a server.
 const KEPT_LIMIT_BYTES: usize = 16 << 20;
 
-/// A name beside its text.
+/// The overhead of a name beside its text.
 const NAME_BYTES: usize = 48;
 
-/// A set of parameters beside its texts.
+/// The overhead of a set of parameters beside its texts.
 const PARAMETERS_BYTES: usize = 400;
 
 #[cfg(test)]
