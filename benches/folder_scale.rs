@@ -1,9 +1,9 @@
-//! Claim: a folder of 100,000 assignments of 10 endpoints is served from at most 3x their encoded
-//! size, and a change of one file is on the wire in under 200 ms.
+//! Claim: serving a folder of 100,000 assignments of 10 endpoints takes at most 3 times their
+//! encoded size in memory, and a change of one file is on the wire in under 200 ms.
 //!
-//! Size: 100,000 files, shaped like the resources of the load bench. Peer: the encoded size of the
-//! payloads; memory is that of the binary on this folder less that of the binary on a folder of one
-//! file. Linux only.
+//! Size: 100,000 files with resources like those of the load benchmark. Peer: the encoded size of
+//! the payloads. The memory is that of the binary with this folder less that of the binary with a
+//! folder of one file. Linux only.
 //!
 //!     cargo bench --bench folder_scale [-- COUNT]
 #![expect(clippy::unwrap_used, reason = "a bench may panic")]
@@ -90,7 +90,8 @@ fn assignment(number: usize, factor: u32) -> String {
     text
 }
 
-/// Asks for everything to know its size, then edits files and waits for each on the wire.
+/// Subscribes to everything to learn its size, then edits files and waits for each change on the
+/// wire.
 async fn watch_changes(serving: &Serving, folder: &Path, count: usize) -> (u64, Vec<Duration>) {
     let channel =
         Channel::from_shared(format!("http://{}", serving.address)).unwrap().connect().await.unwrap();
@@ -109,7 +110,7 @@ async fn watch_changes(serving: &Serving, folder: &Path, count: usize) -> (u64, 
     };
     requests.send(ask(String::new(), &["*"])).await.unwrap();
     let (mut found, mut encoded_bytes) = (0, 0);
-    // D32: they come in several responses.
+    // D32: the resources arrive in several responses.
     while found < count {
         let part = responses.message().await.unwrap().unwrap();
         let sizes = part.resources.iter().map(|r| r.resource.as_ref().unwrap().value.len() as u64);
@@ -130,7 +131,7 @@ async fn watch_changes(serving: &Serving, folder: &Path, count: usize) -> (u64, 
     (encoded_bytes, times)
 }
 
-/// The binary on a folder; ends with it.
+/// The binary with a folder; its process ends with this value.
 struct Serving {
     child: Child,
     address: String,
@@ -147,9 +148,9 @@ impl Serving {
         Self { child, address: address.unwrap() }
     }
 
-    /// Resident memory once it no longer moves.
+    /// Resident memory once it no longer changes.
     fn settled_rss_bytes(&self) -> u64 {
-        // What was freed goes back to the system within 10 s.
+        // The allocator returns freed memory to the system within 10 s.
         std::thread::sleep(Duration::from_secs(11));
         let mut last = 0;
         loop {

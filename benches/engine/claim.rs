@@ -1,4 +1,4 @@
-//! The claim of this bench, in CPU time and bytes.
+//! The claim of this benchmark, in CPU time and bytes.
 
 use std::alloc::System;
 use std::fs;
@@ -9,11 +9,11 @@ use xds_core::Resource;
 
 use crate::resources::{self, Changes};
 
-/// Counts what is allocated, which makes an allocation a little slower in all groups.
+/// Counts allocated bytes, which makes allocations a little slower in all groups.
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Prints both figures.
+/// Prints the figures of the claim.
 ///
 /// # Panics
 /// When one of them is missed.
@@ -36,7 +36,7 @@ pub(crate) fn check() {
     assert!(holds, "a claim does not hold");
 }
 
-/// What this thread used.
+/// The resources that this thread used.
 struct Cost {
     cpu: Duration,
     bytes: usize,
@@ -51,7 +51,7 @@ impl Cost {
     }
 }
 
-/// The kernel counts in ticks of a few milliseconds while the thread runs.
+/// While the thread runs, the kernel updates this time in steps of a few milliseconds.
 fn cpu() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

@@ -1,4 +1,4 @@
-//! A client on one stream that ACKs all it is sent at once.
+//! A client on one stream that ACKs every response at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Client {
         Self { watch, stream, type_url }
     }
 
-    /// A delta client whose node says which variant it gets.
+    /// A delta client whose node selects its variant.
     pub(crate) fn of_variant(cache: &Arc<Cache>, type_url: &'static str, variant: &str) -> Self {
         let mut client = Self::new(cache, Protocol::Delta, type_url);
         if let Stream::Delta(stream) = &mut client.stream {
@@ -54,20 +54,19 @@ impl Client {
         self
     }
 
-    /// One that has what it asks for.
+    /// A client that has the resources that it subscribed to.
     pub(crate) fn caught_up(mut self) -> Self {
         self.catch_up();
         self.follow();
         self
     }
 
-    /// Asks for what it had on another stream, with the versions of that, which are the delta
-    /// protocol's to tell.
+    /// Subscribes to the names of another stream, with their versions, which only delta can send.
     pub(crate) fn resume(&mut self, names: Vec<ResourceName>, versions: BTreeMap<ResourceName, String>) {
         self.request(names.into(), versions, None);
     }
 
-    /// What the newest state has for it.
+    /// Calls the machine with the newest state.
     pub(crate) fn next(&mut self) -> Next {
         let snapshot = self.watch.cache().snapshot();
         match &mut self.stream {
@@ -76,7 +75,7 @@ impl Client {
         }
     }
 
-    /// The next response, of which there is one.
+    /// The next response; there must be one.
     pub(crate) fn response(&mut self) -> Response {
         match self.next() {
             Next::Send(response) => response,
@@ -94,7 +93,7 @@ impl Client {
         }
     }
 
-    /// The same if a commit concerned it, and waits to be woken by the next, as a task does.
+    /// Catches up if a commit woke the stream. Then it waits for the next wake-up, like a task.
     pub(crate) fn follow(&mut self) {
         if self.watch.poll_woken(&Context::from_waker(Waker::noop())).is_ready() {
             self.catch_up();
@@ -105,7 +104,7 @@ impl Client {
         let type_url = self.type_url.to_owned();
         match &mut self.stream {
             Stream::Sotw(stream) => {
-                // An ACK repeats the names, which whoever reads it sees without decoding them.
+                // An ACK repeats the names; its reader sees this without decoding them.
                 let asked = nonce.is_none().then_some(asked);
                 let request =
                     SotwRequest { type_url, response_nonce: nonce, asked, ..SotwRequest::default() };

@@ -1,4 +1,4 @@
-//! What it costs to change the cache while nobody watches.
+//! The cost of a commit without streams.
 
 use std::cell::LazyCell;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use xds_core::{Cache, Resource};
 
 use crate::resources::{self, Changes};
 
-/// Shows the cost of each change by itself: of one it must not grow with how much there is, and of
-/// many at once it bounds how fast a server is up.
+/// Shows the cost of changes alone. The cost of one change must not grow with the size of the
+/// cache. The cost of many at once limits how fast a server starts.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("commit");
     for count in [1_000, 10_000, 100_000] {

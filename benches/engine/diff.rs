@@ -1,4 +1,4 @@
-//! What a stream needs to get to the newest state.
+//! The cost of bringing a stream to the newest state.
 
 use std::cell::{LazyCell, RefCell};
 use std::collections::BTreeMap;
@@ -12,12 +12,13 @@ use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
 use crate::client::{Client, Protocol};
 use crate::resources::{self, Changes};
 
-/// Shows the cost of finding what one stream lacks: it may grow with that, not with what the stream
-/// asks for. But a full state, which SotW sends of clusters, holds everything, and a client that
-/// comes back tells everything it has. The longest of many shows what the mean hides.
+/// Shows the cost of finding the resources that a stream lacks. It may grow with their number, not
+/// with the size of the subscription. Exceptions: a full state, which SotW sends for clusters, has
+/// all resources, and a client that reconnects sends all its versions. The longest of many runs
+/// shows what the mean hides.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("diff");
-    // Between two responses there are a commit and an ACK.
+    // Each response follows a commit, and is ACKed.
     group.sampling_mode(SamplingMode::Flat);
     let ways = [
         ("delta, by name", Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT, Names::Listed),
@@ -78,7 +79,7 @@ impl Names {
     }
 }
 
-/// One stream, and what changes among that which it asks for.
+/// One stream, and changes of its resources.
 struct Follower {
     cache: Arc<Cache>,
     client: Client,
@@ -93,7 +94,7 @@ impl Follower {
         Self { cache, client, changes: Changes::new(count, changed) }
     }
 
-    /// How long it takes to make the response to one commit.
+    /// The time to make the response to one commit.
     fn follow(&mut self) -> Duration {
         resources::commit(&self.cache, [self.changes.next()]);
         let started = Instant::now();
@@ -104,7 +105,7 @@ impl Follower {
     }
 }
 
-/// A client that comes back with all but one of what it asks for.
+/// A client that reconnects with all but one of its resources.
 struct Returning {
     cache: Arc<Cache>,
     names: Vec<ResourceName>,
@@ -121,12 +122,12 @@ impl Returning {
         Self { cache, names, versions }
     }
 
-    /// A new stream and what the client says on it; nobody else asks for the same.
+    /// A new stream and its first request; no other stream has the same subscription.
     fn again(&self) -> (Client, Vec<ResourceName>, BTreeMap<ResourceName, String>) {
         let client = Client::new(&self.cache, Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT);
         (client, self.names.clone(), self.versions.clone())
     }
 }
 
-/// More than the changes of which the cache keeps a log.
+/// More changes than the log of the cache has.
 const MANY: usize = 5_000;

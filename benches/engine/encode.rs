@@ -1,4 +1,4 @@
-//! What it costs to make the bytes of a first response.
+//! The cost of encoding a first response.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) fn group(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Two streams that ask for everything and were not answered yet.
+/// Two streams that subscribe to the wildcard and were not answered yet.
 fn class(cache: &Arc<Cache>) -> [Client; 2] {
     [(); 2].map(|()| Client::new(cache, Protocol::Delta, CLUSTER_LOAD_ASSIGNMENT).subscribe(vec!["*".into()]))
 }

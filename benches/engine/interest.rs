@@ -1,4 +1,4 @@
-//! What a commit costs with streams that watch.
+//! The cost of a commit with subscribed streams.
 
 use std::cell::{LazyCell, RefCell};
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT;
 use crate::client::{Client, Protocol};
 use crate::resources;
 
-/// Shows the cost of finding and waking whom a change concerns: it may grow with these, not with
-/// all others.
+/// Shows the cost of finding and waking the streams that a change affects. It may grow with their
+/// number, not with that of the others.
 pub(crate) fn group(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("interest");
-    // Between two commits the streams catch up, which takes much longer.
+    // Between two commits the streams catch up, which takes much longer than the commits.
     group.sampling_mode(SamplingMode::Flat);
     for streams in [10, 1_000, 10_000] {
         let fleet = LazyCell::new(|| RefCell::new(Fleet::of_one_class(streams)));
@@ -36,7 +36,7 @@ pub(crate) fn group(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Streams that ask for one name.
+/// Streams that subscribe to one name.
 struct Fleet {
     cache: Arc<Cache>,
     clients: Vec<Client>,
@@ -51,7 +51,7 @@ impl Fleet {
         Self::new(cache, clients)
     }
 
-    /// Ten in each of these; the name has more.
+    /// Ten streams for each of these variants; the name has more variants.
     fn of_variants(variants: usize) -> Self {
         let cache = resources::cache((0..NAME_HAS).map(|at| resources::variant(0, 0, at)));
         let client = |at| {
@@ -68,7 +68,7 @@ impl Fleet {
         Self { cache, clients: clients.into_iter().map(ask).collect(), round: 0 }
     }
 
-    /// How long commits take that each find all streams up to date and asleep.
+    /// The time of commits, each of which finds all streams up to date and waiting.
     fn time(&mut self, commits: u64, change: impl Fn(usize, u64) -> Resource) -> Duration {
         let mut took = Duration::ZERO;
         for _ in 0..commits {

@@ -1,8 +1,9 @@
 //! Claim: a commit of one resource into 100,000 takes less than 100 us of CPU and allocates less
-//! than 64 KiB, and of 100,000 into nothing more than 300,000 resources per second get in.
+//! than 64 KiB. A commit of 100,000 resources into an empty cache handles more than 300,000
+//! resources per second.
 //!
-//! Size: up to 100,000 resources of 10 endpoints, as in the load bench, and 10,000 streams; no
-//! sockets, one thread. The groups show what each step costs and with what it grows; the claim is
+//! Size: up to 100,000 resources of 10 endpoints, as in the load benchmark, and 10,000 streams; no
+//! sockets, one thread. The groups show the cost of each step and what it grows with. The claim is
 //! checked after them. Linux only.
 //!
 //!     cargo bench --bench engine [-- GROUP]
@@ -32,7 +33,7 @@ fn main() {
     diff::group(&mut criterion);
     encode::group(&mut criterion);
     criterion.final_summary();
-    // Not when only asked to run each function once, as `cargo test` does.
+    // Not when each function runs only once, as with `cargo test`.
     if std::env::args().any(|word| word == "--bench") {
         claim::check();
     }

@@ -1,4 +1,4 @@
-//! Resources byte for byte as the server of the load bench has them, and caches full of them.
+//! The resources of the load benchmark's server, byte for byte, and caches with them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) fn variant_name(variant: usize) -> String {
     format!("v{variant:03}")
 }
 
-/// A cluster that gets its endpoints from the stream it came from.
+/// A cluster whose endpoints come over the same stream.
 pub(crate) fn cluster(index: usize, round: u64) -> Resource {
     let ads = [message(3, &[]), number(6, 2)].concat();
     let payload = [
@@ -26,12 +26,12 @@ pub(crate) fn cluster(index: usize, round: u64) -> Resource {
     Resource::new(CLUSTER.into(), name(index).as_str().into(), payload.concat().into()).unwrap()
 }
 
-/// Ten endpoints, as the last round that changed them left them.
+/// Ten endpoints with the number of the last round that changed them.
 pub(crate) fn assignment(index: usize, round: u64) -> Resource {
     assignment_of(index, round, 0)
 }
 
-/// The same for those whose parameters name the variant.
+/// The same for clients whose parameters select the variant.
 pub(crate) fn variant(index: usize, round: u64, variant: usize) -> Resource {
     let value = variant_name(variant).as_str().into();
     let only = Formula::Equals { key: "variant".into(), value };
@@ -53,7 +53,7 @@ fn assignment_of(index: usize, round: u64, variant: usize) -> Resource {
     Resource::new(CLUSTER_LOAD_ASSIGNMENT.into(), name(index).as_str().into(), payload.into()).unwrap()
 }
 
-/// A field that holds a message or a text.
+/// A field with a message or a text.
 fn message(field: u32, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     prost::encoding::bytes::encode(field, &value.to_vec(), &mut bytes);
@@ -67,7 +67,7 @@ fn number(field: u32, value: u64) -> Vec<u8> {
     bytes
 }
 
-/// What a source changes, one after the other and never to what was there before.
+/// The changes of a source, one after the other, always to new content.
 pub(crate) struct Changes<F> {
     round: u64,
     among: usize,
@@ -81,12 +81,13 @@ impl<F: Fn(usize, u64) -> Resource> Changes<F> {
 
     pub(crate) fn next(&mut self) -> Resource {
         self.round += 1;
-        // A prime, so that neighbours in time are none in any table.
+        // A prime, so that changes that follow each other are not neighbours in any table.
         (self.changed)(self.round as usize * 7919 % self.among, self.round)
     }
 }
 
-/// Puts the resources into one transaction, which is part of what a commit costs.
+/// Puts the resources into one transaction and commits it; building the transaction is part of the
+/// cost.
 pub(crate) fn commit(cache: &Cache, resources: impl IntoIterator<Item = Resource>) {
     let mut transaction = Transaction::new();
     for resource in resources {

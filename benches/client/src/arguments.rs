@@ -1,4 +1,4 @@
-//! `--name value` pairs, perhaps after a role.
+//! `--name value` pairs, after an optional role.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// What this process is for; empty for the one that a person starts.
+    /// The role of this process; empty for the process that a person starts.
     pub(crate) fn role(&self) -> &str {
         &self.role
     }

@@ -1,5 +1,5 @@
-//! The server's process, seen from the client's: one line for each thing to do, and one for each
-//! that happened.
+//! The process of the server, as the client's process controls it: one line for each order, and one
+//! for each event.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use tokio::process::{ChildStdin, ChildStdout};
 use crate::Error;
 use crate::workload::Workload;
 
-/// Ends with this value, or with this process.
+/// The process ends with this value, or with the client's process.
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
@@ -18,10 +18,10 @@ pub(crate) struct Server {
     reports: Lines<BufReader<ChildStdout>>,
 }
 
-/// What the server is told.
+/// An order to the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
-    /// Send everything.
+    /// Send all resources.
     Load,
     Change {
         index: usize,
@@ -33,7 +33,7 @@ impl Server {
     pub(crate) async fn start(workload: &Workload) -> Result<Self, Error> {
         let mut command = Command::new(std::env::current_exe()?);
         let command = command.arg("serve").args(workload.arguments());
-        // Nobody waits for it: it ends with its input.
+        // The process ends with its input, so no wait is needed.
         let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let orders = ChildStdin::from_std(process.stdin.expect("it is piped"))?;
         let reports = ChildStdout::from_std(process.stdout.expect("it is piped"))?;

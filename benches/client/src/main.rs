@@ -1,19 +1,18 @@
 //! Claim: our client decodes, caches and delivers 10,000 resources to 10,000 watchers, and one
-//! change among them to its watcher, for a fifth of the processor time that the client of the
-//! registry (`xds-client` 0.1.0-alpha.4) needs.
+//! change among them to its watcher, in a fifth of the processor time of the client of the registry
+//! (`xds-client` 0.1.0-alpha.4).
 //!
-//! A scripted server has a process of its own, and so has each client, so the processor time of a
-//! client's process is what that client costs: reading the socket, decoding, keeping, telling,
+//! A scripted server and each client have a process of their own. So the processor time of a
+//! client's process is the cost of this client: reading the socket, decoding, storing, notifying,
 //! acknowledging. All sides speak plain HTTP/2 over loopback through tonic, run on one thread,
-//! decode to the same types and have a task per watcher. Sides take turns, and the table has
+//! decode to the same types and have a task per watcher. The clients take turns, and the table has
 //! medians.
 //!
 //! ```text
 //! cargo run --release -- [--rounds 5] [--resources 10000] [--changes 200] [--type cluster|load-assignment] [--side peer]
 //! ```
 //!
-//! With all defaults it runs for 16 minutes on a quiet machine, and nearly all of that is the
-//! peer's.
+//! With all defaults it runs for 16 minutes on a quiet machine; the peer takes nearly all of them.
 //!
 //! | module | has |
 //! | --- | --- |
@@ -41,17 +40,17 @@ use arguments::Arguments;
 use measured::Measured;
 use workload::{Kind, Workload};
 
-/// Why a run failed; for people.
+/// The reason why a run failed, as text for people.
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 type Run = fn(&Workload) -> Result<Measured, Error>;
 
-/// It takes less for both clients than the system's; for the one of the registry above all with
-/// each change, for which it clones all names.
+/// Both clients need less time with it than with the system's allocator, above all the client of
+/// the registry at each change, for which it clones all names.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The clients; the last one is what the others are compared with.
+/// The clients; the others are compared with the last one.
 const SIDES: &[(&str, Run)] = &[("ours", ours::run_ours), ("peer", peer::run_peer)];
 
 fn main() -> Result<(), Error> {
@@ -68,7 +67,7 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// Every client in turn, for as many rounds as are asked for, and the table of what they cost.
+/// Runs every client in turn, for the given number of rounds, and prints the table of their costs.
 fn compare(arguments: &Arguments) -> Result<(), Error> {
     let sides = SIDES.iter().map(|(name, _)| *name);
     let sides: Vec<_> = sides.filter(|name| arguments.text("side", name) == *name).collect();

@@ -1,4 +1,4 @@
-//! What a client costs, phase by phase.
+//! The cost of a client, by phase.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::control::{Order, Server};
 use crate::progress::Progress;
 use crate::workload::Workload;
 
-/// What one client cost.
+/// The cost of one client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured([f64; 4]);
 
 impl Measured {
     pub(crate) const NAMES: [&str; 4] =
-        ["subscribe, CPU ms", "load, CPU ms", "one change, CPU us", "most memory, MiB"];
+        ["subscribe, CPU ms", "load, CPU ms", "one change, CPU us", "peak memory, MiB"];
 
-    /// Lets a client subscribe to the server at an address, and measures what it, the load and the
-    /// changes cost.
+    /// Lets a client subscribe to the server at an address, and measures the cost of the
+    /// subscription, the load and the changes.
     ///
-    /// What `subscribe` returns is kept until the end. Every watcher tells its
-    /// [`Witness`](crate::progress::Witness) the revision of whatever it gets.
+    /// The result of `subscribe` is kept until the end. Every watcher reports to its
+    /// [`Witness`](crate::progress::Witness) the revision of each resource that it gets.
     #[tokio::main(flavor = "current_thread")]
     pub(crate) async fn of<Client>(
         workload: &Workload,
@@ -57,7 +57,7 @@ impl Measured {
         ]))
     }
 
-    /// Of each number the median.
+    /// The median of each number.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         Self(std::array::from_fn(|row| {
             let mut values: Vec<_> = rounds.iter().map(|round| round.0[row]).collect();
@@ -71,7 +71,7 @@ impl Measured {
         self.0
     }
 
-    /// As a process prints it for [`Self::read`].
+    /// The text that a process prints for [`Self::read`].
     pub(crate) fn line(&self) -> String {
         self.0.map(|value| value.to_string()).join(" ")
     }
@@ -82,8 +82,8 @@ impl Measured {
     }
 }
 
-/// The processor time of this process once it does nothing any more: a watcher that has its change
-/// may not be the last work of a response.
+/// The processor time of this process once it is idle: the delivery to the watcher may not be the
+/// last work of a response.
 async fn at_rest() -> Result<Duration, Error> {
     loop {
         let before = processor_time()?;
@@ -107,6 +107,6 @@ fn most_memory_bytes() -> Result<f64, Error> {
 }
 
 const QUIET: Duration = Duration::from_millis(20);
-/// Room for waking up to look, also under a profiler that makes all slower; with work to do all of
-/// the time goes.
+/// A margin for the wake-ups of this check, also under a profiler that makes everything slower; a
+/// busy process uses all of the time.
 const QUIET_COST: Duration = Duration::from_millis(2);

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::measured::Measured;
 use crate::workload::{Kind, Workload, cluster_revision, load_assignment_revision};
 
-/// What our client costs.
+/// The cost of our client.
 pub(crate) fn run_ours(workload: &Workload) -> Result<Measured, Error> {
     match workload.kind {
         Kind::Cluster => run(workload, cluster_revision),
@@ -39,5 +39,5 @@ where
     })
 }
 
-/// As for the other client.
+/// The same as for the other client.
 const TIMEOUT: Duration = Duration::from_secs(600);

@@ -16,7 +16,7 @@ use crate::Error;
 use crate::measured::Measured;
 use crate::workload::{Kind, Workload, cluster_revision, load_assignment_revision};
 
-/// What the client of the registry costs.
+/// The cost of the client of the registry.
 pub(crate) fn run_peer(workload: &Workload) -> Result<Measured, Error> {
     match workload.kind {
         Kind::Cluster => run(workload, |cluster: &Cluster| cluster_revision(&cluster.0)),
@@ -29,7 +29,8 @@ pub(crate) fn run_peer(workload: &Workload) -> Result<Measured, Error> {
 fn run<T: Resource>(workload: &Workload, revision: fn(&T) -> u32) -> Result<Measured, Error> {
     Measured::of(workload, async |uri, progress| {
         let node = Node::new("bench", "1").with_id("bench").with_cluster("bench");
-        // Subscribing must not run into the timeout; a timer costs the same however late it is.
+        // Subscribing must not reach the timeout. The cost of a timer does not depend on its
+        // duration.
         let config = ClientConfig::new(node, uri).with_resource_initial_timeout(Some(TIMEOUT));
         let transport = TonicTransportBuilder::new().with_max_decoding_message_size(LARGEST_BYTES);
         let client = XdsClient::builder(config, transport, ProstCodec, TokioRuntime).build();

@@ -1,4 +1,4 @@
-//! What the watchers have seen of what the bench waits for.
+//! Which watchers have seen the resource that the benchmark waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,9 +11,9 @@ use crate::Error;
 /// Shared by all watchers of a client.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// The watchers that have seen nothing yet.
+    /// The number of watchers without a resource.
     unloaded: AtomicUsize,
-    /// The change that is waited for.
+    /// The revision of the expected change.
     expected: AtomicU64,
     reached: Notify,
 }
@@ -40,8 +40,8 @@ impl Progress {
         self.expected.store(change(index, revision), Ordering::Relaxed);
     }
 
-    /// Returns once every watcher has a resource or the expected change is seen, whichever comes
-    /// next.
+    /// Returns once every watcher has a resource, or a watcher has seen the expected change,
+    /// whichever is next.
     pub(crate) async fn reached(&self) -> Result<(), Error> {
         Ok(tokio::time::timeout(PATIENCE, self.reached.notified()).await?)
     }
@@ -66,5 +66,5 @@ fn change(index: usize, revision: u32) -> u64 {
     (index as u64) << 32 | u64::from(revision)
 }
 
-/// How long a step may take before something must have gone wrong.
+/// The longest time of a step; after it, the run has failed.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! A server that sends what it is told to send, and reads acknowledgements without answering them.
+//! A server that sends responses on order, and reads acknowledgements without answering them.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -40,7 +40,7 @@ pub(crate) async fn serve(workload: Workload) -> Result<(), Error> {
         Ok(())
     };
     let service = AggregatedDiscoveryServiceServer::new(Service(Mutex::new(Some(script))));
-    // No client waits for a window.
+    // Large windows, so that no client waits for them.
     let mut server = tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES);
@@ -51,14 +51,14 @@ pub(crate) async fn serve(workload: Workload) -> Result<(), Error> {
     }
 }
 
-/// One stream gets the script; there is one client.
+/// One stream gets the responses, because there is one client.
 #[derive(Debug)]
 struct Service(Mutex<Option<Script>>);
 
 #[derive(Debug)]
 struct Script {
     workload: Workload,
-    /// Encoded before anybody asks.
+    /// Encoded before a client subscribes.
     resources: Vec<Bytes>,
     responses: u64,
     orders: Receiver<Order>,

@@ -1,4 +1,4 @@
-//! What the server serves, and what the watchers read of it.
+//! The resources that the server sends, and the revision that the watchers read from them.
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::cluster::v3::circuit_breakers::Thresholds;
@@ -22,7 +22,7 @@ use envoy_types::pb::google::protobuf::{Duration, UInt32Value};
 use prost::Message;
 use xds_proto::type_url;
 
-/// So many resources of one type, and so many changes of one of them.
+/// A number of resources of one type, and a number of changes of single resources.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workload {
     pub(crate) kind: Kind,
@@ -32,9 +32,9 @@ pub(crate) struct Workload {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Every response has all of them, as the protocol demands of this type.
+    /// Every response has all resources, as the protocol requires for this type.
     Cluster,
-    /// A response has what changed.
+    /// A response has the changed resources.
     LoadAssignment,
 }
 
@@ -50,12 +50,12 @@ impl Workload {
         (0..self.resources).map(name)
     }
 
-    /// The resource that a change is of: each time one far from the last.
+    /// The resource of a change: each time one far from the last.
     pub(crate) fn changed(&self, change: u32) -> usize {
         change as usize * 7919 % self.resources
     }
 
-    /// The resource as its last change left it; revision zero is before all changes.
+    /// The resource after its last change; revision zero is before all changes.
     pub(crate) fn resource(&self, index: usize, revision: u32) -> Bytes {
         match self.kind {
             Kind::Cluster => cluster(index, revision).encode_to_vec().into(),
@@ -82,13 +82,13 @@ impl Kind {
     }
 }
 
-/// The revision that a cluster was made with.
+/// The revision in a cluster.
 pub(crate) fn cluster_revision(cluster: &Cluster) -> u32 {
     let nanos = cluster.connect_timeout.as_ref().map_or(0, |timeout| timeout.nanos);
     u32::try_from(nanos - FIRST_NANOS).expect("the timeout only grows")
 }
 
-/// The revision that an assignment was made with.
+/// The revision in an assignment.
 pub(crate) fn load_assignment_revision(assignment: &ClusterLoadAssignment) -> u32 {
     let policy = assignment.policy.as_ref();
     policy.and_then(|policy| policy.overprovisioning_factor.as_ref()).map_or(0, |factor| factor.value)

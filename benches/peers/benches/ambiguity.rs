@@ -1,16 +1,16 @@
-//! Claim: that a new variant with exact values overlaps no other one of its name is known in 0.5
-//! us, and parameters that prove the opposite in the same time, at 1,000 variants as at 100,000; a
-//! formula made to be hard is refused within 50 ms and 16 MB.
+//! Claim: for a new variant with exact values, the proof that it overlaps no other variant of its
+//! name takes 0.5 us, and so do parameters that prove the opposite, with 1,000 variants and with
+//! 100,000. A formula made to be hard is refused within 50 ms and 16 MB.
 //!
 //! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000; for single edits
-//! also 100,000 names. Peers: the question put to each variant in turn, with our own normal forms
-//! and with diagrams of `biodivine-lib-bdd`, and one look into a hash table of exact values.
-//! `a-tree` checks nothing.
+//! also 100,000 names. Peers: the same check of each variant in turn, with our own normal forms and
+//! with diagrams of `biodivine-lib-bdd`, and one look-up in a hash table of exact values. `a-tree`
+//! checks nothing.
 //!
-//! What is asked about was taken out of each set, so it is certain not to overlap; what overlaps is
-//! in the set. A check starts from the formula, except that of the hash table, which starts from
-//! numbers; nothing is built for it. At 100,000 variants the builds of the peers are timed in the
-//! bench `matching`.
+//! The variants without an overlap were taken out of each set, so they do not overlap; the
+//! overlapping ones are in the set. A check starts from the formula, except for the hash table,
+//! which starts from numbers; nothing is built for it. The builds of the peers with 100,000
+//! variants are timed in the benchmark `matching`.
 //!
 //!     cargo bench --bench ambiguity
 #![expect(unsafe_code, reason = "an allocator that counts")]
@@ -146,7 +146,7 @@ fn look_up<const N: usize>(
     each(group, "tuple hash, disjoint", &points, |point| assert_eq!(table.find(point), None));
 }
 
-/// One thing after the other, again and again.
+/// Endless repetition of a list.
 fn each<T>(group: &mut BenchmarkGroup<'_, WallTime>, engine: &str, all: &[T], mut act: impl FnMut(&T)) {
     let mut at = 0;
     group.bench_function(engine, |bencher| {
@@ -173,7 +173,7 @@ fn median<T>(probes: &[T], mut act: impl FnMut(&T)) -> u128 {
     times[times.len() / 2]
 }
 
-/// What one more variant costs where there are very many.
+/// The cost of one more variant in a large set.
 fn single_edits(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("single edits");
     let mut number = 0;
@@ -282,8 +282,8 @@ fn equal_pairs(pairs: usize) -> Formula {
     Formula::All((0..pairs).map(equal).collect())
 }
 
-/// Each pigeon in a hole, and no two in the same: impossible with one hole fewer, which is hard to
-/// see.
+/// The pigeonhole formula: each pigeon in a hole, and no two in the same. It is impossible with one
+/// hole fewer, which is hard to prove.
 fn pigeons(count: usize) -> Formula {
     let is_in = |pigeon: usize, hole: usize| equals(&format!("p{pigeon}h{hole}"), "1");
     let housed = |pigeon: usize| Formula::Any((0..count - 1).map(|hole| is_in(pigeon, hole)).collect());
@@ -301,7 +301,7 @@ fn equals(key: &str, value: &str) -> Formula {
     Formula::Equals { key: key.into(), value: value.into() }
 }
 
-/// How many bytes more than before are in use while `act` runs.
+/// The peak of additional bytes in use while `act` runs.
 fn peak_bytes_of<T>(act: impl FnOnce() -> T) -> (T, usize) {
     COUNTER.used.store(0, Ordering::Relaxed);
     COUNTER.peak.store(0, Ordering::Relaxed);

@@ -1,13 +1,13 @@
-//! Claim: where all variants want exact values, one is found in at most twice the time of a bare
-//! hash table of them; from 1,000 variants of a name to 100,000 a search gets at most six times
-//! slower; and of the queries of one set, 99 in 100 take at most five times the median, whatever
-//! the constraints are.
+//! Claim: if all variants name exact values, a search takes at most twice the time of a bare hash
+//! table of them. From 1,000 variants of a name to 100,000 a search gets at most six times slower.
+//! Of the queries of one set, 99 in 100 take at most five times the median, whatever the
+//! constraints.
 //!
 //! Size: 10, 1,000 and 100,000 variants of one name; random alternatives 1,000. Peers: a scan of
 //! the formulas, a scan with numbers for strings, the crates `a-tree` and `biodivine-lib-bdd`, and
-//! the hash table where it can do the job. All but `text scan` and `from strings` start from
-//! parameters that were looked up before. All answers are compared with those of the text scan
-//! first.
+//! the hash table where it can represent the set. All but `text scan` and `from strings` start from
+//! parameters that were looked up before. First the answers of all are compared with those of the
+//! text scan.
 //!
 //!     cargo bench --bench matching
 
@@ -49,7 +49,8 @@ fn matching(criterion: &mut Criterion) {
 
 fn compare(criterion: &mut Criterion, workload: &Workload) {
     let count = workload.variants.len();
-    // Enough that a large table is not all in the cache because the same few places are asked for.
+    // Enough queries that they do not all hit the same few places of a large table, which would
+    // then be in the CPU cache.
     let queries = workload.queries(if count < 50_000 { 16_384 } else { 65_536 });
     let heading = format!("{} {count}", workload.name);
     let mut group = criterion.benchmark_group(&heading);
@@ -119,7 +120,7 @@ fn ours(workload: &Workload) -> VariantSet<u32> {
     set
 }
 
-/// A hash table of exact values, where it can do the job, in turns with ours.
+/// A hash table of exact values, where it can represent the set, in turns with ours.
 fn compare_tuple<const N: usize>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     heading: &str,
@@ -181,9 +182,9 @@ fn median_of_batches(count: usize, find: &impl Fn(usize) -> Option<u32>) -> f64 
     middle(&mut batches.collect::<Vec<_>>())
 }
 
-/// The median and the 99th percentile over queries, in nanoseconds, each query measured alone. It
-/// counts with the least of its times, which leaves out what the machine did meanwhile; the time of
-/// the clock is taken off.
+/// The median and the 99th percentile over queries, in nanoseconds, each query measured alone. The
+/// least of its times counts, which leaves out other work of the machine. The time of reading the
+/// clock is subtracted.
 fn tail(count: usize, find: &impl Fn(usize) -> Option<u32>) -> (u128, u128) {
     let alone = |find: &dyn Fn(usize) -> Option<u32>| {
         let mut least = vec![u128::MAX; count];
@@ -206,7 +207,7 @@ fn middle<T: PartialOrd + Copy>(numbers: &mut [T]) -> T {
     numbers[numbers.len() / 2]
 }
 
-/// Queries that are timed together, because one takes hardly longer than to read the clock.
+/// Queries that are timed together, because one takes hardly longer than reading the clock.
 const BATCH: usize = 32;
-/// How often engines that are compared take turns.
+/// The number of turns of the compared engines.
 const ROUNDS: usize = 7;

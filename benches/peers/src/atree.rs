@@ -1,4 +1,5 @@
-//! The crate `a-tree`: which of many expressions match. It checks nothing when one is added.
+//! The crate `a-tree`: finds the matches among many expressions. It checks nothing when an
+//! expression is added.
 
 use std::fmt::Write as _;
 
@@ -36,7 +37,7 @@ impl<'a> ATree<'a> {
         Self { workload, tree }
     }
 
-    /// The parameters as the tree wants them.
+    /// The parameters in the form of the tree.
     ///
     /// # Panics
     /// When the crate does not know an attribute, which it does.
@@ -65,7 +66,7 @@ impl<'a> ATree<'a> {
     }
 }
 
-/// What is undefined is neither equal nor unequal there, so a negation must allow it.
+/// In this crate an undefined value is neither equal nor unequal, so a negation must allow it.
 fn expression(workload: &Workload, test: &Test) -> String {
     let (key, values) = (test.key, &workload.keys[test.key].values);
     if let ([value], false) = (&*test.values, test.is_negated) {

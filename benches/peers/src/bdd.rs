@@ -16,8 +16,8 @@ pub struct Diagrams {
 #[derive(Debug)]
 struct Space {
     bits: BddVariableSet,
-    /// The bits of each key; two values beyond those that are named stand for any other and for
-    /// absent.
+    /// The bits of each key. Two values in addition to the named ones represent "any other value"
+    /// and "absent".
     keys: Vec<Vec<BddVariable>>,
     named: Vec<u32>,
 }
@@ -37,7 +37,7 @@ impl Diagrams {
         Self { space, variants }
     }
 
-    /// The parameters as the diagrams want them.
+    /// The parameters in the form of the diagrams.
     #[must_use]
     pub fn valuation(&self, point: &[u32]) -> BddValuation {
         let mut valuation = BddValuation::all_false(self.space.bits.num_vars());

@@ -14,7 +14,7 @@ impl Dice {
         ((mixed ^ (mixed >> 31)) % end as u64) as usize
     }
 
-    /// So many different numbers below `end`, in random order.
+    /// This number of different numbers below `end`, in random order.
     pub fn some_of(&mut self, count: usize, end: usize) -> Vec<usize> {
         let mut all: Vec<_> = (0..end).collect();
         for at in 0..count {

@@ -1,4 +1,4 @@
-//! Sets of variants, and engines that could find a variant in them instead of ours.
+//! Sets of variants, and other engines that find a variant in them.
 //!
 //! | module | has |
 //! | --- | --- |

@@ -6,7 +6,7 @@ use xds_core::{Formula, Parameters};
 
 use crate::workload::{Term, Workload};
 
-/// The formulas as they are written.
+/// The formulas as text.
 #[derive(Debug)]
 pub struct TextScan(Vec<Arc<Formula>>);
 

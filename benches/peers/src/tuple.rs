@@ -8,7 +8,7 @@ use xds_core::Parameters;
 
 use crate::workload::{ABSENT, FRESH, Workload};
 
-/// One value of each of `N` keys, all of them; it can hold no other variants.
+/// Variants that name one value for each of `N` keys; other variants cannot be represented.
 #[derive(Debug)]
 pub struct TupleHash<const N: usize> {
     variants: HashMap<[u32; N], u32, RandomState>,
@@ -19,7 +19,7 @@ pub struct TupleHash<const N: usize> {
 type Numbers = HashMap<Arc<str>, u32, RandomState>;
 
 impl<const N: usize> TupleHash<N> {
-    /// The table; `None` when some variant wants anything but one value of each key.
+    /// The table; `None` if some variant does not name exactly one value for each key.
     #[must_use]
     pub fn of(workload: &Workload) -> Option<Self> {
         if workload.keys.len() != N {
@@ -63,7 +63,7 @@ impl<const N: usize> TupleHash<N> {
         self.find(&point)
     }
 
-    /// How many variants there are.
+    /// The number of variants.
     #[must_use]
     pub fn len(&self) -> usize {
         self.variants.len()

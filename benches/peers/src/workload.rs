@@ -1,4 +1,4 @@
-//! The sets of variants that are measured.
+//! The measured sets of variants.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use xds_core::{Formula, Parameters};
 
 use crate::dice::Dice;
 
-/// All variants of one name, no two of which overlap, and parameters to look up.
+/// All variants of one name, without overlaps, and parameters to look up.
 #[derive(Debug)]
 pub struct Workload {
-    /// What it is called in the tables.
+    /// Its name in the tables.
     pub name: &'static str,
     /// The keys that the variants name.
     pub keys: Vec<Key>,
@@ -17,16 +17,16 @@ pub struct Workload {
     pub variants: Vec<Vec<Term>>,
 }
 
-/// A key with its values; both go by number.
+/// A key with its values. Each has a number.
 #[derive(Debug)]
 pub struct Key {
     /// The key.
     pub name: Arc<str>,
-    /// The values that some variant names.
+    /// The values that variants name.
     pub values: Vec<Arc<str>>,
 }
 
-/// Tests of different keys, all of which must hold.
+/// Conditions on different keys, all of which must hold.
 pub type Term = Vec<Test>;
 
 /// A condition on one key.
@@ -34,13 +34,13 @@ pub type Term = Vec<Test>;
 pub struct Test {
     /// The number of the key.
     pub key: usize,
-    /// The values that are meant.
+    /// The values of the condition.
     pub values: Vec<u32>,
-    /// Whether they are those that the key must not have; it may be absent then.
+    /// Whether the key must not have these values; it may then be absent.
     pub is_negated: bool,
 }
 
-/// Parameters in the ways in which the engines want them.
+/// Parameters in the forms of the engines.
 #[derive(Debug)]
 pub struct Query {
     /// As strings.
@@ -55,13 +55,13 @@ pub const FRESH: u32 = u32::MAX - 1;
 pub const ABSENT: u32 = u32::MAX;
 
 impl Workload {
-    /// W1: each variant wants one value of each of four keys; nearly all combinations are taken.
+    /// W1: each variant names one value of each of four keys; nearly all combinations exist.
     #[must_use]
     pub fn exact(count: usize) -> Self {
         Self::exact_of("W1 exact", count, 1)
     }
 
-    /// W1 with one in sixteen combinations taken.
+    /// W1 with one in sixteen combinations.
     #[must_use]
     pub fn exact_and_few(count: usize) -> Self {
         Self::exact_of("W1 exact, few of the grid", count, 2)
@@ -129,8 +129,8 @@ impl Workload {
         Self { name: "W3a random tree", keys: keys(&[16; 8]), variants }
     }
 
-    /// W3b: alternatives of three random terms, each of six of eight keys with 16 values; those
-    /// that would overlap are thrown away.
+    /// W3b: alternatives of three random terms, each of six of eight keys with 16 values;
+    /// overlapping ones are discarded.
     #[must_use]
     pub fn random_terms(count: usize) -> Self {
         let mut dice = Dice(4);
@@ -146,8 +146,8 @@ impl Workload {
         Self { name: "W3b random DNF", keys: keys(&[16; 8]), variants }
     }
 
-    /// W4: of 32 keys each variant names three: one that nearly tells the variants apart, and two
-    /// that differ.
+    /// W4: each variant names three of 32 keys: one that nearly identifies the variant, and two
+    /// others that vary.
     #[must_use]
     pub fn sparse(count: usize) -> Self {
         let mut dice = Dice(5);
@@ -170,7 +170,7 @@ impl Workload {
         Self { name: "W4 sparse", keys: keys(&values), variants }
     }
 
-    /// W5: each variant wants one value of the only key.
+    /// W5: each variant names one value of the only key.
     #[must_use]
     pub fn one_key(count: usize) -> Self {
         let order = Dice(6).some_of(count, count);
@@ -205,9 +205,9 @@ impl Workload {
         Formula::All(tests.collect())
     }
 
-    /// Random parameters: of ten, four inside a variant, four anywhere in the grid of values that
-    /// are named, one inside a variant but for a value that nobody names, and one inside a variant
-    /// but for a key that is missing.
+    /// Random parameters. Of ten, four are inside a variant, four are anywhere in the grid of named
+    /// values, one is inside a variant except for a value that is not named, and one is inside a
+    /// variant except for a missing key.
     #[must_use]
     pub fn queries(&self, count: usize) -> Vec<Query> {
         let mut dice = Dice(7);
@@ -215,7 +215,7 @@ impl Workload {
     }
 
     fn query(&self, dice: &mut Dice) -> Query {
-        // Of many keys most clients have few.
+        // If there are many keys, most clients have few of them.
         let is_sparse = self.keys.len() > 8;
         let any = |dice: &mut Dice, key: usize| {
             if is_sparse && key > 0 && dice.below(4) > 0 {
@@ -256,7 +256,7 @@ impl Test {
         Self { key, values: vec![value as u32], is_negated: false }
     }
 
-    /// Whether the point passes it.
+    /// Whether the point meets the condition.
     #[must_use]
     pub fn holds(&self, point: &[u32]) -> bool {
         self.values.contains(&point[self.key]) != self.is_negated
@@ -270,13 +270,13 @@ pub fn random_alternatives(dice: &mut Dice) -> Vec<Term> {
     (0..3).map(term).collect()
 }
 
-/// Whether two terms of W3b want different values of some key.
+/// Whether two terms of W3b name different values of some key.
 #[must_use]
 pub fn are_apart(left: &[Test], right: &[Test]) -> bool {
     left.iter().any(|mine| right.iter().any(|theirs| mine.key == theirs.key && mine.values != theirs.values))
 }
 
-/// Keys with so many values; the strings are as long as those that people write.
+/// Keys with these numbers of values; the strings are as long as those that people write.
 fn keys(values: &[usize]) -> Vec<Key> {
     let key = |(number, count): (usize, &usize)| Key {
         name: format!("parameter-{number}").into(),

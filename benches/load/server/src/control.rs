@@ -1,5 +1,5 @@
-//! The control port of the contract: as much HTTP/1.1 as its one caller speaks, so that C1 measures
-//! an update and not the web server that asks for it. The floor has the same.
+//! The control port of the contract. It supports only the part of HTTP/1.1 that its caller uses, so
+//! that C1 measures an update and not a web server. The floor has the same.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn connection(stream: TcpStream, on_path: &OnPath) -> Result<(), Error> {
                 stream.write_all(response.as_bytes()).await?;
                 path.clear();
             }
-            // The request line; headers say nothing of interest.
+            // The request line; the headers are not needed.
             first if path.is_empty() => path = first.split(' ').nth(1).unwrap_or("/").to_owned(),
             _ => {}
         }

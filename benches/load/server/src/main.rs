@@ -1,5 +1,4 @@
-//! The server under test: what a program that embeds the library writes, and nothing that such a
-//! program could not.
+//! The server under test. It uses only what every program that embeds the library can use.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -25,7 +24,7 @@ use arguments::Arguments;
 use control::query;
 use resources::{Error, Shape, cluster, load_assignment};
 
-/// What the `xds` binary has.
+/// The allocator of the `xds` binary.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -53,7 +52,7 @@ async fn main() -> Result<(), Error> {
     let on_path = move |path: &str| {
         let Some(round) = query(path, "round").filter(|_| path.starts_with("/update")) else { return Ok(()) };
         let count = query(path, "count").unwrap_or(1);
-        // Of the variants of each name; the rest keep what they have.
+        // The variants of each name that change; the others stay the same.
         let changed_variants = query(path, "variants").unwrap_or(shape.variants);
         let mut transaction = Transaction::new();
         for step in 0..count {
@@ -68,7 +67,7 @@ async fn main() -> Result<(), Error> {
     tokio::spawn(control::serve(control, Arc::new(on_path)));
 
     let mut types = BTreeMap::new();
-    // The other way to serve SotW: every response holds all of them.
+    // The other way to serve SotW: every response has all resources.
     if arguments.number("sotw-full", 0)? == 1 {
         let full = TypeConfig { full_state: true, ..TypeConfig::of(CLUSTER_LOAD_ASSIGNMENT) };
         types.insert(CLUSTER_LOAD_ASSIGNMENT.into(), full);

@@ -1,15 +1,14 @@
-//! The resources that every server under test serves, as far as the contract of the bench fills
-//! them.
+//! The resources that every server under test serves, with the fields of the contract.
 
 use bytes::Bytes;
 use prost::Message;
 use xds_core::{Constraints, Formula, Resource};
 use xds_proto::type_url::{CLUSTER, CLUSTER_LOAD_ASSIGNMENT};
 
-/// Why a resource or a commit failed; for people.
+/// The reason why a resource or a commit failed, as text for people.
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Which variants there are, and how large they are.
+/// The number of variants and their size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) endpoints: usize,
@@ -17,7 +16,7 @@ pub(crate) struct Shape {
     pub(crate) variants: usize,
 }
 
-/// Of the cluster and of its load assignment.
+/// The name of the cluster and of its load assignment.
 fn name(index: usize) -> String {
     format!("cluster-{index:06}")
 }
@@ -37,7 +36,7 @@ pub(crate) fn cluster(index: usize) -> Result<Resource, Error> {
     Ok(Resource::new(CLUSTER.into(), message.name.as_str().into(), encoded(&message))?)
 }
 
-/// The assignment as the last round that changed it left it.
+/// The assignment with the number of the last round that changed it.
 pub(crate) fn load_assignment(
     index: usize,
     round: u32,

@@ -1,8 +1,8 @@
-//! The caching proxy under test: it keeps the contract of `load-server` in front of one, which it
-//! starts and passes updates to.
+//! The caching proxy under test. It fulfils the contract of `load-server`: it starts a
+//! `load-server` behind it and passes updates to it.
 //!
-//! The bench measures this process, so what the origin costs is not in the figures. After each
-//! update it prints to standard error what the proxy asks upstream for.
+//! The benchmark measures this process, so the figures do not include the cost of the origin. After
+//! each update it prints its upstream subscriptions to standard error.
 #![forbid(unsafe_code)]
 
 #[path = "../arguments.rs"]
@@ -10,7 +10,7 @@ mod arguments;
 #[path = "../control.rs"]
 mod control;
 
-/// As in the main program, where the modules expect it.
+/// The modules expect this as in the main program.
 mod resources {
     pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 }
@@ -41,7 +41,8 @@ async fn main() -> Result<(), Error> {
     let http: SocketAddr = arguments.text("http", "127.0.0.1:19000").parse()?;
     let beside = |address: SocketAddr| SocketAddr::new(address.ip(), address.port() + 1000);
     let origin = std::env::current_exe()?.with_file_name("load-server");
-    // The later ones count. It ends with this process, however that ends.
+    // Of two arguments with one name the later counts. The origin ends with this process, however
+    // that ends.
     let own = ["-grpc".into(), beside(grpc).to_string(), "-http".into(), beside(http).to_string()];
     let script = r#"exec 3<&0; "$@" <&- & origin=$!; cat <&3 >/dev/null; kill $origin"#;
     let mut child = Command::new("sh")
@@ -75,7 +76,7 @@ async fn main() -> Result<(), Error> {
     Ok(Server::new(Arc::clone(proxy.cache())).serve(listener, std::future::pending()).await?)
 }
 
-/// Asks the control port of the origin.
+/// Sends a request to the control port of the origin.
 fn pass_on(http: SocketAddr, path: &str) -> Result<(), Error> {
     let mut stream = TcpStream::connect(http)?;
     write!(stream, "GET {path} HTTP/1.1\r\n\r\n")?;
