@@ -22,29 +22,29 @@ use trial::Trial;
 pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower, Outcome};
 pub(crate) use delivery::{Ledger, Spans, Standing};
-pub use demand::{Answer, Demand, Demanded};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
+pub use on_demand::{Answer, Demand, Demanded};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
+pub(crate) use type_selection::Wanted;
 pub(crate) use update::Update;
-pub(crate) use wanted::Wanted;
 
 mod by_parameters;
 mod class;
 mod commits;
 mod delivery;
-mod demand;
 mod dropped;
 mod interest;
+mod on_demand;
 mod other_names;
 mod readers;
 mod snapshot;
 mod transaction;
 mod trial;
+mod type_selection;
 mod update;
-mod wanted;
 
 /// Holds the resources and knows which streams want which of them.
 ///

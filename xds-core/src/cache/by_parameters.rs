@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::class::ClassId;
-use super::wanted::Wanted;
+use super::type_selection::Wanted;
 use crate::constraint::Formula;
 
 /// The classes of one type by the values in their parameters, whatever names they ask for.

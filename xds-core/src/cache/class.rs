@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use super::delivery::Ledger;
 use super::lock;
 use super::snapshot::{Snapshot, TypeSnapshot};
+use super::type_selection::Wanted;
 use super::update::Update;
-use super::wanted::Wanted;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
 /// The streams with one selection of one type.

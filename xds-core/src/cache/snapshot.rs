@@ -8,8 +8,8 @@ use std::time::Duration;
 use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
-use super::demand::Answer;
 use super::dropped::{Dropped, LastDropped};
+use super::on_demand::Answer;
 use super::other_names::OtherNames;
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;

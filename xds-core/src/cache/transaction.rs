@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::delivery::{ClientName, Ledger};
-use super::demand::Answer;
+use super::on_demand::Answer;
 use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Removed, TypeSnapshot};
-use super::wanted::{Part, Wanted};
+use super::type_selection::{Part, Wanted};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
