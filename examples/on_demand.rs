@@ -18,7 +18,7 @@ use prost::Message;
 use tokio::net::TcpListener;
 use xds::client::bootstrap::Bootstrap;
 use xds::client::{Client, Event, Protocol, Watcher};
-use xds::{Answer, Cache, Code, Resource, Server, Transaction, TypeUrl, VariantId};
+use xds::{Cache, Code, LocatorStatus, Resource, Server, Transaction, TypeUrl, VariantId};
 
 /// `message Tenant { string name = 1; string plan = 2; }`
 #[derive(Clone, PartialEq, Message)]
@@ -45,19 +45,19 @@ async fn query(name: &str) -> Result<Option<Tenant>, String> {
 /// Follows what streams ask for. Here until nobody asks for anything any more; a server would go
 /// on.
 async fn load_what_is_asked_for(cache: Arc<Cache>) {
-    let demand = cache.demand().expect("the cache is one on demand");
+    let subscriptions = cache.on_demand_subscriptions().expect("the cache is one on demand");
     let mut asked_for = BTreeSet::new();
     loop {
-        demand.changed().await;
+        subscriptions.changed().await;
         // Each locator once, however many clients ask, and as it stands now: nothing queues while a
         // query takes long.
-        for demanded in demand.take() {
-            let name = demanded.locator.name.clone();
+        for subscription in subscriptions.take() {
+            let name = subscription.locator.name.clone();
             let mut transaction = Transaction::new();
-            let answer = if *demanded.type_url.as_str() != *TYPE_URL {
+            let status = if *subscription.type_url.as_str() != *TYPE_URL {
                 // A type that is not had here. Who asks is told so, and keeps what it has.
-                Some(Answer::Failed { code: Code::UNIMPLEMENTED, message: "tenants only".into() })
-            } else if demanded.asking == 0 {
+                Some(LocatorStatus::Failed { code: Code::UNIMPLEMENTED, message: "tenants only".into() })
+            } else if subscription.streams == 0 {
                 println!("nobody asks for {} any more", name.as_str());
                 asked_for.remove(&name);
                 transaction.remove(VariantId::unconstrained(TypeUrl::from(TYPE_URL), name));
@@ -67,18 +67,18 @@ async fn load_what_is_asked_for(cache: Arc<Cache>) {
                 println!("loading {}", name.as_str());
                 asked_for.insert(name.clone());
                 match query(name.as_str()).await {
-                    Ok(None) => Some(Answer::Complete),
+                    Ok(None) => Some(LocatorStatus::Complete),
                     Ok(Some(tenant)) => {
                         let payload = tenant.encode_to_vec().into();
                         transaction
                             .put(Resource::new(TYPE_URL.into(), name, payload).expect("it has a name"));
-                        Some(Answer::Complete)
+                        Some(LocatorStatus::Complete)
                     }
                     // Nothing is said of whether it exists.
-                    Err(why) => Some(Answer::Failed { code: Code::UNAVAILABLE, message: why.into() }),
+                    Err(why) => Some(LocatorStatus::Failed { code: Code::UNAVAILABLE, message: why.into() }),
                 }
             };
-            transaction.answer(demanded.type_url, demanded.locator, answer);
+            transaction.set_status(subscription.type_url, subscription.locator, status);
             cache.commit(transaction).expect("one variant without constraints contradicts nothing");
         }
         if asked_for.is_empty() {

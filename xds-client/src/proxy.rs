@@ -472,7 +472,7 @@ impl ProxyHub {
 
 /// Keeps the machine and its clients going until the last [`Proxy`] is gone.
 async fn run(shared: Arc<ProxyHub>) {
-    let Some(demand) = shared.cache.demand() else { return };
+    let Some(subscriptions) = shared.cache.on_demand_subscriptions() else { return };
     loop {
         shared.settle();
         let deadline = {
@@ -489,7 +489,7 @@ async fn run(shared: Arc<ProxyHub>) {
             }
         };
         tokio::select! {
-            () = demand.changed() => {}
+            () = subscriptions.changed() => {}
             () = shared.wake.notified() => {}
             () = due => {}
         }

@@ -24,7 +24,7 @@ pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower,
 pub(crate) use delivery::{Ledger, Spans, Standing};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
-pub use on_demand::{Answer, Demand, Demanded};
+pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
@@ -57,7 +57,7 @@ pub struct Cache {
     key_sets: KeySetRule,
     commit_log: CommitLog,
     /// Who brings what is asked for.
-    demand_waker: AtomicWaker,
+    on_demand_waker: AtomicWaker,
     trial: Mutex<Option<Trial>>,
     /// How often one began or ended.
     trials: AtomicU64,
@@ -86,10 +86,10 @@ impl Cache {
         Arc::new(Self { key_sets, ..Self::default() })
     }
 
-    /// An empty cache whose source brings what is [asked for](Self::demand), as a proxy does.
+    /// An empty cache whose source brings what is [asked for](Self::on_demand_subscriptions), as a proxy does.
     ///
     /// What it does not hold is unknown, not absent: until its source
-    /// [answers](Transaction::answer) a locator, who asks for it waits, and what leaves the cache
+    /// [sets the status](Transaction::set_status) of a locator, who asks for it waits, and what leaves the cache
     /// stays with those who have it. The variants of a name may name different keys (T34).
     #[must_use]
     pub fn on_demand() -> Arc<Self> {
@@ -143,7 +143,7 @@ impl Cache {
     }
 
     fn try_commit(&self, mut transaction: Transaction) -> Result<Commit, CommitError> {
-        let (base, answers) = (transaction.base, std::mem::take(&mut transaction.answers));
+        let (base, statuses) = (transaction.base, std::mem::take(&mut transaction.statuses));
         let changes = transaction.into_sorted()?;
         let mut writer = lock(&self.writer);
         let current = self.snapshot();
@@ -154,14 +154,14 @@ impl Cache {
         }
         let mut next = Snapshot::clone(&current);
         let changed = apply(changes, &mut next, current.revision().next(), self.key_sets)?;
-        let answered = apply_answers(answers, &mut next, current.revision().next());
-        if changed.is_empty() && answered.is_empty() && current.is_synced() {
+        let status_changes = apply_statuses(statuses, &mut next, current.revision().next());
+        if changed.is_empty() && status_changes.is_empty() && current.is_synced() {
             self.commit_log.unchanged();
             return Ok(Commit { revision: current.revision(), changed: 0, concerned: Arc::default() });
         }
         writer.forget_removals(&mut next, &changed, &lock(&self.interest));
         let revision = next.revision();
-        let concerned = self.publish(&current, next, &changed, &answered).into();
+        let concerned = self.publish(&current, next, &changed, &status_changes).into();
         let count = changed.values().map(|variants| by_name(variants).count()).sum();
         let commit = Commit { revision, changed: count, concerned };
         self.commit_log.committed(&commit, &changed);
@@ -203,14 +203,14 @@ impl Cache {
         current: &Snapshot,
         next: Snapshot,
         changed: &Changed,
-        answered: &[(TypeUrl, Locator)],
+        status_changes: &[(TypeUrl, Locator)],
     ) -> Vec<Arc<Ledger>> {
         let (concerned, waiting) = {
             let mut interest = lock(&self.interest);
             let concerned = interest.mark(current, &next, changed);
             self.pick(&interest, &next, changed, &concerned);
             self.snapshot.store(Arc::new(next));
-            (concerned, interest.waiting(answered))
+            (concerned, interest.subscribers_of(status_changes))
         };
         waiting.iter().for_each(|stream| stream.wake());
         for of_stream in concerned.chunk_by(|one, other| Arc::ptr_eq(one.stream(), other.stream())) {
@@ -290,19 +290,19 @@ fn apply(
 }
 
 /// Notes what the source says of locators; those of which it says something else than before.
-fn apply_answers(
-    answers: Vec<(TypeUrl, Locator, Option<Answer>)>,
+fn apply_statuses(
+    statuses: Vec<(TypeUrl, Locator, Option<LocatorStatus>)>,
     next: &mut Snapshot,
     revision: Revision,
 ) -> Vec<(TypeUrl, Locator)> {
     let mut changed = Vec::new();
-    for (type_url, locator, answer) in answers {
+    for (type_url, locator, status) in statuses {
         let types = next.edit(revision);
-        if answer.is_none() && !types.contains_key(&type_url) {
+        if status.is_none() && !types.contains_key(&type_url) {
             continue;
         }
         let of_type = types.entry(type_url.clone()).or_default();
-        if of_type.set_answer(&locator, answer) {
+        if of_type.set_status(&locator, status) {
             // Clients choose which types are asked for, and each that stays costs every commit.
             if of_type.is_blank() {
                 types.remove(&type_url);

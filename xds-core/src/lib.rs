@@ -50,12 +50,12 @@
 #![forbid(unsafe_code)]
 
 pub use access::{Access, NamePatterns};
-pub use cache::{Answer, Demand, Demanded};
 pub use cache::{
     Cache, ClientName, Commit, CommitError, Snapshot, Transaction, TypeSnapshot, Watch, Watched,
 };
 pub use cache::{CommitCounts, CommitEvent, CommitOutcome, Commits};
 pub use cache::{Decided, Delivered, Delivery, Followed, Follower, Outcome};
+pub use cache::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub use code::Code;
 pub use constraint::{ConstraintError, ConstraintPath, Constraints, Formula, draft, when};
 pub use known_type::KnownType;

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::{Cache, ClientName, Demand, Demanded};
+use crate::cache::{Cache, ClientName, OnDemandSubscription, OnDemandSubscriptions};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 use crate::subscription::ExcludedAuthorities;
@@ -95,7 +95,7 @@ pub mod view;
 pub struct Proxy {
     config: ProxyConfig,
     cache: Arc<Cache>,
-    demand: Demand,
+    subscriptions: OnDemandSubscriptions,
     names: BTreeMap<Key, Name>,
     upstreams: BTreeMap<Route, UpstreamClient>,
     /// When a name has to be looked at again.
@@ -154,11 +154,11 @@ impl Proxy {
     #[must_use]
     pub fn new(config: ProxyConfig) -> Self {
         let cache = Cache::on_demand_but(ExcludedAuthorities::new(config.authorities.clone()));
-        let demand = cache.demand().expect("it is on demand");
+        let subscriptions = cache.on_demand_subscriptions().expect("it is on demand");
         Self {
             config,
             cache,
-            demand,
+            subscriptions,
             names: BTreeMap::new(),
             upstreams: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -181,18 +181,18 @@ impl Proxy {
         &self.cache
     }
 
-    /// What its streams ask for changed, as [`Demand::changed`] says of the cache.
+    /// What its streams ask for changed, as [`OnDemandSubscriptions::changed`] says of the cache.
     pub fn on_demand(&mut self, now: Duration) {
         let mut touched = BTreeSet::new();
-        for Demanded { type_url, locator, asking } in self.demand.take() {
+        for OnDemandSubscription { type_url, locator, streams } in self.subscriptions.take() {
             let key = (type_url, locator.name);
             let number = self.next_number();
             let name = self.names.entry(key.clone()).or_default();
             let downstream = name.downstream.entry(locator.parameters.clone());
             let downstream = downstream.or_insert_with(|| DownstreamSubscription::new(number));
             let is_new = downstream.streams == 0;
-            downstream.streams = asking;
-            let is_done = match (is_new, asking) {
+            downstream.streams = streams;
+            let is_done = match (is_new, streams) {
                 (_, 0) => self.unsubscribe(&key, &locator.parameters),
                 (true, _) => self.share(now, &key, &locator.parameters),
                 (false, _) => true,

@@ -17,7 +17,7 @@ use atomic_waker::AtomicWaker;
 use super::by_parameters::{ByParameters, Matching};
 use super::class::{Class, ClassId, Member};
 use super::delivery::{ClientName, Ledger};
-use super::on_demand::Book;
+use super::on_demand::SubscriptionIndex;
 use super::snapshot::{Keys, Snapshot, TypeSnapshot};
 use super::type_selection::Wanted;
 use super::{Cache, Changed, by_name, lock};
@@ -34,7 +34,7 @@ mod membership;
 pub struct Watch {
     cache: Arc<Cache>,
     stream: Arc<Stream>,
-    /// What it answered, of each type it ever asked for.
+    /// What it status_changes, of each type it ever asked for.
     ledgers: Mutex<Vec<Arc<Ledger>>>,
 }
 
@@ -87,7 +87,7 @@ impl Watch {
         self.stream.wake();
     }
 
-    /// Where it stands what this stream answered of a type.
+    /// Where it stands what this stream status_changes of a type.
     pub(crate) fn ledger(&self, type_url: &TypeUrl) -> Arc<Ledger> {
         let mut ledgers = lock(&self.ledgers);
         if let Some(known) = ledgers.iter().find(|known| known.type_url() == type_url) {
@@ -161,7 +161,7 @@ pub(super) struct Interest {
     last_stream: u64,
     pub(super) types: BTreeMap<TypeUrl, TypeInterest>,
     /// For a source that brings what is asked for.
-    pub(super) book: Option<Book>,
+    pub(super) subscriptions: Option<SubscriptionIndex>,
 }
 
 /// The classes of one type.
@@ -181,24 +181,25 @@ pub(super) struct TypeInterest {
 impl Interest {
     /// Keeps book of what is asked for, from an empty cache at this revision on.
     pub(super) fn begin_on_demand(&mut self, revision: Revision) {
-        (self.revision, self.book) = (revision, Some(Book::default()));
+        (self.revision, self.subscriptions) = (revision, Some(SubscriptionIndex::default()));
     }
 
     /// The streams that wait for these answers.
-    pub(super) fn waiting(&self, answered: &[(TypeUrl, Locator)]) -> Vec<Arc<Stream>> {
-        let Some(book) = &self.book else { return Vec::new() };
-        let asking = answered.iter().flat_map(|(type_url, locator)| book.asking(type_url, locator));
-        asking.cloned().collect()
+    pub(super) fn subscribers_of(&self, status_changes: &[(TypeUrl, Locator)]) -> Vec<Arc<Stream>> {
+        let Some(index) = &self.subscriptions else { return Vec::new() };
+        let subscribers =
+            status_changes.iter().flat_map(|(type_url, locator)| index.subscribers(type_url, locator));
+        subscribers.cloned().collect()
     }
 
     /// The streams that a variant is for, where that is known to the letter.
-    pub(super) fn asking_for(
+    pub(super) fn subscribers_to(
         &self,
         type_url: &TypeUrl,
         name: &ResourceName,
         constraints: &Constraints,
     ) -> impl Iterator<Item = &Arc<Stream>> {
-        self.book.iter().flat_map(|book| book.asking_for(type_url, name, constraints))
+        self.subscriptions.iter().flat_map(|index| index.subscribers_to(type_url, name, constraints))
     }
 
     fn next_stream_id(&mut self) -> u64 {

@@ -17,19 +17,19 @@ use crate::xdstp::glob_of;
 
 /// One locator of one type, and how many ask for it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Demanded {
+pub struct OnDemandSubscription {
     /// The type.
     pub type_url: TypeUrl,
     /// The name with its parameters; `*` for everything. What streams ask for by plain name has the
     /// parameters that their node gives it (T46).
     pub locator: Locator,
     /// How many subscriptions there are to it; 0 when the last was given up.
-    pub asking: usize,
+    pub streams: usize,
 }
 
 /// What a source says of one locator that no variant in the cache answers, or not alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum LocatorStatus {
     /// What the cache holds is all there is: a name without a variant does not exist for these
     /// parameters, and beside the members that are there a wildcard or glob has none.
     Complete,
@@ -42,26 +42,27 @@ pub enum Answer {
     },
 }
 
-/// Reads what is asked for of a cache [on demand](Cache::on_demand). Made by [`Cache::demand`].
+/// Reads what is asked for of a cache [on demand](Cache::on_demand). Made by [`Cache::on_demand_subscriptions`].
 #[derive(Debug)]
-pub struct Demand(Arc<Cache>);
+pub struct OnDemandSubscriptions(Arc<Cache>);
 
-impl Demand {
+impl OnDemandSubscriptions {
     /// What changed since the last call, each locator once, as it stands now: who is slow to look
     /// loses nothing and nothing queues.
     #[must_use]
-    pub fn take(&self) -> Vec<Demanded> {
+    pub fn take(&self) -> Vec<OnDemandSubscription> {
         let mut interest = lock(&self.0.interest);
-        let Some(book) = &mut interest.book else { return Vec::new() };
-        book.take()
+        let Some(subscriptions) = &mut interest.subscriptions else { return Vec::new() };
+        subscriptions.take()
     }
 
     /// Ready when [`take`](Self::take) has something. One task at a time may wait.
     pub fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
         // Before looking: what changes in between wakes.
-        self.0.demand_waker.register(cx.waker());
+        self.0.on_demand_waker.register(cx.waker());
         let interest = lock(&self.0.interest);
-        let has_changed = interest.book.as_ref().is_some_and(|book| !book.changed.is_empty());
+        let has_changed =
+            interest.subscriptions.as_ref().is_some_and(|subscriptions| !subscriptions.changed.is_empty());
         if has_changed { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -76,32 +77,32 @@ impl Cache {
     /// What is asked for of it; `None` unless it is filled [on demand](Self::on_demand). There may
     /// be one reader at a time.
     #[must_use]
-    pub fn demand(self: &Arc<Self>) -> Option<Demand> {
-        lock(&self.interest).book.as_ref()?;
-        Some(Demand(Arc::clone(self)))
+    pub fn on_demand_subscriptions(self: &Arc<Self>) -> Option<OnDemandSubscriptions> {
+        lock(&self.interest).subscriptions.as_ref()?;
+        Some(OnDemandSubscriptions(Arc::clone(self)))
     }
 }
 
 /// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they
 /// choose a variant.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct SubscriptionIndex {
     types: BTreeMap<TypeUrl, OfType>,
     /// Each once, in the order of their first change.
     changed: Vec<(TypeUrl, Locator)>,
 }
 
-type OfType = BTreeMap<ResourceName, BTreeMap<Parameters, Asking>>;
+type OfType = BTreeMap<ResourceName, BTreeMap<Parameters, Subscribers>>;
 
 /// Those who ask for one locator.
 #[derive(Debug, Default)]
-struct Asking {
+struct Subscribers {
     streams: Vec<Arc<Stream>>,
     /// That there are some, or none any more, was not read yet.
     is_changed: bool,
 }
 
-impl Book {
+impl SubscriptionIndex {
     /// A stream asks for something else than before.
     pub(super) fn change(
         &mut self,
@@ -118,21 +119,22 @@ impl Book {
         let of_type = self.types.entry(type_url.clone()).or_default();
         for (parameters, names) in before.without(after).sets() {
             for name in names.iter() {
-                let asking = of_type.get_mut(name).and_then(|of_name| of_name.get_mut(parameters));
-                let asking = asking.expect("what is left was asked for");
-                let at = asking.streams.iter().rposition(|other| Arc::ptr_eq(other, stream));
-                asking.streams.swap_remove(at.expect("who leaves has asked"));
-                if asking.streams.is_empty() {
-                    note(asking, type_url, name, parameters, &mut self.changed);
+                let subscribers = of_type.get_mut(name).and_then(|of_name| of_name.get_mut(parameters));
+                let subscribers = subscribers.expect("what is left was asked for");
+                let at = subscribers.streams.iter().rposition(|other| Arc::ptr_eq(other, stream));
+                subscribers.streams.swap_remove(at.expect("who leaves has asked"));
+                if subscribers.streams.is_empty() {
+                    note(subscribers, type_url, name, parameters, &mut self.changed);
                 }
             }
         }
         for (parameters, names) in after.without(before).sets() {
             for name in names.iter() {
-                let asking = of_type.entry(name.clone()).or_default().entry(parameters.clone()).or_default();
-                asking.streams.push(Arc::clone(stream));
-                if asking.streams.len() == 1 {
-                    note(asking, type_url, name, parameters, &mut self.changed);
+                let subscribers =
+                    of_type.entry(name.clone()).or_default().entry(parameters.clone()).or_default();
+                subscribers.streams.push(Arc::clone(stream));
+                if subscribers.streams.len() == 1 {
+                    note(subscribers, type_url, name, parameters, &mut self.changed);
                 }
             }
         }
@@ -142,17 +144,17 @@ impl Book {
     }
 
     /// The streams that ask for a locator.
-    pub(super) fn asking(
+    pub(super) fn subscribers(
         &self,
         type_url: &TypeUrl,
         Locator { name, parameters }: &Locator,
     ) -> &[Arc<Stream>] {
         let of_name = self.types.get(type_url).and_then(|of_type| of_type.get(name));
-        of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |asking| &asking.streams)
+        of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |subscribers| &subscribers.streams)
     }
 
     /// The streams that ask for a variant: by its name, its glob, or everything.
-    pub(super) fn asking_for(
+    pub(super) fn subscribers_to(
         &self,
         type_url: &TypeUrl,
         name: &ResourceName,
@@ -161,22 +163,22 @@ impl Book {
         let names = [Some(name.clone()), glob_of(name), Some(ResourceName::from(WILDCARD))];
         let of_type = self.types.get(type_url);
         let of_names = names.into_iter().flatten().filter_map(move |name| of_type?.get(&name));
-        let asking = of_names.flatten().filter(|(parameters, _)| constraints.matches(parameters));
-        asking.flat_map(|(_, asking)| &asking.streams)
+        let subscribers = of_names.flatten().filter(|(parameters, _)| constraints.matches(parameters));
+        subscribers.flat_map(|(_, subscribers)| &subscribers.streams)
     }
 
-    fn take(&mut self) -> Vec<Demanded> {
+    fn take(&mut self) -> Vec<OnDemandSubscription> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|(type_url, locator)| self.read(type_url, locator)).collect()
     }
 
-    fn read(&mut self, type_url: TypeUrl, locator: Locator) -> Demanded {
+    fn read(&mut self, type_url: TypeUrl, locator: Locator) -> OnDemandSubscription {
         let mut count = 0;
         if let Some(of_type) = self.types.get_mut(&type_url)
             && let Some(of_name) = of_type.get_mut(&locator.name)
-            && let Some(asking) = of_name.get_mut(&locator.parameters)
+            && let Some(subscribers) = of_name.get_mut(&locator.parameters)
         {
-            (count, asking.is_changed) = (asking.streams.len(), false);
+            (count, subscribers.is_changed) = (subscribers.streams.len(), false);
             if count == 0 {
                 of_name.remove(&locator.parameters);
                 if of_name.is_empty() {
@@ -188,18 +190,18 @@ impl Book {
                 }
             }
         }
-        Demanded { type_url, locator, asking: count }
+        OnDemandSubscription { type_url, locator, streams: count }
     }
 }
 
 fn note(
-    asking: &mut Asking,
+    subscribers: &mut Subscribers,
     type_url: &TypeUrl,
     name: &ResourceName,
     parameters: &Parameters,
     changed: &mut Vec<(TypeUrl, Locator)>,
 ) {
-    if !std::mem::replace(&mut asking.is_changed, true) {
+    if !std::mem::replace(&mut subscribers.is_changed, true) {
         changed.push((type_url.clone(), Locator { name: name.clone(), parameters: parameters.clone() }));
     }
 }

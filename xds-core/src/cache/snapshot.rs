@@ -9,7 +9,7 @@ use ahash::RandomState;
 use rpds::HashTrieMapSync;
 
 use super::dropped::{Dropped, LastDropped};
-use super::on_demand::Answer;
+use super::on_demand::LocatorStatus;
 use super::other_names::OtherNames;
 use super::transaction::{Change, VariantChange};
 use crate::constraint::Constraints;
@@ -59,17 +59,17 @@ impl Snapshot {
 
     /// What the source said of a locator; `None` when it said nothing yet.
     #[must_use]
-    pub fn answer(
+    pub fn locator_status(
         &self,
         type_url: &TypeUrl,
         name: &ResourceName,
         parameters: &Parameters,
-    ) -> Option<&Answer> {
-        let answers = &self.of_type(type_url)?.answers;
-        if answers.is_empty() {
+    ) -> Option<&LocatorStatus> {
+        let statuses = &self.of_type(type_url)?.statuses;
+        if statuses.is_empty() {
             return None;
         }
-        answers.get(&Locator { name: name.clone(), parameters: parameters.clone() })
+        statuses.get(&Locator { name: name.clone(), parameters: parameters.clone() })
     }
 
     /// The resources of one type; `None` when none was ever committed.
@@ -125,7 +125,7 @@ pub struct TypeSnapshot {
     /// like themselves.
     naming: HashTrieMapSync<(Target, ResourceName), Arc<BTreeSet<ResourceName>>, RandomState>,
     /// What a source on demand said of what is asked for.
-    answers: HashTrieMapSync<Locator, Answer, RandomState>,
+    statuses: HashTrieMapSync<Locator, LocatorStatus, RandomState>,
 }
 
 /// The keys that constraints of a type name, or named when they were removed.
@@ -226,11 +226,11 @@ impl TypeSnapshot {
     }
 
     /// Notes what a source says of a locator; whether that is something else than before.
-    pub(super) fn set_answer(&mut self, locator: &Locator, answer: Option<Answer>) -> bool {
-        let is_new = self.answers.get(locator) != answer.as_ref();
-        match answer.filter(|_| is_new) {
-            Some(answer) => self.answers.insert_mut(locator.clone(), answer),
-            None if is_new => _ = self.answers.remove_mut(locator),
+    pub(super) fn set_status(&mut self, locator: &Locator, status: Option<LocatorStatus>) -> bool {
+        let is_new = self.statuses.get(locator) != status.as_ref();
+        match status.filter(|_| is_new) {
+            Some(status) => self.statuses.insert_mut(locator.clone(), status),
+            None if is_new => _ = self.statuses.remove_mut(locator),
             None => {}
         }
         is_new
@@ -240,7 +240,7 @@ impl TypeSnapshot {
     /// sent.
     pub(super) fn is_blank(&self) -> bool {
         let never_removed = self.removed.is_empty() && self.remembers_since == Revision::ZERO;
-        self.present.is_empty() && self.answers.is_empty() && never_removed
+        self.present.is_empty() && self.statuses.is_empty() && never_removed
     }
 
     fn note_naming(&mut self, name: &ResourceName, gone: &[Arc<Variant>], came: &[Arc<Variant>]) {
@@ -585,7 +585,7 @@ impl Default for TypeSnapshot {
             drops_since: Revision::ZERO,
             last_dropped: LastDropped::new(),
             naming: empty_map(),
-            answers: empty_map(),
+            statuses: empty_map(),
         }
     }
 }

@@ -318,17 +318,17 @@ fn did(revision: u64, changed: usize) -> Commit {
 fn a_type_that_was_only_asked_for_is_forgotten_with_what_was_said_of_it() {
     let cache = Cache::on_demand();
     let locator = Locator { name: "a".into(), parameters: Parameters::new() };
-    let types_after = |of_type: &str, answer: Option<Answer>, names: &[&str]| {
+    let types_after = |of_type: &str, answer: Option<LocatorStatus>, names: &[&str]| {
         let mut transaction = Transaction::new();
         names.iter().for_each(|name| put(&mut transaction, name, "1"));
-        transaction.answer(type_url(of_type), locator.clone(), answer);
+        transaction.set_status(type_url(of_type), locator.clone(), answer);
         cache.commit(transaction).unwrap();
         cache.snapshot().counts().count()
     };
-    assert_eq!(types_after("CDS", Some(Answer::Complete), &[]), 1);
+    assert_eq!(types_after("CDS", Some(LocatorStatus::Complete), &[]), 1);
     assert_eq!(types_after("CDS", None, &[]), 0);
     // What a stream may have been sent is remembered.
-    assert_eq!(types_after("EDS", Some(Answer::Complete), &["a"]), 1);
+    assert_eq!(types_after("EDS", Some(LocatorStatus::Complete), &["a"]), 1);
     let mut transaction = Transaction::new();
     transaction.remove(VariantId::unconstrained(type_url("EDS"), "a".into()));
     cache.commit(transaction).unwrap();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::delivery::{ClientName, Ledger};
-use super::on_demand::Answer;
+use super::on_demand::LocatorStatus;
 use crate::constraint::Constraints;
 use crate::matching::SetError;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -22,7 +22,7 @@ pub struct Transaction {
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     pub(super) base: Option<Revision>,
     /// In the order in which they were given.
-    pub(super) answers: Vec<(TypeUrl, Locator, Option<Answer>)>,
+    pub(super) statuses: Vec<(TypeUrl, Locator, Option<LocatorStatus>)>,
 }
 
 /// What happens to one variant.
@@ -48,7 +48,7 @@ impl Transaction {
 
     /// Whether it changes nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty() && self.answers.is_empty()
+        self.changes.is_empty() && self.statuses.is_empty()
     }
 
     /// Adds the resource, or replaces the variant of the same identity.
@@ -71,9 +71,9 @@ impl Transaction {
 
     /// Says what becomes of a locator that is asked for, in a cache [on
     /// demand](super::Cache::on_demand); `None`: nobody knows any more. Other caches need none, as
-    /// what they do not hold does not exist. Of several answers the last counts.
-    pub fn answer(&mut self, type_url: TypeUrl, locator: Locator, answer: Option<Answer>) {
-        self.answers.push((type_url, locator, answer));
+    /// what they do not hold does not exist. Of several statuses the last counts.
+    pub fn set_status(&mut self, type_url: TypeUrl, locator: Locator, status: Option<LocatorStatus>) {
+        self.statuses.push((type_url, locator, status));
     }
 
     /// Commits only if nothing else was committed since `revision`.

@@ -70,7 +70,7 @@ impl Cache {
                 if !next.get(type_url, name).is_some_and(is_there) {
                     continue;
                 }
-                let asking = interest.asking_for(type_url, name, constraints);
+                let asking = interest.subscribers_to(type_url, name, constraints);
                 let of_stream = |stream: &Arc<Stream>| {
                     let is_it = |ledger: &&Arc<Ledger>| {
                         Arc::ptr_eq(ledger.stream(), stream) && ledger.type_url() == type_url

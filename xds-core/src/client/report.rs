@@ -7,7 +7,7 @@ use super::resource_failure::ResourceFailure;
 use super::resource_state::{ResourceState, ResourceStatus};
 use super::watched_type::{WatchEntry, WatchedType};
 use super::{Client, WatchId};
-use crate::cache::Answer;
+use crate::cache::LocatorStatus;
 use crate::code::Code;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
@@ -35,21 +35,21 @@ impl Client {
     /// What its servers say of something that is watched: `None` as long as they said nothing, or
     /// brought a resource.
     #[must_use]
-    pub fn answer(&self, watch: WatchId) -> Option<Answer> {
+    pub fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry(at);
         let ResourceState { status, error, .. } = &entry.state;
         let failed = |code| {
             let text = error.as_ref().map(|error| Arc::clone(&error.message));
-            Some(Answer::Failed { code, message: text.unwrap_or_default() })
+            Some(LocatorStatus::Failed { code, message: text.unwrap_or_default() })
         };
         match status {
             ResourceStatus::Requested => None,
-            ResourceStatus::Acked => entry.is_collection().then_some(Answer::Complete),
-            ResourceStatus::DoesNotExist => Some(Answer::Complete),
+            ResourceStatus::Acked => entry.is_collection().then_some(LocatorStatus::Complete),
+            ResourceStatus::DoesNotExist => Some(LocatorStatus::Complete),
             ResourceStatus::Nacked | ResourceStatus::Timeout => failed(Code::UNAVAILABLE),
             ResourceStatus::ReceivedError => match error.as_ref().map(|error| error.code) {
-                Some(Code::NOT_FOUND) => Some(Answer::Complete),
+                Some(Code::NOT_FOUND) => Some(LocatorStatus::Complete),
                 code => failed(code.unwrap_or(Code::UNAVAILABLE)),
             },
         }

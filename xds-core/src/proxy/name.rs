@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::route::Route;
-use crate::cache::Answer;
+use crate::cache::LocatorStatus;
 use crate::client::WatchId;
 use crate::constraint::Constraints;
 use crate::parameters::Parameters;
@@ -49,7 +49,7 @@ pub(super) struct DownstreamSubscription {
     /// A variant was for it when it was looked at last.
     pub(super) has_variant: bool,
     /// What the cache says of it.
-    pub(super) reported: Option<Answer>,
+    pub(super) reported: Option<LocatorStatus>,
     /// Its age.
     pub(super) number: u64,
 }
@@ -64,7 +64,7 @@ pub(super) struct UpstreamSubscription {
     /// Something was said of it: a resource, its absence, or why there is neither.
     pub(super) is_answered: bool,
     /// What was said, unless it was a resource.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<LocatorStatus>,
     /// How many wants rely on it.
     pub(super) users: usize,
     /// Those of them that no variant was for when they were looked at last, by age.

@@ -10,7 +10,7 @@ use super::route::Route;
 use super::set::{RestoredSets, SetChange, SetId};
 use super::stream_state::StreamState;
 use super::{Key, Notice, Proxy};
-use crate::cache::Answer;
+use crate::cache::LocatorStatus;
 use crate::client::{Client, Effects, WatchId};
 use crate::code::Code;
 use crate::parameters::Parameters;
@@ -170,13 +170,13 @@ impl Proxy {
                     && is_set(key.1.as_str())
                     && self.restored.take(&set_id(key, parameters), &self.cache.snapshot());
                 if is_restored && !subscription.is_answered {
-                    subscription.answer = Some(Answer::Complete);
+                    subscription.answer = Some(LocatorStatus::Complete);
                 }
             }
             Err(error) => {
                 subscription.is_answered = true;
                 let (code, message) = (Code::INVALID_ARGUMENT, error.to_string().into());
-                subscription.answer = Some(Answer::Failed { code, message });
+                subscription.answer = Some(LocatorStatus::Failed { code, message });
             }
         }
         let is_known = subscription.is_answered || subscription.answer.is_some();
@@ -219,12 +219,12 @@ impl Proxy {
             let Some(subscription) = name.upstream.get_mut(&id) else { continue };
             if of_watch.member.is_none() {
                 subscription.read_answer(of_watch.watch, client);
-                if let Some(Answer::Failed { code: code @ Code::UNIMPLEMENTED, message }) =
+                if let Some(LocatorStatus::Failed { code: code @ Code::UNIMPLEMENTED, message }) =
                     &subscription.answer
                 {
                     refused = Some(Status { code: *code, message: Arc::clone(message) });
                 }
-                let is_complete = subscription.answer == Some(Answer::Complete);
+                let is_complete = subscription.answer == Some(LocatorStatus::Complete);
                 if is_set(key.1.as_str()) {
                     self.set_changes.extend(match route {
                         Route::Shared | Route::Node(_) if is_complete && !name.is_unshared => {

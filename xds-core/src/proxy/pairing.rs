@@ -13,7 +13,7 @@ use super::name::{Name, SubscriptionId, UpstreamSubscription};
 use super::orders::Order;
 use super::route::Route;
 use super::{Key, Notice, Proxy};
-use crate::cache::{Answer, Transaction};
+use crate::cache::{LocatorStatus, Transaction};
 use crate::code::Code;
 use crate::name::TypeUrl;
 use crate::parameters::Parameters;
@@ -345,7 +345,7 @@ impl Proxy {
                     answer.or_else(|| self.refusal(&id.0, &key.0))
                 }
                 Some(_) => None,
-                None => Some(Answer::Failed {
+                None => Some(LocatorStatus::Failed {
                     code: Code::RESOURCE_EXHAUSTED,
                     message: "too many parameter sets of this name are asked for".into(),
                 }),
@@ -353,7 +353,7 @@ impl Proxy {
             if answer != downstream.reported {
                 self.counts.refused += u64::from(is_refused);
                 let locator = Locator { name: key.1.clone(), parameters: bound.clone() };
-                transaction.answer(key.0.clone(), locator, answer.clone());
+                transaction.set_status(key.0.clone(), locator, answer.clone());
             }
             match name.downstream.get_mut(&bound) {
                 Some(downstream) if is_asked => downstream.reported = answer,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::health::{Event, Health, Status, SyncState};
 use super::route::Route;
 use super::{Key, Notice, Proxy};
-use crate::cache::{Answer, Transaction};
+use crate::cache::{LocatorStatus, Transaction};
 use crate::client::Client;
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -373,9 +373,10 @@ impl Proxy {
     }
 
     /// What who asks for something of a type is told although the upstream said nothing of it (G4).
-    pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<Answer> {
+    pub(super) fn refusal(&self, route: &Route, type_url: &TypeUrl) -> Option<LocatorStatus> {
         let state = &self.upstreams.get(route)?.state;
-        let failed = |status: &Status| Answer::Failed { code: status.code, message: status.message.clone() };
+        let failed =
+            |status: &Status| LocatorStatus::Failed { code: status.code, message: status.message.clone() };
         if let Route::SideStream { .. } = route {
             let rejected = self.health(&route.main()).and_then(|health| health.state(type_url));
             return match rejected {

@@ -21,7 +21,7 @@ use super::{
 use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::{Locator, Requested};
-use crate::{Answer, Cache, Code, Commit, CommitError, Constraints, Parameters, Transaction, Watch};
+use crate::{Cache, Code, Commit, CommitError, Constraints, LocatorStatus, Parameters, Transaction, Watch};
 
 /// The fields the tests write: a name, an EDS cluster's type, and a content to tell versions apart.
 #[derive(Clone, PartialEq, Message)]
@@ -103,13 +103,13 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
                 let (word, answer) = match word.split_once('/') {
                     Some((word, "")) => (word, None),
                     Some((word, code)) => (word, Some(failed(code))),
-                    None => (word, Some(Answer::Complete)),
+                    None => (word, Some(LocatorStatus::Complete)),
                 };
                 let asked = asked(std::iter::once(if word.contains('?') { word } else { "" }));
                 let plain = || Locator { name: word.into(), parameters: Parameters::new() };
                 let locator = asked.locators.iter().find(|_| word.contains('?')).unwrap_or_else(plain);
                 let locator = Locator { parameters: locator.parameters.bound(), ..locator };
-                transaction.answer(type_url, locator, answer);
+                transaction.set_status(type_url, locator, answer);
             } else if let Some(word) = word.strip_prefix('-') {
                 let (name, constraints, _) = variant(word);
                 transaction.remove(VariantId { type_url, name: name.into(), constraints });
@@ -127,8 +127,8 @@ pub(crate) fn try_commit(cache: &Cache, text: &str) -> Result<Commit, CommitErro
     cache.commit(transaction)
 }
 
-fn failed(code: &str) -> Answer {
-    Answer::Failed { code: Code(code.parse().unwrap()), message: "upstream says so".into() }
+fn failed(code: &str) -> LocatorStatus {
+    LocatorStatus::Failed { code: Code(code.parse().unwrap()), message: "upstream says so".into() }
 }
 
 /// What stands in `{ttl=SECONDS|alias=NAME}`.

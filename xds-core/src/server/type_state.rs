@@ -174,7 +174,7 @@ impl TypeState {
         if self.is_on_demand
             && let Some(membership) = &mut self.membership
         {
-            membership.demand(&self.subscription);
+            membership.index_subscription(&self.subscription);
         }
         if let Some(Selection::Names(names)) = self.membership.as_ref().and_then(|of| of.asked().single()) {
             self.subscription.share(names);

@@ -2,8 +2,8 @@
 //! own source.
 //!
 //! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the
-//! source [answers](crate::Transaction::answer) exactly this locator; what left the cache meanwhile
-//! stays with who has it. That there is nothing is told for each locator by itself, as another
+//! source [sets the status](crate::Transaction::set_status) of exactly this locator; what left the
+//! cache meanwhile stays with who has it. That there is nothing is told for each locator by itself, as another
 //! stream with the same projected parameters may have no answer yet.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::order::Gate;
 use super::stream::{Owed, Stream, TypeEntry};
 use super::type_state::{TypeState, is_sent};
-use crate::cache::{Answer, Snapshot};
+use crate::cache::{LocatorStatus, Snapshot};
 use crate::code::Code;
 use crate::constraint::Constraints;
 use crate::name::ResourceName;
@@ -131,10 +131,10 @@ impl TypeState {
         if !self.find(locator, snapshot).is_empty() {
             return Knowledge::Found;
         }
-        match snapshot.answer(&self.type_url, &locator.name, &locator.parameters) {
+        match snapshot.locator_status(&self.type_url, &locator.name, &locator.parameters) {
             None => Knowledge::Unknown,
-            Some(Answer::Complete) => Knowledge::Absent,
-            Some(Answer::Failed { code, message }) => {
+            Some(LocatorStatus::Complete) => Knowledge::Absent,
+            Some(LocatorStatus::Failed { code, message }) => {
                 Knowledge::Failed { code: *code, message: Arc::clone(message) }
             }
         }
@@ -144,7 +144,8 @@ impl TypeState {
     /// (D15, S27).
     fn knows_sets(&self, snapshot: &Snapshot) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
-        let is_answered = |parameters| snapshot.answer(&self.type_url, &wildcard, parameters).is_some();
+        let is_answered =
+            |parameters| snapshot.locator_status(&self.type_url, &wildcard, parameters).is_some();
         self.subscription.wildcards().all(is_answered)
     }
 
@@ -159,7 +160,7 @@ impl TypeState {
             return true;
         }
         let is_answered = |name: &ResourceName| {
-            matches!(snapshot.answer(&self.type_url, name, parameters), Some(Answer::Complete))
+            matches!(snapshot.locator_status(&self.type_url, name, parameters), Some(LocatorStatus::Complete))
         };
         let listed = |name: &ResourceName| {
             self.subscription.lists(&Locator { name: name.clone(), parameters: parameters.clone() })

@@ -21,7 +21,7 @@ pub(crate) struct Membership {
     /// With all parameters; the class has their projection.
     asked: Wanted,
     /// What a source on demand was told of.
-    demanded: Locators,
+    indexed: Locators,
     /// The keys of the type that the projection was made for.
     keys_at: Revision,
 }
@@ -38,8 +38,8 @@ impl Watch {
         let class = interest.join(type_url, wanted, self.stream.id, member);
         drop(interest);
         let position = Position { class, cursor };
-        let demanded = Locators::default();
-        let mut membership = Membership { watch: Arc::clone(self), position, asked, demanded, keys_at };
+        let indexed = Locators::default();
+        let mut membership = Membership { watch: Arc::clone(self), position, asked, indexed, keys_at };
         membership.share();
         membership
     }
@@ -47,14 +47,14 @@ impl Watch {
 
 impl Membership {
     /// Lets a source on demand know what is asked for, to the letter; others need not.
-    pub(crate) fn demand(&mut self, subscription: &Subscription) {
+    pub(crate) fn index_subscription(&mut self, subscription: &Subscription) {
         let cache = &self.watch.cache;
         let mut interest = lock(&cache.interest);
-        let Some(book) = &mut interest.book else { return };
-        let demanded = subscription.locators();
+        let Some(index) = &mut interest.subscriptions else { return };
+        let indexed = subscription.locators();
         let type_url = &self.position.class.type_url;
-        book.change(type_url, &self.watch.stream, &self.demanded, &demanded, &cache.demand_waker);
-        self.demanded = demanded;
+        index.change(type_url, &self.watch.stream, &self.indexed, &indexed, &cache.on_demand_waker);
+        self.indexed = indexed;
     }
 
     /// Moves to what is asked for now, of the same type, and keeps the cursor.
@@ -200,9 +200,9 @@ impl Drop for Membership {
         let cache = &self.watch.cache;
         let mut interest = lock(&cache.interest);
         interest.leave(&self.position.class, &self.watch.stream);
-        if let Some(book) = &mut interest.book {
+        if let Some(index) = &mut interest.subscriptions {
             let (type_url, stream) = (&self.position.class.type_url, &self.watch.stream);
-            book.change(type_url, stream, &self.demanded, &Locators::default(), &cache.demand_waker);
+            index.change(type_url, stream, &self.indexed, &Locators::default(), &cache.on_demand_waker);
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::Demanded;
+use crate::cache::OnDemandSubscription;
 use crate::server::fixture::{Delta, Sotw, commit, is_woken, parameters, type_url, version};
 use crate::subscription::Locator;
-use crate::{Cache, Demand};
+use crate::{Cache, OnDemandSubscriptions};
 
 fn delta(cache: &Arc<Cache>, type_name: &str, list: &str) -> Delta {
     let mut client = Delta::new(cache);
@@ -22,15 +22,15 @@ fn sotw(cache: &Arc<Cache>, type_name: &str, list: &str) -> Sotw {
 }
 
 /// What changed, as `name{parameters}:count`.
-fn taken(demand: &Demand) -> String {
-    let show = |Demanded { locator: Locator { name, parameters }, asking, .. }| {
+fn taken(subscriptions: &OnDemandSubscriptions) -> String {
+    let show = |OnDemandSubscription { locator: Locator { name, parameters }, streams, .. }| {
         format!(
-            "{}{{{}}}:{asking}",
+            "{}{{{}}}:{streams}",
             name.as_str(),
             parameters.unbound().iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
         )
     };
-    let mut taken: Vec<_> = demand.take().into_iter().map(show).collect();
+    let mut taken: Vec<_> = subscriptions.take().into_iter().map(show).collect();
     taken.sort();
     taken.join(" ")
 }
@@ -38,29 +38,29 @@ fn taken(demand: &Demand) -> String {
 #[test]
 fn a_source_hears_of_each_locator_that_comes_or_goes_once() {
     let cache = Cache::on_demand();
-    let demand = cache.demand().unwrap();
+    let subscriptions = cache.on_demand_subscriptions().unwrap();
     let mut one = delta(&cache, "X", "a a?env=prod");
     let two = delta(&cache, "X", "a?env=prod *");
-    assert_eq!(taken(&demand), "*{}:1 a{env=prod}:2 a{}:1");
-    assert_eq!(taken(&demand), "");
+    assert_eq!(taken(&subscriptions), "*{}:1 a{env=prod}:2 a{}:1");
+    assert_eq!(taken(&subscriptions), "");
     one.ask("X", "-a -a?env=prod b");
-    assert_eq!(taken(&demand), "a{}:0 b{}:1", "somebody else still asks for a in prod");
+    assert_eq!(taken(&subscriptions), "a{}:0 b{}:1", "somebody else still asks for a in prod");
     drop(two);
-    assert_eq!(taken(&demand), "*{}:0 a{env=prod}:0");
+    assert_eq!(taken(&subscriptions), "*{}:0 a{env=prod}:0");
     one.ask("X", "-b");
     one.ask("X", "b");
-    assert_eq!(taken(&demand), "b{}:1", "as it stands now");
-    assert!(Cache::new().demand().is_none(), "what a cache does not hold does not exist");
+    assert_eq!(taken(&subscriptions), "b{}:1", "as it stands now");
+    assert!(Cache::new().on_demand_subscriptions().is_none(), "what a cache does not hold does not exist");
 }
 
 #[test]
 fn t46_what_is_asked_for_by_name_is_wanted_with_the_parameters_of_the_node() {
     let cache = Cache::on_demand();
-    let demand = cache.demand().unwrap();
+    let subscriptions = cache.on_demand_subscriptions().unwrap();
     let mut client = Sotw::new(&cache);
     client.stream.on_node(parameters("env=prod"));
     client.ask("CDS", "", "");
-    assert_eq!(taken(&demand), "*{env=prod}:1", "S19: nothing in particular is everything");
+    assert_eq!(taken(&subscriptions), "*{env=prod}:1", "S19: nothing in particular is everything");
 }
 
 #[test]
