@@ -20,8 +20,8 @@ use transaction::{Change, VariantChange};
 use trial::Trial;
 
 pub use commits::{CommitCounts, CommitEvent, CommitOutcome, Commits};
+pub(crate) use delivery::{AckState, Ledger, Spans};
 pub use delivery::{ClientName, Decided, Delivered, Delivery, Followed, Follower, Outcome};
-pub(crate) use delivery::{Ledger, Spans, Standing};
 pub(crate) use interest::{Membership, Position};
 pub use interest::{Watch, Watched};
 pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};

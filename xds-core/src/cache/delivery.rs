@@ -14,7 +14,7 @@ use std::task::Poll;
 
 use atomic_waker::AtomicWaker;
 
-use super::interest::Stream;
+use super::interest::RegisteredStream;
 use super::{Commit, lock};
 use crate::name::{Revision, TypeUrl};
 
@@ -148,7 +148,7 @@ impl Delivery {
             })
             .await;
             let results = self.results();
-            // D8: what was rejected may be told again meanwhile, and is then open once more.
+            // D8: what was rejected may be told again meanwhile, and is then pending once more.
             if results.iter().all(|result| result.outcome != Outcome::Pending) {
                 return results;
             }
@@ -180,14 +180,14 @@ impl Outcome {
 /// What one stream has answered of one type, for those who wrote it.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    stream: Arc<Stream>,
+    stream: Arc<RegisteredStream>,
     type_url: TypeUrl,
-    book: Mutex<Book>,
+    state: Mutex<LedgerState>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    standing: Standing,
+struct LedgerState {
+    ack_state: AckState,
     is_ended: bool,
     /// Who waits until a revision is decided here.
     waiters: Vec<(Revision, Weak<Waiter>)>,
@@ -195,22 +195,22 @@ struct Book {
 
 /// Which revisions a stream still owes an answer to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct AckState {
     /// Up to here everything was sent, held back, or found needless.
     pub(crate) sent: Revision,
     /// What of it was not answered, or not told.
-    pub(crate) open: Spans,
+    pub(crate) pending: Spans,
     /// What of it was rejected, and in which words.
     pub(crate) rejected: Vec<(Spans, Arc<str>)>,
 }
 
 impl Ledger {
-    pub(super) fn new(stream: Arc<Stream>, type_url: TypeUrl) -> Self {
-        Self { stream, type_url, book: Mutex::default() }
+    pub(super) fn new(stream: Arc<RegisteredStream>, type_url: TypeUrl) -> Self {
+        Self { stream, type_url, state: Mutex::default() }
     }
 
     /// Whose answers these are.
-    pub(super) fn stream(&self) -> &Arc<Stream> {
+    pub(super) fn stream(&self) -> &Arc<RegisteredStream> {
         &self.stream
     }
 
@@ -219,54 +219,54 @@ impl Ledger {
     }
 
     /// How far the stream was when it said so last.
-    pub(crate) fn standing(&self) -> Standing {
-        lock(&self.book).standing.clone()
+    pub(crate) fn ack_state(&self) -> AckState {
+        lock(&self.state).ack_state.clone()
     }
 
     /// Takes how far the stream is now. Costs one short lock, and O(those who wait for this very
     /// stream).
-    pub(crate) fn follow(&self, standing: Standing) {
-        let mut book = lock(&self.book);
-        if book.standing == standing {
+    pub(crate) fn update(&self, ack_state: AckState) {
+        let mut state = lock(&self.state);
+        if state.ack_state == ack_state {
             return;
         }
-        book.standing = standing;
-        let decided = self.take_decided(&mut book);
-        drop(book);
+        state.ack_state = ack_state;
+        let decided = self.take_decided(&mut state);
+        drop(state);
         self.wake(decided);
     }
 
     /// The stream is no more.
     pub(super) fn end(&self) {
-        let mut book = lock(&self.book);
-        book.is_ended = true;
-        let decided = self.take_decided(&mut book);
-        drop(book);
+        let mut state = lock(&self.state);
+        state.is_ended = true;
+        let decided = self.take_decided(&mut state);
+        drop(state);
         self.wake(decided);
     }
 
     fn outcome(&self, revision: Revision) -> Outcome {
-        self.outcome_of(&lock(&self.book).verdict(revision))
+        self.outcome_of(&lock(&self.state).decision(revision))
     }
 
     fn outcome_of(&self, decision: &Decision<'_>) -> Outcome {
         match decision {
             Decision::Acked => Outcome::Acked,
-            Decision::Open => Outcome::Pending,
-            Decision::Ended => Outcome::Gone,
+            Decision::Pending => Outcome::Pending,
+            Decision::Disconnected => Outcome::Gone,
             Decision::Rejected(detail) => self.nacked(detail),
         }
     }
 
     /// Those who waited for what is decided now.
-    fn take_decided(&self, book: &mut Book) -> Vec<(Weak<Waiter>, Outcome)> {
-        let mut waiters = std::mem::take(&mut book.waiters);
+    fn take_decided(&self, state: &mut LedgerState) -> Vec<(Weak<Waiter>, Outcome)> {
+        let mut waiters = std::mem::take(&mut state.waiters);
         let is_decided =
-            |(revision, _): &mut (Revision, _)| !matches!(book.verdict(*revision), Decision::Open);
+            |(revision, _): &mut (Revision, _)| !matches!(state.decision(*revision), Decision::Pending);
         let decided = waiters.extract_if(.., is_decided);
         let decided =
-            decided.map(|(revision, waiter)| (waiter, self.outcome_of(&book.verdict(revision)))).collect();
-        book.waiters = waiters;
+            decided.map(|(revision, waiter)| (waiter, self.outcome_of(&state.decision(revision)))).collect();
+        state.waiters = waiters;
         decided
     }
 
@@ -284,14 +284,14 @@ impl Ledger {
 
     /// What is decided already is not noted, but told.
     fn note(&self, revision: Revision, waiter: &Arc<Waiter>) {
-        let mut book = lock(&self.book);
+        let mut state = lock(&self.state);
         // Of those who no longer wait.
-        book.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
-        if matches!(book.verdict(revision), Decision::Open) {
+        state.waiters.retain(|(_, waiter)| waiter.strong_count() > 0);
+        if matches!(state.decision(revision), Decision::Pending) {
             waiter.undecided.fetch_add(1, Ordering::AcqRel);
-            book.waiters.push((revision, Arc::downgrade(waiter)));
+            state.waiters.push((revision, Arc::downgrade(waiter)));
         } else if let Some(telling) = &waiter.telling {
-            telling.tell(self, self.outcome_of(&book.verdict(revision)));
+            telling.tell(self, self.outcome_of(&state.decision(revision)));
         }
     }
 }
@@ -299,21 +299,21 @@ impl Ledger {
 /// What a ledger says of one revision.
 enum Decision<'a> {
     Acked,
-    Open,
+    Pending,
     Rejected(&'a Arc<str>),
-    Ended,
+    Disconnected,
 }
 
-impl Book {
-    fn verdict(&self, revision: Revision) -> Decision<'_> {
-        let Standing { sent, open, rejected } = &self.standing;
+impl LedgerState {
+    fn decision(&self, revision: Revision) -> Decision<'_> {
+        let AckState { sent, pending, rejected } = &self.ack_state;
         let rejected = rejected.iter().rev().find(|(spans, _)| spans.cover(revision));
         if let Some((_, detail)) = rejected {
             return Decision::Rejected(detail);
         }
-        match revision > *sent || open.cover(revision) {
-            true if self.is_ended => Decision::Ended,
-            true => Decision::Open,
+        match revision > *sent || pending.cover(revision) {
+            true if self.is_ended => Decision::Disconnected,
+            true => Decision::Pending,
             false => Decision::Acked,
         }
     }

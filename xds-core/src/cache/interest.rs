@@ -33,7 +33,7 @@ mod membership;
 #[derive(Debug)]
 pub struct Watch {
     cache: Arc<Cache>,
-    stream: Arc<Stream>,
+    stream: Arc<RegisteredStream>,
     /// What it status_changes, of each type it ever asked for.
     ledgers: Mutex<Vec<Arc<Ledger>>>,
 }
@@ -42,7 +42,7 @@ impl Watch {
     pub(super) fn new(cache: Arc<Cache>) -> Arc<Self> {
         let id = lock(&cache.interest).next_stream_id();
         let (client, woken, waker) = (OnceLock::new(), AtomicBool::new(false), AtomicWaker::new());
-        let stream = Arc::new(Stream { id, client, woken, waker });
+        let stream = Arc::new(RegisteredStream { id, client, woken, waker });
         Arc::new(Self { cache, stream, ledgers: Mutex::default() })
     }
 
@@ -59,7 +59,7 @@ impl Watch {
         &self.cache
     }
 
-    pub(super) fn stream(&self) -> &Arc<Stream> {
+    pub(super) fn stream(&self) -> &Arc<RegisteredStream> {
         &self.stream
     }
 
@@ -130,7 +130,7 @@ pub struct Watched {
 
 /// A stream that can be woken.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct RegisteredStream {
     pub(super) id: u64,
     /// Whose it is, once its first request came.
     client: OnceLock<ClientName>,
@@ -138,7 +138,7 @@ pub(super) struct Stream {
     waker: AtomicWaker,
 }
 
-impl Stream {
+impl RegisteredStream {
     /// Whose it is; nobody's in particular before its first request.
     pub(super) fn client(&self) -> ClientName {
         self.client.get().cloned().unwrap_or_default()
@@ -185,7 +185,7 @@ impl Interest {
     }
 
     /// The streams that wait for these answers.
-    pub(super) fn subscribers_of(&self, status_changes: &[(TypeUrl, Locator)]) -> Vec<Arc<Stream>> {
+    pub(super) fn subscribers_of(&self, status_changes: &[(TypeUrl, Locator)]) -> Vec<Arc<RegisteredStream>> {
         let Some(index) = &self.subscriptions else { return Vec::new() };
         let subscribers =
             status_changes.iter().flat_map(|(type_url, locator)| index.subscribers(type_url, locator));
@@ -198,7 +198,7 @@ impl Interest {
         type_url: &TypeUrl,
         name: &ResourceName,
         constraints: &Constraints,
-    ) -> impl Iterator<Item = &Arc<Stream>> {
+    ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
         self.subscriptions.iter().flat_map(|index| index.subscribers_to(type_url, name, constraints))
     }
 
@@ -297,7 +297,7 @@ impl Interest {
         class
     }
 
-    fn leave(&mut self, class: &Class, stream: &Stream) {
+    fn leave(&mut self, class: &Class, stream: &RegisteredStream) {
         let is_empty = {
             let mut members = lock(&class.members);
             members.remove(&stream.id);
@@ -311,7 +311,7 @@ impl Interest {
         }
     }
 
-    fn reselect(&mut self, class: &Arc<Class>, stream: &Stream, wanted: Wanted) -> Arc<Class> {
+    fn reselect(&mut self, class: &Arc<Class>, stream: &RegisteredStream, wanted: Wanted) -> Arc<Class> {
         let is_alone = lock(&class.members).len() == 1;
         let interest =
             self.types.get_mut(&class.type_url).expect("a class with a member stands in the index");

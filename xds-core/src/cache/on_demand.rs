@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use atomic_waker::AtomicWaker;
 
-use super::interest::Stream;
+use super::interest::RegisteredStream;
 use super::{Cache, lock};
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -97,7 +97,7 @@ type OfType = BTreeMap<ResourceName, BTreeMap<Parameters, Subscribers>>;
 /// Those who ask for one locator.
 #[derive(Debug, Default)]
 struct Subscribers {
-    streams: Vec<Arc<Stream>>,
+    streams: Vec<Arc<RegisteredStream>>,
     /// That there are some, or none any more, was not read yet.
     is_changed: bool,
 }
@@ -107,7 +107,7 @@ impl SubscriptionIndex {
     pub(super) fn change(
         &mut self,
         type_url: &TypeUrl,
-        stream: &Arc<Stream>,
+        stream: &Arc<RegisteredStream>,
         before: &Locators,
         after: &Locators,
         waker: &AtomicWaker,
@@ -148,7 +148,7 @@ impl SubscriptionIndex {
         &self,
         type_url: &TypeUrl,
         Locator { name, parameters }: &Locator,
-    ) -> &[Arc<Stream>] {
+    ) -> &[Arc<RegisteredStream>] {
         let of_name = self.types.get(type_url).and_then(|of_type| of_type.get(name));
         of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |subscribers| &subscribers.streams)
     }
@@ -159,7 +159,7 @@ impl SubscriptionIndex {
         type_url: &TypeUrl,
         name: &ResourceName,
         constraints: &Constraints,
-    ) -> impl Iterator<Item = &Arc<Stream>> {
+    ) -> impl Iterator<Item = &Arc<RegisteredStream>> {
         let names = [Some(name.clone()), glob_of(name), Some(ResourceName::from(WILDCARD))];
         let of_type = self.types.get(type_url);
         let of_names = names.into_iter().flatten().filter_map(move |name| of_type?.get(&name));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::delivery::{Delivery, Ledger};
-use super::interest::{Interest, Stream, Watch};
+use super::interest::{Interest, RegisteredStream, Watch};
 use super::snapshot::Snapshot;
 use super::{Cache, Changed, lock};
 use crate::name::Revision;
@@ -25,7 +25,7 @@ pub(super) struct Trial {
     /// Those who try something, by the number of their stream.
     tried_by: BTreeMap<u64, Arc<Ledger>>,
     /// Those who looked meanwhile, and have to look again.
-    waiting: BTreeMap<u64, Arc<Stream>>,
+    waiting: BTreeMap<u64, Arc<RegisteredStream>>,
 }
 
 impl Cache {
@@ -71,7 +71,7 @@ impl Cache {
                     continue;
                 }
                 let asking = interest.subscribers_to(type_url, name, constraints);
-                let of_stream = |stream: &Arc<Stream>| {
+                let of_stream = |stream: &Arc<RegisteredStream>| {
                     let is_it = |ledger: &&Arc<Ledger>| {
                         Arc::ptr_eq(ledger.stream(), stream) && ledger.type_url() == type_url
                     };
@@ -84,7 +84,7 @@ impl Cache {
     }
 
     /// What a stream may see while a trial runs.
-    fn seen_by(&self, stream: &Arc<Stream>) -> Arc<Snapshot> {
+    fn seen_by(&self, stream: &Arc<RegisteredStream>) -> Arc<Snapshot> {
         let mut trial = lock(&self.trial);
         match trial.as_mut() {
             Some(trial) if !trial.tried_by.contains_key(&stream.id) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::StreamConfig;
-use crate::cache::{Spans, Standing};
+use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::wire::{Body, ResourceKey};
 
@@ -37,7 +37,7 @@ pub(super) struct Responses {
     is_crossed: bool,
     /// What was on its way when it was given up, until it is asked for again.
     crossed: BTreeSet<ResourceKey>,
-    /// The [standing](Self::standing) may be another one than when it was last asked for news.
+    /// The [`ack_state`](Self::ack_state) may be another one than when it was last asked for news.
     is_news: bool,
 }
 
@@ -234,19 +234,19 @@ impl Responses {
 
     /// Of which revisions an answer is still to come, and which were rejected, with the client's
     /// words.
-    pub(super) fn standing(&self) -> Standing {
-        let mut open = Spans::default();
+    pub(super) fn ack_state(&self) -> AckState {
+        let mut pending = Spans::default();
         let queued = self.queued.iter().map(|part| &part.brings);
         for brings in self.in_flight.iter().map(|sent| &sent.brings).chain(queued) {
-            open.extend(brings);
+            pending.extend(brings);
         }
         if let Some(uncertain) = &self.uncertain {
-            open.extend(&uncertain.about);
+            pending.extend(&uncertain.about);
         }
         let complaints = self.rejected.iter().map(|rejected| &rejected.complaint).chain(&self.state_rejected);
         let complaints = complaints.filter(|complaint| !complaint.about.is_empty());
         let rejected = complaints.map(|of| (of.about.clone(), Arc::clone(&of.detail))).collect();
-        Standing { sent: self.reached, open, rejected }
+        AckState { sent: self.reached, pending, rejected }
     }
 
     /// Whether that may have changed since the last call.

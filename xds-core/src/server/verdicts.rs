@@ -7,7 +7,7 @@ use super::response::Verdict;
 use super::responses::{ResponseContents, ResponsePart};
 use super::retained::Retained;
 use super::type_state::TypeState;
-use crate::cache::{Membership, Snapshot, Standing};
+use crate::cache::{AckState, Membership, Snapshot};
 use crate::name::{Nonce, Revision};
 use crate::wire::ResourceKey;
 
@@ -59,26 +59,26 @@ impl TypeState {
         self.responses.reach(if asks { self.cursor() } else { snapshot.revision() });
         let is_held = !self.retained.is_empty();
         if !self.responses.take_news() && !is_held && !self.was_withholding {
-            debug_assert_eq!(ledger.standing(), self.standing(snapshot));
+            debug_assert_eq!(ledger.ack_state(), self.ack_state(snapshot));
             return;
         }
         self.was_withholding = is_held;
-        ledger.follow(self.standing(snapshot));
+        ledger.update(self.ack_state(snapshot));
     }
 
-    fn standing(&self, snapshot: &Snapshot) -> Standing {
+    fn ack_state(&self, snapshot: &Snapshot) -> AckState {
         if self.membership.is_some() {
-            let mut standing = self.responses.standing();
+            let mut ack_state = self.responses.ack_state();
             // S33: what is held was not told.
             for retained in self.retained.values() {
                 if let Retained::Withheld { removed_at, .. } = retained {
-                    standing.open.add_one(*removed_at);
+                    ack_state.pending.add_one(*removed_at);
                 }
             }
-            standing
+            ack_state
         } else {
             // Nobody asks for it any more.
-            Standing { sent: snapshot.revision(), ..Standing::default() }
+            AckState { sent: snapshot.revision(), ..AckState::default() }
         }
     }
 
