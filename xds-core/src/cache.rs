@@ -28,7 +28,7 @@ pub use on_demand::{LocatorStatus, OnDemandSubscription, OnDemandSubscriptions};
 pub(crate) use snapshot::Removed;
 pub use snapshot::{Snapshot, TypeSnapshot};
 pub use transaction::{Commit, CommitError, Transaction};
-pub(crate) use type_selection::Wanted;
+pub(crate) use type_selection::TypeSelection;
 pub(crate) use update::Update;
 
 mod by_parameters;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::class::ClassId;
-use super::type_selection::Wanted;
+use super::type_selection::TypeSelection;
 use crate::constraint::Formula;
 
 /// The classes of one type by the values in their parameters, whatever names they ask for.
@@ -16,16 +16,16 @@ use crate::constraint::Formula;
 pub(super) struct ByParameters(BTreeMap<Arc<str>, BTreeMap<Arc<str>, BTreeSet<ClassId>>>);
 
 impl ByParameters {
-    pub(super) fn insert(&mut self, id: ClassId, wanted: &Wanted) {
-        self.replace(id, &Wanted::default(), wanted);
+    pub(super) fn insert(&mut self, id: ClassId, selection: &TypeSelection) {
+        self.replace(id, &TypeSelection::default(), selection);
     }
 
-    pub(super) fn remove(&mut self, id: ClassId, wanted: &Wanted) {
-        self.replace(id, wanted, &Wanted::default());
+    pub(super) fn remove(&mut self, id: ClassId, selection: &TypeSelection) {
+        self.replace(id, selection, &TypeSelection::default());
     }
 
     /// Follows a class that wants something else; only other parameters cost something.
-    pub(super) fn replace(&mut self, id: ClassId, before: &Wanted, after: &Wanted) {
+    pub(super) fn replace(&mut self, id: ClassId, before: &TypeSelection, after: &TypeSelection) {
         if before.parameters().eq(after.parameters()) {
             return;
         }
@@ -100,6 +100,6 @@ impl<'a> Matching<'a> {
 }
 
 /// What the parameters of a class say, each once.
-fn pairs(wanted: &Wanted) -> BTreeSet<(&Arc<str>, &Arc<str>)> {
-    wanted.parameters().flat_map(|parameters| parameters.iter()).collect()
+fn pairs(selection: &TypeSelection) -> BTreeSet<(&Arc<str>, &Arc<str>)> {
+    selection.parameters().flat_map(|parameters| parameters.iter()).collect()
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::delivery::Ledger;
 use super::lock;
 use super::snapshot::{Snapshot, TypeSnapshot};
-use super::type_selection::Wanted;
+use super::type_selection::TypeSelection;
 use super::update::Update;
 use crate::name::{ResourceName, Revision, TypeUrl};
 
@@ -17,9 +17,9 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 pub(super) struct Class {
     pub(super) id: ClassId,
     pub(super) type_url: TypeUrl,
-    pub(super) wanted: Wanted,
+    pub(super) selection: TypeSelection,
     /// By the id of their stream.
-    pub(super) members: Mutex<BTreeMap<u64, Member>>,
+    pub(super) members: Mutex<BTreeMap<u64, ClassMember>>,
     /// The last commit that concerned the class, or the one at which it was formed.
     pub(super) touched_at: AtomicU64,
     log: Mutex<Log>,
@@ -31,7 +31,7 @@ pub(super) struct Class {
 pub(super) type ClassId = u64;
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ClassMember {
     pub(super) cursor: Arc<AtomicU64>,
     pub(super) ledger: Arc<Ledger>,
 }
@@ -60,11 +60,11 @@ struct Sum {
 }
 
 impl Class {
-    pub(super) fn new(id: ClassId, type_url: TypeUrl, wanted: Wanted, revision: Revision) -> Self {
+    pub(super) fn new(id: ClassId, type_url: TypeUrl, selection: TypeSelection, revision: Revision) -> Self {
         Self {
             id,
             type_url,
-            wanted,
+            selection,
             members: Mutex::default(),
             touched_at: AtomicU64::new(revision.0),
             log: Mutex::new(Log::new(revision)),
@@ -103,12 +103,13 @@ impl Class {
         after: &TypeSnapshot,
         revision: Revision,
     ) -> bool {
-        let Some(shift) = self.wanted.shift(name, before, after) else { return false };
+        let Some(shift) = self.selection.shift(name, before, after) else { return false };
         // Whoever holds the lock is asking.
         let is_asked = self.sum.try_lock().map_or(true, |sum| sum.at > Revision::ZERO);
         let shift = is_asked.then(|| shift.sum());
         // Beyond the number of names a log is no cheaper than comparing all of them.
-        let limit = if self.wanted.is_wildcard() { LOG_LIMIT } else { self.wanted.len().min(LOG_LIMIT) };
+        let limit =
+            if self.selection.is_wildcard() { LOG_LIMIT } else { self.selection.len().min(LOG_LIMIT) };
         // Nobody needs them any more, unless somebody is just making one.
         if let Ok(mut updates) = self.updates.try_lock() {
             updates.clear();
@@ -151,13 +152,13 @@ impl Class {
         let logged = if from > Revision::ZERO { self.logged(from, to) } else { None };
         let logged = logged.map(|changes| changes.into_iter().map(|change| change.name).collect());
         let tells_absent = !snapshot.is_on_demand();
-        Some(Update::make(&self.wanted, logged.as_ref(), resources, from, to, tells_absent))
+        Some(Update::make(&self.selection, logged.as_ref(), resources, from, to, tells_absent))
     }
 
     pub(super) fn sum(&self, snapshot: &Snapshot) -> u128 {
         let to = snapshot.revision();
         let Some(resources) = snapshot.of_type(&self.type_url) else { return 0 };
-        if self.wanted.is_unlimited() && resources.keys().is_empty() {
+        if self.selection.is_unlimited() && resources.keys().is_empty() {
             return resources.sum();
         }
         let mut known = lock(&self.sum);
@@ -168,7 +169,7 @@ impl Class {
             if known.at > Revision::ZERO && known.at < to { self.logged(known.at, to) } else { None };
         let add = |sum: u128, change: &ChangedName| Some(sum.wrapping_add(change.shift?));
         let followed = from_log.and_then(|changes| changes.iter().try_fold(known.value, add));
-        let value = followed.unwrap_or_else(|| self.wanted.sum(resources));
+        let value = followed.unwrap_or_else(|| self.selection.sum(resources));
         *known = Sum { at: to, value };
         value
     }
@@ -199,8 +200,8 @@ impl Log {
     /// The changes in (from, to]; `None` when some are forgotten.
     fn between(&self, from: Revision, to: Revision) -> Option<Vec<ChangedName>> {
         let newer = self.entries.iter().rev().take_while(|(at, _)| *at > from);
-        let wanted = newer.filter(|(at, _)| *at <= to).map(|(_, change)| change.clone());
-        (from >= self.complete_after).then(|| wanted.collect())
+        let changes = newer.filter(|(at, _)| *at <= to).map(|(_, change)| change.clone());
+        (from >= self.complete_after).then(|| changes.collect())
     }
 }
 

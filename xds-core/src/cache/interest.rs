@@ -15,11 +15,11 @@ use std::task::{Context, Poll};
 use atomic_waker::AtomicWaker;
 
 use super::by_parameters::{ByParameters, Matching};
-use super::class::{Class, ClassId, Member};
+use super::class::{Class, ClassId, ClassMember};
 use super::delivery::{ClientName, Ledger};
 use super::on_demand::SubscriptionIndex;
 use super::snapshot::{Keys, Snapshot, TypeSnapshot};
-use super::type_selection::Wanted;
+use super::type_selection::TypeSelection;
 use super::{Cache, Changed, by_name, lock};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -100,7 +100,7 @@ impl Watch {
 
     /// What is asked for as far as it matters now, and since when that is so. Asked with the index
     /// locked, so that no commit comes in between.
-    fn project(&self, type_url: &TypeUrl, asked: &Wanted) -> (Wanted, Revision) {
+    fn project(&self, type_url: &TypeUrl, asked: &TypeSelection) -> (TypeSelection, Revision) {
         let snapshot = self.cache.snapshot();
         match snapshot.of_type(type_url).map(TypeSnapshot::keys) {
             Some(keys) => (asked.project(keys), keys.changed_at()),
@@ -170,7 +170,7 @@ pub(super) struct Interest {
 #[derive(Debug, Default)]
 pub(super) struct TypeInterest {
     by_name: BTreeMap<ResourceName, BTreeSet<ClassId>>,
-    by_wanted: BTreeMap<Wanted, ClassId>,
+    by_selection: BTreeMap<TypeSelection, ClassId>,
     /// The classes that select everything.
     wildcards: BTreeSet<ClassId>,
     by_parameters: ByParameters,
@@ -284,14 +284,20 @@ impl Interest {
             .map(Revision)
     }
 
-    fn join(&mut self, type_url: &TypeUrl, wanted: Wanted, stream: u64, member: Member) -> Arc<Class> {
+    fn join(
+        &mut self,
+        type_url: &TypeUrl,
+        selection: TypeSelection,
+        stream: u64,
+        member: ClassMember,
+    ) -> Arc<Class> {
         if !self.types.contains_key(type_url) {
             self.types.insert(type_url.clone(), TypeInterest::default());
         }
         let interest = self.types.get_mut(type_url).expect("was inserted above");
-        let class = match interest.by_wanted.get(&wanted) {
+        let class = match interest.by_selection.get(&selection) {
             Some(id) => Arc::clone(&interest.classes[id]),
-            None => interest.form(type_url, wanted, self.revision),
+            None => interest.form(type_url, selection, self.revision),
         };
         lock(&class.members).insert(stream, member);
         class
@@ -311,17 +317,22 @@ impl Interest {
         }
     }
 
-    fn reselect(&mut self, class: &Arc<Class>, stream: &RegisteredStream, wanted: Wanted) -> Arc<Class> {
+    fn reselect(
+        &mut self,
+        class: &Arc<Class>,
+        stream: &RegisteredStream,
+        selection: TypeSelection,
+    ) -> Arc<Class> {
         let is_alone = lock(&class.members).len() == 1;
         let interest =
             self.types.get_mut(&class.type_url).expect("a class with a member stands in the index");
-        if is_alone && !interest.by_wanted.contains_key(&wanted) {
+        if is_alone && !interest.by_selection.contains_key(&selection) {
             // A stream that adds names one by one must not pay for all of them each time.
-            return interest.alter(class, wanted, self.revision);
+            return interest.alter(class, selection, self.revision);
         }
         let type_url = class.type_url.clone();
         let member = lock(&class.members).remove(&stream.id).expect("the stream is in the class it left");
-        let joined = self.join(&type_url, wanted, stream.id, member);
+        let joined = self.join(&type_url, selection, stream.id, member);
         self.leave(class, stream);
         joined
     }
@@ -345,7 +356,7 @@ impl TypeInterest {
             let candidates = self.candidates(&asking, variants);
             debug_assert!(
                 asking.iter().copied().flatten().all(|id| candidates.binary_search(id).is_ok()
-                    || self.classes[id].wanted.shift(name, before, after).is_none()),
+                    || self.classes[id].selection.shift(name, before, after).is_none()),
                 "no class is left out that gets something else of {name:?}"
             );
             let classes = candidates.iter().map(|id| &self.classes[id]);
@@ -394,56 +405,56 @@ impl TypeInterest {
         Some(all)
     }
 
-    fn form(&mut self, type_url: &TypeUrl, wanted: Wanted, revision: Revision) -> Arc<Class> {
+    fn form(&mut self, type_url: &TypeUrl, selection: TypeSelection, revision: Revision) -> Arc<Class> {
         self.last_class += 1;
-        let wanted = wanted.map(|selection| match selection {
+        let selection = selection.map(|selection| match selection {
             Selection::All => Selection::All,
             Selection::Names(names) => Selection::Names(self.interned(names)),
             Selection::AllBut(apart, names) => Selection::AllBut(apart, self.interned(names)),
         });
-        let class = Arc::new(Class::new(self.last_class, type_url.clone(), wanted, revision));
-        self.by_parameters.insert(class.id, &class.wanted);
-        self.index(&class, &class.wanted.names());
+        let class = Arc::new(Class::new(self.last_class, type_url.clone(), selection, revision));
+        self.by_parameters.insert(class.id, &class.selection);
+        self.index(&class, &class.selection.names());
         class
     }
 
     /// Replaces a class by one that wants something else, at the cost of the difference.
-    fn alter(&mut self, old: &Class, wanted: Wanted, revision: Revision) -> Arc<Class> {
-        self.by_wanted.remove(&old.wanted);
+    fn alter(&mut self, old: &Class, selection: TypeSelection, revision: Revision) -> Arc<Class> {
+        self.by_selection.remove(&old.selection);
         self.wildcards.remove(&old.id);
-        let (before, after) = (old.wanted.names(), wanted.names());
+        let (before, after) = (old.selection.names(), selection.names());
         let removed = subscription::difference(&before, &after);
         let added = self.interned(subscription::difference(&after, &before).into_iter().collect());
-        let wanted = match (wanted.single(), old.wanted.single()) {
+        let selection = match (selection.single(), old.selection.single()) {
             (Some(_), Some(old)) => {
-                wanted.map(|selection| selection.rebuilt(old, added.as_slice(), &removed))
+                selection.map(|selection| selection.rebuilt(old, added.as_slice(), &removed))
             }
-            _ => wanted,
+            _ => selection,
         };
-        let class = Arc::new(Class::new(old.id, old.type_url.clone(), wanted, revision));
+        let class = Arc::new(Class::new(old.id, old.type_url.clone(), selection, revision));
         std::mem::swap(&mut *lock(&class.members), &mut *lock(&old.members));
         self.unindex(old.id, &removed);
-        self.by_parameters.replace(old.id, &old.wanted, &class.wanted);
+        self.by_parameters.replace(old.id, &old.selection, &class.selection);
         self.index(&class, added.as_slice());
         class
     }
 
     fn dissolve(&mut self, class: &Class) {
-        self.by_wanted.remove(&class.wanted);
+        self.by_selection.remove(&class.selection);
         self.wildcards.remove(&class.id);
         self.classes.remove(&class.id);
-        self.unindex(class.id, &class.wanted.names());
-        self.by_parameters.remove(class.id, &class.wanted);
+        self.unindex(class.id, &class.selection.names());
+        self.by_parameters.remove(class.id, &class.selection);
     }
 
     fn index(&mut self, class: &Arc<Class>, names: &[ResourceName]) {
         for name in names {
             self.by_name.entry(name.clone()).or_default().insert(class.id);
         }
-        if class.wanted.is_wildcard() {
+        if class.selection.is_wildcard() {
             self.wildcards.insert(class.id);
         }
-        self.by_wanted.insert(class.wanted.clone(), class.id);
+        self.by_selection.insert(class.selection.clone(), class.id);
         self.classes.insert(class.id, Arc::clone(class));
     }
 

@@ -21,12 +21,12 @@ pub(super) struct Readers<E> {
 #[derive(Debug)]
 pub(super) struct Queue<E> {
     capacity: usize,
-    state: Mutex<State<E>>,
+    state: Mutex<QueueState<E>>,
     waker: AtomicWaker,
 }
 
 #[derive(Debug)]
-struct State<E> {
+struct QueueState<E> {
     events: VecDeque<E>,
     lost: u64,
     is_closed: bool,
@@ -80,7 +80,7 @@ impl<E> Drop for Readers<E> {
 impl<E> Queue<E> {
     /// Holds so many events (at least one), then drops the oldest.
     pub(super) fn new(capacity: usize) -> Arc<Self> {
-        let state = Mutex::new(State { events: VecDeque::new(), lost: 0, is_closed: false });
+        let state = Mutex::new(QueueState { events: VecDeque::new(), lost: 0, is_closed: false });
         Arc::new(Self { capacity: capacity.max(1), state, waker: AtomicWaker::new() })
     }
 
@@ -117,7 +117,7 @@ impl<E> Queue<E> {
     }
 }
 
-impl<E> State<E> {
+impl<E> QueueState<E> {
     fn pop(&mut self) -> Option<(u64, E)> {
         let event = self.events.pop_front()?;
         Some((std::mem::take(&mut self.lost), event))

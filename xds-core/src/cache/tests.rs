@@ -89,15 +89,15 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1 b=1; CDS c=1");
     let (a, everything, clusters) = (cache.watch(), cache.watch(), cache.watch());
-    let wanted = |names: &[&str]| {
+    let selection = |names: &[&str]| {
         let mut subscription = Subscription::default();
         subscription
             .replace(names.iter().map(|name| ResourceName::new(*name)).collect::<Vec<_>>().into(), true);
-        Wanted::of(&subscription, false, None).unwrap()
+        TypeSelection::of(&subscription, false, None).unwrap()
     };
-    let _a = a.join(&type_url("EDS"), wanted(&["a"]));
-    let _everything = everything.join(&type_url("EDS"), wanted(&["*"]));
-    let _clusters = clusters.join(&type_url("CDS"), wanted(&["*"]));
+    let _a = a.join(&type_url("EDS"), selection(&["a"]));
+    let _everything = everything.join(&type_url("EDS"), selection(&["*"]));
+    let _clusters = clusters.join(&type_url("CDS"), selection(&["*"]));
     let woken = |text: &str| {
         commit(&cache, text);
         [is_woken(&a), is_woken(&everything), is_woken(&clusters)]
@@ -113,19 +113,19 @@ fn a_commit_wakes_the_streams_it_concerns_and_no_other() {
 fn a_commit_that_concerns_several_classes_tells_of_their_streams_in_the_order_of_their_start() {
     let cache = Cache::new();
     commit(&cache, "EDS a=1 b=1; CDS c=1");
-    let wanted = |name: &str| {
+    let selection = |name: &str| {
         let mut subscription = Subscription::default();
         subscription.replace(vec![ResourceName::new(name)].into(), true);
-        Wanted::of(&subscription, false, None).unwrap()
+        TypeSelection::of(&subscription, false, None).unwrap()
     };
     let watches: Vec<_> = (0..6).map(|_| cache.watch()).collect();
     let asked = [("EDS", "b"), ("CDS", "c"), ("EDS", "a"), ("EDS", "*"), ("EDS", "b"), ("CDS", "c")];
     let mut members: Vec<_> = watches
         .iter()
         .zip(asked)
-        .map(|(watch, (of, name))| watch.join(&type_url(of), wanted(name)))
+        .map(|(watch, (of, name))| watch.join(&type_url(of), selection(name)))
         .collect();
-    members.push(watches[0].join(&type_url("CDS"), wanted("*")));
+    members.push(watches[0].join(&type_url("CDS"), selection("*")));
     let done = commit(&cache, "EDS a=2 b=2; CDS c=2");
     let place = |ledger: &Arc<Ledger>| {
         watches.iter().position(|watch| Arc::ptr_eq(&watch.ledger(ledger.type_url()), ledger)).unwrap()
@@ -291,13 +291,13 @@ fn t15_the_rule_of_equal_keys_can_be_relaxed_and_that_against_overlaps_cannot() 
 fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_anew() {
     let cache = Cache::new();
     commit(&cache, "EDS a=0 b=0 c=0");
-    let wanted = || {
+    let selection = || {
         let mut subscription = Subscription::default();
         subscription.replace(vec![ResourceName::new("a"), ResourceName::new("b")].into(), true);
-        Wanted::of(&subscription, false, None).unwrap()
+        TypeSelection::of(&subscription, false, None).unwrap()
     };
     let watch = cache.watch();
-    let member = watch.join(&type_url("EDS"), wanted());
+    let member = watch.join(&type_url("EDS"), selection());
     for round in 1..20 {
         let changed = ["a", "b", "c", "a=1 b", "-a -b"][round % 5];
         commit(&cache, &format!("EDS {changed}={round}").replace("-b=", "-b c="));
@@ -305,7 +305,7 @@ fn t38_the_sum_of_a_class_follows_from_its_log_and_is_that_of_a_class_formed_ane
         if round > 3 && round % 7 != 0 {
             let snapshot = cache.snapshot();
             let resources = snapshot.of_type(&type_url("EDS")).unwrap();
-            assert_eq!(member.sum(&snapshot), wanted().sum(resources));
+            assert_eq!(member.sum(&snapshot), selection().sum(resources));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::variants::{Form, Variant};
 
 /// What a stream wants of a type: equal wants, once their parameters are projected, form a class.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct TypeSelection {
     pub(crate) form: Form,
     /// Whether the client is told of TTLs (S38).
     pub(crate) ttl: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Wanted {
     /// A wildcard in it does not stand for every name.
     has_apart: bool,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
-    parts: Vec<Part>,
+    parts: Vec<SelectionPart>,
     /// Where the parts are many: a proxy may ask for each name with parameters of its own.
     index: OnceLock<PartIndex>,
 }
@@ -37,19 +37,19 @@ struct PartIndex {
 
 /// What is wanted under one set of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Part {
+pub(crate) struct SelectionPart {
     pub(crate) parameters: Parameters,
     pub(crate) selection: Selection,
 }
 
 /// The variants of a name that somebody gets.
 #[derive(Debug)]
-enum Choice<'r> {
+enum Chosen<'r> {
     One(Option<&'r Arc<Variant>>),
     Many(Vec<&'r Arc<Variant>>),
 }
 
-impl<'r> Choice<'r> {
+impl<'r> Chosen<'r> {
     fn as_slice(&self) -> &[&'r Arc<Variant>] {
         match self {
             Self::One(variant) => variant.as_slice(),
@@ -62,14 +62,14 @@ impl<'r> Choice<'r> {
 #[derive(Debug)]
 pub(super) struct Shift<'r> {
     form: Form,
-    before: Choice<'r>,
-    after: Choice<'r>,
+    before: Chosen<'r>,
+    after: Chosen<'r>,
 }
 
 impl Shift<'_> {
     /// By how much the sum of identities moved.
     pub(super) fn sum(&self) -> u128 {
-        let sum = |choice: &Choice<'_>| {
+        let sum = |choice: &Chosen<'_>| {
             let variants = choice.as_slice().iter();
             variants.fold(0, |sum: u128, variant| sum.wrapping_add(variant.identity(self.form)))
         };
@@ -77,21 +77,21 @@ impl Shift<'_> {
     }
 }
 
-impl PartialEq for Wanted {
+impl PartialEq for TypeSelection {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Wanted {}
+impl Eq for TypeSelection {}
 
-impl PartialOrd for Wanted {
+impl PartialOrd for TypeSelection {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Wanted {
+impl Ord for TypeSelection {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.form, self.ttl, &self.scope, &self.parts).cmp(&(
             other.form,
@@ -103,7 +103,7 @@ impl Ord for Wanted {
 }
 
 impl PartIndex {
-    fn of(parts: &[Part]) -> Self {
+    fn of(parts: &[SelectionPart]) -> Self {
         let mut index = Self::default();
         for (at, part) in parts.iter().enumerate() {
             if part.selection.is_wildcard() {
@@ -121,24 +121,26 @@ impl PartIndex {
     }
 }
 
-impl Wanted {
+impl TypeSelection {
     /// What a subscription asks for; `None` when that is nothing (S24).
     ///
     /// A `scope` is of the names that it may read.
     pub(crate) fn of(subscription: &Subscription, ttl: bool, scope: Option<NamePatterns>) -> Option<Self> {
         let form = if subscription.knows_locators() { Form::Located } else { Form::Name };
         let parts = subscription.selections();
-        let parts = parts.map(|(parameters, selection)| Part { parameters: parameters.clone(), selection });
-        let wanted = Self::new(form, ttl, scope, parts.collect());
-        (!wanted.parts.is_empty()).then_some(wanted)
+        let parts =
+            parts.map(|(parameters, selection)| SelectionPart { parameters: parameters.clone(), selection });
+        let selection = Self::new(form, ttl, scope, parts.collect());
+        (!selection.parts.is_empty()).then_some(selection)
     }
 
-    fn new(form: Form, ttl: bool, scope: Option<NamePatterns>, parts: Vec<Part>) -> Self {
+    fn new(form: Form, ttl: bool, scope: Option<NamePatterns>, parts: Vec<SelectionPart>) -> Self {
         let mut merged = BTreeMap::<Parameters, Vec<Selection>>::new();
-        for Part { parameters, selection } in parts {
+        for SelectionPart { parameters, selection } in parts {
             merged.entry(parameters).or_default().push(selection);
         }
-        let merge = |(parameters, of_them)| Part { parameters, selection: Selection::union(of_them) };
+        let merge =
+            |(parameters, of_them)| SelectionPart { parameters, selection: Selection::union(of_them) };
         let parts: Vec<_> = merged.into_iter().map(merge).collect();
         let has_apart = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
         Self { form, ttl, scope, has_apart, parts, index: OnceLock::new() }
@@ -146,7 +148,7 @@ impl Wanted {
 
     /// The same as far as the parameters matter.
     pub(super) fn project(&self, keys: &Keys) -> Self {
-        let project = |part: &Part| Part {
+        let project = |part: &SelectionPart| SelectionPart {
             parameters: keys.project(&part.parameters),
             selection: part.selection.clone(),
         };
@@ -160,7 +162,7 @@ impl Wanted {
 
     /// The same with other selections in its parts.
     pub(super) fn map(self, mut selection: impl FnMut(Selection) -> Selection) -> Self {
-        let map = |part: Part| Part { selection: selection(part.selection), ..part };
+        let map = |part: SelectionPart| SelectionPart { selection: selection(part.selection), ..part };
         let parts = self.parts.into_iter().map(map).collect();
         Self { parts, index: OnceLock::new(), ..self }
     }
@@ -208,7 +210,7 @@ impl Wanted {
         &'w self,
         name: &'w ResourceName,
         resources: &'w TypeSnapshot,
-    ) -> impl Iterator<Item = &'w Part> {
+    ) -> impl Iterator<Item = &'w SelectionPart> {
         let others = resources.others_of(name).iter().flat_map(|other| self.covering(other));
         self.covering(name).chain(others)
     }
@@ -225,7 +227,7 @@ impl Wanted {
     }
 
     /// The parts that ask by a name.
-    pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &Part> {
+    pub(super) fn covering(&self, name: &ResourceName) -> impl Iterator<Item = &SelectionPart> {
         let (few, many) = if self.parts.len() <= FEW_PARTS {
             (self.parts.as_slice(), None)
         } else {
@@ -243,7 +245,7 @@ impl Wanted {
         resources: &'r TypeSnapshot,
     ) -> Vec<&'r Arc<Variant>> {
         let Some(variants) = resources.get(name).filter(|_| self.allows(name)) else { return Vec::new() };
-        let resolve = |part: &Part| variants.resolve(&part.parameters);
+        let resolve = |part: &SelectionPart| variants.resolve(&part.parameters);
         let mut chosen: Vec<_> = self.covering(name).filter_map(resolve).collect();
         for other in resources.others_of(name) {
             // D24: of the variants only those that have the alias.
@@ -260,19 +262,19 @@ impl Wanted {
 
     /// The same without a list in the common case: the name is asked for, and nobody asks by other
     /// names.
-    fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Choice<'r> {
+    fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Chosen<'r> {
         match self.only_part() {
             Some(part) if is_plain => {
                 debug_assert!(self.has_apart || part.selection.covers(name), "{name} is asked for");
                 let variants = resources.get(name).filter(|_| self.allows(name));
-                Choice::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
+                Chosen::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }
-            _ => Choice::Many(self.chosen(name, resources)),
+            _ => Chosen::Many(self.chosen(name, resources)),
         }
     }
 
     /// The part, where there is a single one.
-    pub(super) fn only_part(&self) -> Option<&Part> {
+    pub(super) fn only_part(&self) -> Option<&SelectionPart> {
         match self.parts.as_slice() {
             [part] => Some(part),
             _ => None,

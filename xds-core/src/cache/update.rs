@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use super::snapshot::{Removed, TypeSnapshot};
-use super::type_selection::{Part, Wanted};
+use super::type_selection::{SelectionPart, TypeSelection};
 use crate::constraint::Constraints;
 use crate::name::{ResourceName, Revision};
 use crate::parameters::Parameters;
@@ -72,7 +72,7 @@ impl Update {
 
     /// Compares the names that changed, if these are known, else all.
     pub(super) fn make(
-        wanted: &Wanted,
+        selection: &TypeSelection,
         logged: Option<&BTreeSet<ResourceName>>,
         resources: &TypeSnapshot,
         from: Revision,
@@ -81,26 +81,26 @@ impl Update {
     ) -> Self {
         let mut update = Self { tells_absent, ..Self::new(from, to) };
         let compare = |name: &ResourceName| {
-            if wanted.allows(name) {
-                update.compare(name, wanted, resources);
+            if selection.allows(name) {
+                update.compare(name, selection, resources);
             }
         };
         match logged {
             Some(names) => names.iter().for_each(compare),
-            None if wanted.is_wildcard() => {
+            None if selection.is_wildcard() => {
                 let gone = (from > Revision::ZERO).then(|| resources.gone_names());
                 let names = resources.iter().map(|(name, _)| name).chain(gone.into_iter().flatten());
                 names.for_each(compare);
             }
             None => {
-                let listed = wanted.listed(resources);
+                let listed = selection.listed(resources);
                 let former =
                     resources.with_former_others().filter(|name| listed.binary_search(name).is_err());
                 listed.iter().chain(former).for_each(compare);
             }
         }
         if from == Revision::ZERO && tells_absent {
-            update.find_absent(wanted, resources);
+            update.find_absent(selection, resources);
         }
         if !tells_absent {
             // What is not there for a stream only the answers to its own locators say.
@@ -121,22 +121,22 @@ impl Update {
 
     /// D10: the names that are asked for and stand for nothing. X13: a glob without members is one
     /// of them.
-    fn find_absent(&mut self, wanted: &Wanted, resources: &TypeSnapshot) {
-        for asked in wanted.names().iter() {
-            let mut named = wanted.covering(asked).filter(|part| part.selection.lists(asked)).peekable();
+    fn find_absent(&mut self, selection: &TypeSelection, resources: &TypeSnapshot) {
+        for asked in selection.names().iter() {
+            let mut named = selection.covering(asked).filter(|part| part.selection.lists(asked)).peekable();
             if named.peek().is_none() {
                 continue;
             }
-            let is_found = |part: &Part| {
-                let members = resources.asked_by(asked).filter(|name| wanted.allows(name));
+            let is_found = |part: &SelectionPart| {
+                let members = resources.asked_by(asked).filter(|name| selection.allows(name));
                 let variants = members.filter_map(|name| resources.get(name));
                 let mut found = variants.filter_map(|variants| variants.resolve(&part.parameters));
                 found.any(|variant| variant.goes_by(asked))
             };
-            let is_absent = match wanted.form {
+            let is_absent = match selection.form {
                 Form::Name => named.any(|part| !is_found(part)),
                 // Who has nothing beside others is told by the parameters (T35).
-                Form::Located => !wanted.covering(asked).any(is_found),
+                Form::Located => !selection.covering(asked).any(is_found),
             };
             if is_absent {
                 self.absent.push(asked.clone());
@@ -171,36 +171,36 @@ impl Update {
     }
 
     /// Compares one name, which is asked for.
-    fn compare(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
-        match wanted.form {
+    fn compare(&mut self, name: &ResourceName, selection: &TypeSelection, resources: &TypeSnapshot) {
+        match selection.form {
             // Nobody asks for it but by this name, so whether it is listed need not be looked up.
-            Form::Name if !resources.has_other_names() && wanted.only_part().is_some() => {
-                let part = wanted.only_part().expect("there is one");
+            Form::Name if !resources.has_other_names() && selection.only_part().is_some() => {
+                let part = selection.only_part().expect("there is one");
                 return self.compare_by_name(name, &part.parameters, resources);
             }
             Form::Name => {
-                for part in wanted.covering_any(name, resources) {
+                for part in selection.covering_any(name, resources) {
                     self.compare_by_name(name, &part.parameters, resources);
                 }
             }
-            Form::Located => self.compare_located(name, wanted, resources),
+            Form::Located => self.compare_located(name, selection, resources),
         }
-        self.compare_former(name, wanted, resources);
+        self.compare_former(name, selection, resources);
     }
 
     /// D24: a resource is gone for who asked for it by an alias that it gave up, unless it is asked
     /// for otherwise.
-    fn compare_former(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
+    fn compare_former(&mut self, name: &ResourceName, selection: &TypeSelection, resources: &TypeSnapshot) {
         if self.from == Revision::ZERO {
             return;
         }
         let mut former = resources.former_others_of(name, self.from).peekable();
-        if former.peek().is_none() || !wanted.chosen(name, resources).is_empty() {
+        if former.peek().is_none() || !selection.chosen(name, resources).is_empty() {
             return;
         }
         for other in former {
             let variants = resources.get(name);
-            let lost = wanted.covering(other).filter_map(|part| variants?.resolve(&part.parameters));
+            let lost = selection.covering(other).filter_map(|part| variants?.resolve(&part.parameters));
             let lost: Vec<_> = lost.cloned().collect();
             self.removed.extend(lost.into_iter().map(|variant| Removed { variant, at: self.to }));
         }
@@ -230,13 +230,13 @@ impl Update {
         }
     }
 
-    fn compare_located(&mut self, name: &ResourceName, wanted: &Wanted, resources: &TypeSnapshot) {
-        let chosen = wanted.chosen(name, resources);
+    fn compare_located(&mut self, name: &ResourceName, selection: &TypeSelection, resources: &TypeSnapshot) {
+        let chosen = selection.chosen(name, resources);
         self.changed
             .extend(chosen.iter().filter(|variant| variant.differs_since(self.from)).copied().cloned());
         let variants = resources.get(name);
         if self.from == Revision::ZERO {
-            let named = wanted.covering(name).filter(|part| part.selection.lists(name));
+            let named = selection.covering(name).filter(|part| part.selection.lists(name));
             if let Some(variants) = variants.filter(|_| !chosen.is_empty()) {
                 let unmatched = named.filter_map(|part| variants.unmatched(&part.parameters));
                 let distinct: BTreeSet<_> = unmatched.collect();
@@ -248,7 +248,7 @@ impl Update {
             let constraints = removed.variant.constraints();
             let had = |parameters: &Parameters| constraints.matches(parameters);
             let mut holders =
-                wanted.covering_any(name, resources).filter(|part| had(&part.parameters)).peekable();
+                selection.covering_any(name, resources).filter(|part| had(&part.parameters)).peekable();
             if holders.peek().is_none() {
                 continue;
             }

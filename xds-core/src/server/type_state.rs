@@ -12,7 +12,7 @@ use super::retained::Retained;
 use super::send_times::SendTimes;
 use super::waiting::Waiting;
 use crate::access::NamePatterns;
-use crate::cache::{Ledger, Membership, Removed, Snapshot, Update, Wanted, Watch};
+use crate::cache::{Ledger, Membership, Removed, Snapshot, TypeSelection, Update, Watch};
 use crate::constraint::Constraints;
 use crate::known_type::KnownType;
 use crate::name::{ResourceName, Revision, TypeUrl};
@@ -150,7 +150,7 @@ impl TypeState {
         self.is_moved = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
         let Some(asked) =
-            Wanted::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
+            TypeSelection::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
         else {
             self.membership = None;
             self.former = None;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Watch;
-use crate::cache::class::{Class, Member};
+use crate::cache::class::{Class, ClassMember};
 use crate::cache::lock;
 use crate::cache::snapshot::Snapshot;
-use crate::cache::type_selection::Wanted;
+use crate::cache::type_selection::TypeSelection;
 use crate::cache::update::Update;
 use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::subscription::{Locators, Subscription};
@@ -19,7 +19,7 @@ pub(crate) struct Membership {
     watch: Arc<Watch>,
     position: Position,
     /// With all parameters; the class has their projection.
-    asked: Wanted,
+    asked: TypeSelection,
     /// What a source on demand was told of.
     indexed: Locators,
     /// The keys of the type that the projection was made for.
@@ -29,13 +29,13 @@ pub(crate) struct Membership {
 impl Watch {
     /// Joins the class of those who want the same. What was missed while not in it is found by
     /// comparing in full.
-    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: Wanted) -> Membership {
+    pub(crate) fn join(self: &Arc<Self>, type_url: &TypeUrl, asked: TypeSelection) -> Membership {
         let cursor = Arc::new(AtomicU64::new(0));
         let ledger = self.ledger(type_url);
-        let member = Member { cursor: Arc::clone(&cursor), ledger };
+        let member = ClassMember { cursor: Arc::clone(&cursor), ledger };
         let mut interest = lock(&self.cache.interest);
-        let (wanted, keys_at) = self.project(type_url, &asked);
-        let class = interest.join(type_url, wanted, self.stream.id, member);
+        let (selection, keys_at) = self.project(type_url, &asked);
+        let class = interest.join(type_url, selection, self.stream.id, member);
         drop(interest);
         let position = Position { class, cursor };
         let indexed = Locators::default();
@@ -58,7 +58,7 @@ impl Membership {
     }
 
     /// Moves to what is asked for now, of the same type, and keeps the cursor.
-    pub(crate) fn select(&mut self, asked: Wanted) {
+    pub(crate) fn select(&mut self, asked: TypeSelection) {
         if self.asked != asked {
             self.asked = asked;
             self.reselect();
@@ -79,14 +79,14 @@ impl Membership {
 
     fn reselect(&mut self) {
         let mut interest = lock(&self.watch.cache.interest);
-        let (wanted, keys_at) = self.watch.project(&self.position.class.type_url, &self.asked);
+        let (selection, keys_at) = self.watch.project(&self.position.class.type_url, &self.asked);
         if keys_at == self.keys_at && self.position.class.is_up_to_date(&self.position.cursor) {
             let newest = interest.revision.min(self.watch.seen_revision());
             self.position.cursor.fetch_max(newest.0, Ordering::Relaxed);
         }
         self.keys_at = keys_at;
-        if wanted != self.position.class.wanted {
-            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, wanted);
+        if selection != self.position.class.selection {
+            self.position.class = interest.reselect(&self.position.class, &self.watch.stream, selection);
         }
         drop(interest);
         self.share();
@@ -94,7 +94,7 @@ impl Membership {
 
     /// Takes the strings of the index.
     fn share(&mut self) {
-        if let (Some(_), Some(shared)) = (self.asked.single(), self.position.class.wanted.single()) {
+        if let (Some(_), Some(shared)) = (self.asked.single(), self.position.class.selection.single()) {
             let asked = std::mem::take(&mut self.asked);
             self.asked = asked.map(|_| shared.clone());
         }
@@ -102,7 +102,7 @@ impl Membership {
 
     /// What it wants, in the strings of the index where there is one set of parameters, for the
     /// subscription to share.
-    pub(crate) fn asked(&self) -> &Wanted {
+    pub(crate) fn asked(&self) -> &TypeSelection {
         &self.asked
     }
 
@@ -178,12 +178,12 @@ impl Position {
     /// The variants of a name that the class gets, each once.
     pub(crate) fn chosen<'s>(&self, name: &ResourceName, snapshot: &'s Snapshot) -> Vec<&'s Arc<Variant>> {
         let resources = snapshot.of_type(&self.class.type_url);
-        resources.map(|resources| self.class.wanted.chosen(name, resources)).unwrap_or_default()
+        resources.map(|resources| self.class.selection.chosen(name, resources)).unwrap_or_default()
     }
 
     /// Whether the class follows a name.
     pub(crate) fn covers(&self, name: &ResourceName) -> bool {
-        self.class.wanted.covering(name).next().is_some()
+        self.class.selection.covering(name).next().is_some()
     }
 }
 

@@ -65,7 +65,7 @@ const ASKED: [&[&str]; 9] = [
     &["*?env=p&zone=x", "a?env=p"],
 ];
 
-fn wanted(asked: usize, node: usize) -> (Wanted, Form) {
+fn selection(asked: usize, node: usize) -> (TypeSelection, Form) {
     let (located, plain): (Vec<&str>, Vec<&str>) =
         ASKED[asked].iter().copied().partition(|word| word.contains('?'));
     let form = if located.is_empty() { Form::Name } else { Form::Located };
@@ -79,7 +79,7 @@ fn wanted(asked: usize, node: usize) -> (Wanted, Form) {
     };
     let mut subscription = Subscription::new(parameters(NODES[node]));
     subscription.replace(asked, true);
-    (Wanted::of(&subscription, false, None).unwrap(), form)
+    (TypeSelection::of(&subscription, false, None).unwrap(), form)
 }
 
 struct Watcher {
@@ -89,9 +89,9 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn new(cache: &Arc<Cache>, wanted: Wanted, form: Form) -> Self {
+    fn new(cache: &Arc<Cache>, selection: TypeSelection, form: Form) -> Self {
         let watch = cache.watch();
-        let membership = watch.join(&type_url("EDS"), wanted);
+        let membership = watch.join(&type_url("EDS"), selection);
         Self { watch, membership, form }
     }
 
@@ -127,13 +127,13 @@ fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
     for step in steps {
         match step {
             Step::Ask { stream, asked, node } => {
-                let (wanted, form) = wanted(asked, node);
+                let (selection, form) = selection(asked, node);
                 match watchers.get_mut(&stream) {
                     Some(watcher) => {
-                        watcher.membership.select(wanted);
+                        watcher.membership.select(selection);
                         watcher.form = form;
                     }
-                    None => _ = watchers.insert(stream, Watcher::new(&cache, wanted, form)),
+                    None => _ = watchers.insert(stream, Watcher::new(&cache, selection, form)),
                 }
             }
             Step::Leave { stream } => _ = watchers.remove(&stream),
@@ -156,7 +156,7 @@ fn wakes_whom_it_concerns(steps: Vec<Step>) -> bool {
         let interest = lock(&cache.interest);
         let mut rebuilt = ByParameters::default();
         for class in interest.types.values().flat_map(|of_type| of_type.classes.values()) {
-            rebuilt.insert(class.id, &class.wanted);
+            rebuilt.insert(class.id, &class.selection);
         }
         let kept = interest.types.values().next();
         if kept.is_some_and(|kept| kept.by_parameters != rebuilt) {
@@ -182,7 +182,7 @@ fn of_many_classes_that_ask_for_a_name_only_those_are_looked_at_that_a_changed_v
             // Some ask by wildcard.
             let name = if at % 2 == 0 { "a" } else { "*" };
             subscription.replace(vec![ResourceName::new(name)].into(), true);
-            Watcher::new(&cache, Wanted::of(&subscription, false, None).unwrap(), Form::Name)
+            Watcher::new(&cache, TypeSelection::of(&subscription, false, None).unwrap(), Form::Name)
         })
         .collect();
     let interest = lock(&cache.interest);
