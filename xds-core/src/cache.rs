@@ -1,4 +1,5 @@
-//! The one cache of all three doors: transactions in, immutable snapshots out.
+//! The cache of the server, the client and the proxy. Sources commit transactions; readers take
+//! immutable snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -46,9 +47,9 @@ mod trial;
 mod type_selection;
 mod update;
 
-/// Holds the resources and knows which streams want which of them.
+/// Holds the resources, and an index of the streams that select them.
 ///
-/// Reading never waits for a writer. A commit costs O(changed variants x those who asked for them).
+/// Reading never waits for a writer. A commit costs O(changed variants x streams that select them).
 #[derive(Debug, Default)]
 pub struct Cache {
     snapshot: ArcSwap<Snapshot>,
@@ -56,51 +57,56 @@ pub struct Cache {
     interest: Mutex<Interest>,
     key_sets: KeySetRule,
     commit_log: CommitLog,
-    /// Who brings what is asked for.
+    /// Wakes the source of a cache on demand when subscriptions change.
     on_demand_waker: AtomicWaker,
     trial: Mutex<Option<Trial>>,
-    /// How often one began or ended.
+    /// How many times a trial began or ended: odd while a trial runs.
     trials: AtomicU64,
     epoch: OnceLock<Instant>,
 }
 
-/// What only commits need; its lock makes them one at a time.
+/// State that only commits use. Its lock lets one commit run at a time.
 #[derive(Debug, Default)]
 struct Writer {
-    /// Per type, how many removals it may remember before the next look at which are still needed.
+    /// For each type, the weight of remembered removals above which the next commit checks which of
+    /// them are still needed.
     prune_above: BTreeMap<TypeUrl, usize>,
 }
 
 impl Cache {
-    /// An empty cache that nothing was committed to (G13: everything counts as unknown, not as
-    /// absent).
+    /// An empty cache without a commit. Until the first commit every resource is unknown, not
+    /// absent (G13).
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// The same with another rule for the keys that the variants of a name write down (T15). That
-    /// no two of them match the same parameters cannot be relaxed.
+    /// As [`new`](Self::new), with another rule for the keys that the constraints of the variants
+    /// of a name must use (T15). The rule that no two variants match the same parameters cannot be
+    /// relaxed.
     #[must_use]
     pub fn with_key_sets(key_sets: KeySetRule) -> Arc<Self> {
         Arc::new(Self { key_sets, ..Self::default() })
     }
 
-    /// An empty cache whose source brings what is [asked for](Self::on_demand_subscriptions), as a proxy does.
+    /// An empty cache whose source loads only resources that streams
+    /// [subscribe to](Self::on_demand_subscriptions), as a proxy does.
     ///
-    /// What it does not hold is unknown, not absent: until its source
-    /// [sets the status](Transaction::set_status) of a locator, who asks for it waits, and what leaves the cache
-    /// stays with those who have it. The variants of a name may name different keys (T34).
+    /// A resource that is not in this cache is unknown, not absent. Streams that subscribe to it
+    /// wait until the source commits it or [sets the status](Transaction::set_status) of their
+    /// locator. When a resource leaves the cache, clients keep it until the status of their locator
+    /// is [`Complete`](LocatorStatus::Complete). The constraints of the variants of a name may use
+    /// different keys (T34).
     #[must_use]
     pub fn on_demand() -> Arc<Self> {
-        Self::on_demand_but(None)
+        Self::on_demand_excluding(None)
     }
 
-    /// The same, where no wildcard stands for some names (C16).
-    #[must_use]
-    pub fn on_demand_but(apart: Option<ExcludedAuthorities>) -> Arc<Self> {
+    /// As [`on_demand`](Self::on_demand), but a wildcard does not select names of the `excluded`
+    /// authorities (C16).
+    pub(crate) fn on_demand_excluding(excluded: Option<ExcludedAuthorities>) -> Arc<Self> {
         let cache = Self { key_sets: KeySetRule::Free, ..Self::default() };
-        let snapshot = Snapshot::on_demand(apart);
+        let snapshot = Snapshot::on_demand(excluded);
         let mut interest = lock(&cache.interest);
         interest.begin_on_demand(snapshot.revision());
         drop(interest);
@@ -108,9 +114,9 @@ impl Cache {
         Arc::new(cache)
     }
 
-    /// The moment from which the times of all who share this cache count, its sources and its
-    /// streams alike, so that what one says of the end of a TTL the other can tell on. It is that
-    /// of who asks first: each says what is now.
+    /// The moment at which the clock of this cache is zero. Sources and streams of this cache
+    /// measure time from it, so that a stream can use the end of a TTL which a source computed. The
+    /// first call sets it to its own `now`; later calls return that moment.
     pub fn epoch(&self, now: Instant) -> Instant {
         *self.epoch.get_or_init(|| now)
     }
@@ -121,16 +127,18 @@ impl Cache {
         self.snapshot.load_full()
     }
 
-    /// Hands out the newest state for a short time: without a count of its holders, which all who
-    /// read it would write to. For long looks there is [`snapshot`](Self::snapshot).
+    /// Reads the newest state for a short time. This does not change the reference count of the
+    /// snapshot, which all readers would contend for. To read for longer, take a
+    /// [`snapshot`](Self::snapshot).
     pub fn read<R>(&self, look: impl FnOnce(&Snapshot) -> R) -> R {
         look(&self.snapshot.load())
     }
 
-    /// Makes the changes visible, all at once, and wakes the streams they concern.
+    /// Makes all changes visible at once, and wakes the streams that they affect.
     ///
-    /// The first commit also says that what it does not bring does not exist (G13), so it counts
-    /// even when it is empty; later ones that change nothing leave the revision as it is.
+    /// After the first commit, a resource that is not in the cache counts as absent (G13). So the
+    /// first commit makes a new revision even when it is empty. A later commit that changes nothing
+    /// keeps the revision.
     ///
     /// # Errors
     /// See [`CommitError`]; the cache is then unchanged.
@@ -168,20 +176,21 @@ impl Cache {
         Ok(commit)
     }
 
-    /// Registers a stream: what it wants, and how it is woken.
+    /// Registers a stream, so that commits can wake it.
     #[must_use]
     pub fn watch(self: &Arc<Self>) -> Arc<Watch> {
         Watch::new(Arc::clone(self))
     }
 
-    /// How much its streams ask for; all zero when the last has ended. Costs a walk over the
-    /// classes.
+    /// How many streams, classes and names there are; all are zero after the last stream has ended.
+    /// Costs O(classes).
     #[must_use]
     pub fn watched(&self) -> Watched {
         lock(&self.interest).watched()
     }
 
-    /// The same of each type that they ask for, whether or not there is anything of it.
+    /// As [`watched`](Self::watched), for each type that streams subscribe to, also types without
+    /// resources.
     #[must_use]
     pub fn watched_by_type(&self) -> BTreeMap<TypeUrl, Watched> {
         lock(&self.interest)
@@ -190,14 +199,17 @@ impl Cache {
             .collect()
     }
 
-    /// How many classes its streams form.
+    /// How many selection classes there are.
     #[cfg(test)]
     pub(crate) fn classes(&self) -> usize {
         lock(&self.interest).classes()
     }
 
-    /// Marks, swaps and wakes; what those it concerns answer. A stream that registers meanwhile
-    /// does so wholly before or wholly after.
+    /// Records the changes in the classes that they affect, makes the next snapshot visible, and
+    /// wakes the affected streams. Returns the ledgers of these streams.
+    ///
+    /// The lock on the index makes this one step: a stream that joins a class meanwhile joins
+    /// before the commit or after it.
     fn publish(
         &self,
         current: &Snapshot,
@@ -221,14 +233,15 @@ impl Cache {
 }
 
 impl Writer {
-    /// Forgets removals that every stream has heard of; looks only when their number has doubled.
+    /// Forgets removals that every stream has seen. Checks this only when the weight of the
+    /// remembered removals has doubled since the last check.
     fn forget_removals(&mut self, next: &mut Snapshot, changed: &Changed, interest: &Interest) {
         let revision = next.revision();
         for type_url in changed.keys() {
             let Some(resources) = next.edit(revision).get_mut(type_url) else { continue };
             let limit = self.prune_above.entry(type_url.clone()).or_insert(REMOVALS_BEFORE_FIRST_LOOK);
-            // Those of this commit stay: a stream may join, and be answered, before the commit is
-            // published.
+            // Keep the removals of this commit: a stream may join and get its first response before
+            // the commit is published.
             let before_this = Revision(revision.0 - 1);
             if !interest.has_streams(type_url) {
                 resources.forget_removals(before_this, revision);
@@ -236,9 +249,9 @@ impl Writer {
             if resources.remembered_removals() <= *limit {
                 continue;
             }
-            let heard =
+            let seen_by_all =
                 interest.oldest_cursor(type_url).map_or(before_this, |cursor| cursor.min(before_this));
-            resources.forget_removals(heard, revision);
+            resources.forget_removals(seen_by_all, revision);
             if resources.remembered_removals() > REMOVALS_LIMIT {
                 resources.forget_removals(before_this, revision);
             }
@@ -248,10 +261,10 @@ impl Writer {
     }
 }
 
-/// The variants that came, went or have another content, by type; those of a name stand together.
+/// Variants that a commit added, changed or removed, by type. The variants of a name are adjacent.
 type Changed = BTreeMap<TypeUrl, Vec<(ResourceName, Constraints)>>;
 
-/// Each name with its changed variants.
+/// Groups changed variants by name.
 fn by_name(
     changed: &[(ResourceName, Constraints)],
 ) -> impl Iterator<Item = (&ResourceName, &[(ResourceName, Constraints)])> {
@@ -259,7 +272,7 @@ fn by_name(
     of_name.map(|variants| (&variants[0].0, variants))
 }
 
-/// Edits the snapshot; what changed.
+/// Applies the changes to the next snapshot. Returns the variants that changed.
 fn apply(
     changes: BTreeMap<TypeUrl, Vec<VariantChange>>,
     next: &mut Snapshot,
@@ -289,7 +302,7 @@ fn apply(
     Ok(changed)
 }
 
-/// Notes what the source says of locators; those of which it says something else than before.
+/// Stores the statuses that the source sets. Returns the locators whose status changed.
 fn apply_statuses(
     statuses: Vec<(TypeUrl, Locator, Option<LocatorStatus>)>,
     next: &mut Snapshot,
@@ -303,7 +316,8 @@ fn apply_statuses(
         }
         let of_type = types.entry(type_url.clone()).or_default();
         if of_type.set_status(&locator, status) {
-            // Clients choose which types are asked for, and each that stays costs every commit.
+            // Clients choose the types, and each stored type costs every commit. So do not keep a
+            // type without content.
             if of_type.is_blank() {
                 types.remove(&type_url);
             }
@@ -313,7 +327,8 @@ fn apply_statuses(
     changed
 }
 
-/// Of many routes to one cluster none needs a string of its own.
+/// Lets references share the string of the resource that they name: many routes may name one
+/// cluster.
 fn share_names(changes: &mut [VariantChange], types: &BTreeMap<TypeUrl, TypeSnapshot>) {
     for VariantChange { change, .. } in changes {
         if let Change::Put(resource) = change {
@@ -322,7 +337,7 @@ fn share_names(changes: &mut [VariantChange], types: &BTreeMap<TypeUrl, TypeSnap
     }
 }
 
-/// Edits the resources of one type; what changed.
+/// Applies the changes of one type. Returns the variants that changed.
 fn edit(
     changes: Vec<VariantChange>,
     resources: &mut TypeSnapshot,
@@ -333,7 +348,7 @@ fn edit(
     let mut changes = changes.into_iter().peekable();
     while let Some(change) = changes.next() {
         let name = change.name.clone();
-        // All changes of one name are judged together.
+        // The rules for variants (T15, T17) hold for the result of all changes of a name.
         let others = std::iter::from_fn(|| changes.next_if(|other| other.name == name));
         let variants = resources.edit(&name, std::iter::once(change).chain(others), revision, key_sets)?;
         changed.extend(variants.into_iter().map(|constraints| (name.clone(), constraints)));
@@ -341,7 +356,7 @@ fn edit(
     Ok(changed)
 }
 
-/// D24: who asks by an alias gets one resource.
+/// Checks that a name and each of its aliases belong to one resource only (D24).
 fn check_aliases(
     type_url: &TypeUrl,
     name: &ResourceName,
@@ -351,7 +366,7 @@ fn check_aliases(
         let mut variants = resources.get(name).into_iter().flat_map(Variants::iter);
         variants.any(|variant| name == alias || variant.aliases().contains(alias))
     };
-    // Of a glob there may be many.
+    // A glob is one of the other names too, but many resources may be members of it.
     let aliases = resources.others_of(name).iter().filter(|alias| has(name, alias));
     for alias in aliases.chain(Some(name).filter(|name| resources.get(name).is_some())) {
         let mut others = resources.asked_by(alias).filter(|other| *other != name && has(other, alias));
@@ -368,17 +383,19 @@ fn check_aliases(
     Ok(())
 }
 
-/// No code panics while it holds one of our locks, so what a poisoned lock guards is whole.
+/// Locks also a poisoned mutex: no code panics while it holds one of our locks, so the data is
+/// consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Below this weight of remembered removals nobody looks which can be forgotten.
+/// Below this weight of remembered removals of a type, no commit checks which of them are still
+/// needed.
 const REMOVALS_BEFORE_FIRST_LOOK: usize = 4096;
 
-/// Weight of the removals of one type that are remembered at most. A stream that missed more than
-/// these is ended and has to compare in full when it comes back, so a client that stopped reading
-/// costs a bounded amount of memory.
+/// The largest weight of remembered removals of one type. When a stream missed a removal that is
+/// forgotten, it is ended, and its client compares in full when it reconnects. So a client that
+/// stops reading costs a bounded amount of memory.
 const REMOVALS_LIMIT: usize = 1 << 18;
 
 #[cfg(test)]

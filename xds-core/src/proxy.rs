@@ -153,7 +153,7 @@ impl Proxy {
     /// A proxy that nobody asks anything yet.
     #[must_use]
     pub fn new(config: ProxyConfig) -> Self {
-        let cache = Cache::on_demand_but(ExcludedAuthorities::new(config.authorities.clone()));
+        let cache = Cache::on_demand_excluding(ExcludedAuthorities::new(config.authorities.clone()));
         let subscriptions = cache.on_demand_subscriptions().expect("it is on demand");
         Self {
             config,

@@ -1,4 +1,5 @@
-//! What the streams of a cache ask for, for a source that brings only what somebody wants.
+//! The subscriptions of all streams, for a source that loads only resources that streams subscribe
+//! to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,40 +16,44 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, Locators, WILDCARD};
 use crate::xdstp::glob_of;
 
-/// One locator of one type, and how many ask for it now.
+/// One locator of one type, and how many streams subscribe to it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnDemandSubscription {
     /// The type.
     pub type_url: TypeUrl,
-    /// The name with its parameters; `*` for everything. What streams ask for by plain name has the
-    /// parameters that their node gives it (T46).
+    /// The name with its parameters; the name `*` selects all resources. A subscription by plain
+    /// name has the parameters that are derived from the node of its stream (T46).
     pub locator: Locator,
-    /// How many subscriptions there are to it; 0 when the last was given up.
+    /// How many streams subscribe to it; 0 after the last one has unsubscribed.
     pub streams: usize,
 }
 
-/// What a source says of one locator that no variant in the cache answers, or not alone.
+/// What a source says about one locator that no variant in the cache matches, or for which more
+/// variants may exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocatorStatus {
-    /// What the cache holds is all there is: a name without a variant does not exist for these
-    /// parameters, and beside the members that are there a wildcard or glob has none.
+    /// The cache contains everything that this locator selects. A name without a matching variant
+    /// does not exist for these parameters. A wildcard or glob has no members besides those in the
+    /// cache.
     Complete,
-    /// The source cannot say. Who waits is told so, and keeps what it has.
+    /// The source cannot look it up. Clients that wait get this error and keep what they have.
     Failed {
-        /// What kind of error it is.
+        /// The kind of error.
         code: Code,
-        /// Why, for people.
+        /// The reason, for people.
         message: Arc<str>,
     },
 }
 
-/// Reads what is asked for of a cache [on demand](Cache::on_demand). Made by [`Cache::on_demand_subscriptions`].
+/// Reads the subscriptions to a cache [on demand](Cache::on_demand). Made by
+/// [`Cache::on_demand_subscriptions`].
 #[derive(Debug)]
 pub struct OnDemandSubscriptions(Arc<Cache>);
 
 impl OnDemandSubscriptions {
-    /// What changed since the last call, each locator once, as it stands now: who is slow to look
-    /// loses nothing and nothing queues.
+    /// The locators that gained their first subscription or lost their last one since the last
+    /// call, each once and with its current count. So a slow source misses nothing, and no queue
+    /// grows.
     #[must_use]
     pub fn take(&self) -> Vec<OnDemandSubscription> {
         let mut interest = lock(&self.0.interest);
@@ -56,9 +61,9 @@ impl OnDemandSubscriptions {
         subscriptions.take()
     }
 
-    /// Ready when [`take`](Self::take) has something. One task at a time may wait.
+    /// Ready when [`take`](Self::take) has something to return. One task at a time may wait.
     pub fn poll_changed(&self, cx: &Context<'_>) -> Poll<()> {
-        // Before looking: what changes in between wakes.
+        // Register first: a change between the two steps then wakes this task.
         self.0.on_demand_waker.register(cx.waker());
         let interest = lock(&self.0.interest);
         let has_changed =
@@ -66,16 +71,16 @@ impl OnDemandSubscriptions {
         if has_changed { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Waits until [`take`](Self::take) has something. Needs no runtime; dropping the future loses
-    /// nothing.
+    /// Waits until [`take`](Self::take) has something to return. Needs no runtime; dropping the
+    /// future loses nothing.
     pub async fn changed(&self) {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await;
     }
 }
 
 impl Cache {
-    /// What is asked for of it; `None` unless it is filled [on demand](Self::on_demand). There may
-    /// be one reader at a time.
+    /// A reader of the subscriptions to this cache; `None` unless the cache is
+    /// [on demand](Self::on_demand). Use one reader at a time.
     #[must_use]
     pub fn on_demand_subscriptions(self: &Arc<Self>) -> Option<OnDemandSubscriptions> {
         lock(&self.interest).subscriptions.as_ref()?;
@@ -83,27 +88,27 @@ impl Cache {
     }
 }
 
-/// Who asks for what, to the letter: unlike the classes, which know parameters only as far as they
-/// choose a variant.
+/// Which streams subscribe to which locator, with all parameters. Selection classes are not exact
+/// enough for a source: they know only the parameters that choose between variants in the cache.
 #[derive(Debug, Default)]
 pub(super) struct SubscriptionIndex {
     types: BTreeMap<TypeUrl, OfType>,
-    /// Each once, in the order of their first change.
+    /// Locators whose change was not read yet, each once, in the order of their first change.
     changed: Vec<(TypeUrl, Locator)>,
 }
 
 type OfType = BTreeMap<ResourceName, BTreeMap<Parameters, Subscribers>>;
 
-/// Those who ask for one locator.
+/// The streams that subscribe to one locator.
 #[derive(Debug, Default)]
 struct Subscribers {
     streams: Vec<Arc<RegisteredStream>>,
-    /// That there are some, or none any more, was not read yet.
-    is_changed: bool,
+    /// The locator is in [`SubscriptionIndex::changed`].
+    is_queued: bool,
 }
 
 impl SubscriptionIndex {
-    /// A stream asks for something else than before.
+    /// Replaces the locators of a stream.
     pub(super) fn change(
         &mut self,
         type_url: &TypeUrl,
@@ -120,11 +125,11 @@ impl SubscriptionIndex {
         for (parameters, names) in before.without(after).sets() {
             for name in names.iter() {
                 let subscribers = of_type.get_mut(name).and_then(|of_name| of_name.get_mut(parameters));
-                let subscribers = subscribers.expect("what is left was asked for");
+                let subscribers = subscribers.expect("a locator that a stream leaves is in the index");
                 let at = subscribers.streams.iter().rposition(|other| Arc::ptr_eq(other, stream));
-                subscribers.streams.swap_remove(at.expect("who leaves has asked"));
+                subscribers.streams.swap_remove(at.expect("a stream is listed at its locators"));
                 if subscribers.streams.is_empty() {
-                    note(subscribers, type_url, name, parameters, &mut self.changed);
+                    queue_change(subscribers, type_url, name, parameters, &mut self.changed);
                 }
             }
         }
@@ -134,7 +139,7 @@ impl SubscriptionIndex {
                     of_type.entry(name.clone()).or_default().entry(parameters.clone()).or_default();
                 subscribers.streams.push(Arc::clone(stream));
                 if subscribers.streams.len() == 1 {
-                    note(subscribers, type_url, name, parameters, &mut self.changed);
+                    queue_change(subscribers, type_url, name, parameters, &mut self.changed);
                 }
             }
         }
@@ -143,7 +148,7 @@ impl SubscriptionIndex {
         }
     }
 
-    /// The streams that ask for a locator.
+    /// The streams that subscribe to a locator.
     pub(super) fn subscribers(
         &self,
         type_url: &TypeUrl,
@@ -153,7 +158,7 @@ impl SubscriptionIndex {
         of_name.and_then(|of_name| of_name.get(parameters)).map_or(&[], |subscribers| &subscribers.streams)
     }
 
-    /// The streams that ask for a variant: by its name, its glob, or everything.
+    /// The streams that select a variant: by its name, by its glob, or by the wildcard.
     pub(super) fn subscribers_to(
         &self,
         type_url: &TypeUrl,
@@ -178,13 +183,13 @@ impl SubscriptionIndex {
             && let Some(of_name) = of_type.get_mut(&locator.name)
             && let Some(subscribers) = of_name.get_mut(&locator.parameters)
         {
-            (count, subscribers.is_changed) = (subscribers.streams.len(), false);
+            (count, subscribers.is_queued) = (subscribers.streams.len(), false);
             if count == 0 {
                 of_name.remove(&locator.parameters);
                 if of_name.is_empty() {
                     of_type.remove(&locator.name);
                 }
-                // Clients name types as they like.
+                // Clients choose the types, so an unused one must not stay.
                 if of_type.is_empty() {
                     self.types.remove(&type_url);
                 }
@@ -194,14 +199,14 @@ impl SubscriptionIndex {
     }
 }
 
-fn note(
+fn queue_change(
     subscribers: &mut Subscribers,
     type_url: &TypeUrl,
     name: &ResourceName,
     parameters: &Parameters,
     changed: &mut Vec<(TypeUrl, Locator)>,
 ) {
-    if !std::mem::replace(&mut subscribers.is_changed, true) {
+    if !std::mem::replace(&mut subscribers.is_queued, true) {
         changed.push((type_url.clone(), Locator { name: name.clone(), parameters: parameters.clone() }));
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the
 //! source [sets the status](crate::Transaction::set_status) of exactly this locator; what left the
-//! cache meanwhile stays with who has it. That there is nothing is told for each locator by itself, as another
-//! stream with the same projected parameters may have no answer yet.
+//! cache meanwhile stays with who has it. That there is nothing is told for each locator by itself,
+//! as another stream with the same projected parameters may have no answer yet.
 
 use std::sync::Arc;
 use std::time::Duration;
