@@ -1,18 +1,23 @@
-//! Which variant of a name some parameters get, and the proof that there is never more than one
+//! Finds the variant of a name that matches given parameters, and proves that no other one does
 //! (T3-T5, T12-T17).
 //!
-//! A [`VariantSet`] holds all variants of one name. It accepts a change only when no two of the
-//! resulting variants have parameters in common, and else gives parameters that prove it. So a
-//! search may stop at its first hit, and what nobody covers is a matter of counting.
+//! A [`VariantSet`] holds all variants of one name. Two variants overlap if some parameters match
+//! both. The set refuses a change after which two variants would overlap, and reports parameters
+//! that match both, the *witness*. So a search stops at its first match, and the parameters that no
+//! variant covers can be counted.
+//!
+//! Words of this module: the *outcome* of a key is absent, a value that a constraint names, or any
+//! other value. A *cube* allows a set of outcomes for each of some keys. Two cubes *meet* if some
+//! parameters are in both. A *tangled* formula is one that no single cube expresses.
 //!
 //! | part | does |
 //! | --- | --- |
-//! | `value_set`, `cube` | what one key may be; a condition on several keys |
-//! | `normal`, `diagram` | the meaning of one formula, whatever way it was written, within a budget |
-//! | `query` | a formula worked out as far as a check needs it |
-//! | `symbols`, `index` | the tree of all variants over numbered strings: finds one, and all that a cube meets |
-//! | `part`, `edit` | a large frozen tree, a small one aside, and when they are merged |
-//! | `coverage`, `count` | what no variant covers, exactly |
+//! | `value_set`, `cube` | the allowed outcomes of one key; of several keys |
+//! | `normal`, `diagram` | the meaning of one formula, however it was written, within a budget |
+//! | `query` | a formula to search with, normalised only if a check needs it |
+//! | `symbols`, `index` | the search tree over all variants, with numbers for strings |
+//! | `part`, `edit` | a large frozen tree, a small one for new variants, and when they are merged |
+//! | `coverage`, `count` | the parameters that no variant covers, exactly |
 
 mod count;
 pub mod coverage;
@@ -46,8 +51,7 @@ use symbols::OutcomeId;
 
 /// All variants of one name, at most one of which matches any parameters.
 ///
-/// It needs no cache and no server: whoever has constraints and something to find by them can use
-/// it.
+/// It needs no cache and no server: any program can use it to find values by constraints.
 ///
 /// ```
 /// use xds_core::{Constraints, Parameters, VariantSet};
@@ -60,7 +64,7 @@ use symbols::OutcomeId;
 /// assert_eq!(ports.resolve(&Parameters::from_iter([("env", "test"), ("zone", "b")])), Some(&8443));
 /// assert_eq!(ports.resolve(&Parameters::new()), Some(&8443));
 ///
-/// // Two variants for one client are refused, with a client that proves it.
+/// // Variants that overlap are refused, with parameters that match both.
 /// let staging: Constraints = "env=staging".parse()?;
 /// let Err(SetError::Overlap { first, second, witness }) = VariantSet::of([(&others, 1), (&staging, 2)]) else {
 ///     unreachable!("staging is not prod");
@@ -70,9 +74,9 @@ use symbols::OutcomeId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Immutable; [`edit`](Self::edit) makes a new one that shares what it did not change. A clone
-/// costs a counter. A set of one variant without constraints, which is what nearly every name has,
-/// is no larger than its `V`.
+/// A set is immutable. [`edit`](Self::edit) makes a new one, which shares the unchanged parts. A
+/// clone only increments a counter. Nearly every name has one variant without constraints; such a
+/// set is no larger than its `V`.
 #[derive(Debug)]
 pub struct VariantSet<V>(Inner<V>);
 
@@ -87,52 +91,52 @@ enum Inner<V> {
 #[derive(Debug)]
 struct Parts<V> {
     base: Part<V>,
-    /// What came since the base was built; empty in small sets.
+    /// Variants that were added after the base was built; empty in small sets.
     delta: Part<V>,
-    /// How many members write down each set of keys.
+    /// How many members name each set of keys.
     keys: BTreeMap<KeySet, usize>,
 }
 
-/// Parameters looked up once, to be resolved many times against the one set they are tied to:
-/// another set, even the next version of this one, may name values that this one does not know.
+/// Parameters whose strings were looked up once, to resolve them many times in the same set. They
+/// are valid for this set only: the next version of it may name other values.
 #[derive(Debug)]
 pub struct Prepared<'a, V> {
     set: &'a VariantSet<V>,
-    /// What each key of the base is, then each of the delta.
+    /// The outcome of each key of the base, then of each key of the delta.
     outcomes: Box<[OutcomeId]>,
 }
 
-/// How parameters came to their variant, or to none.
+/// Why parameters get their variant, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation<'a, V> {
-    /// The keys that were looked at, in order, each once.
+    /// The keys that the search tested, in order, each once.
     pub tests: Vec<KeyTest>,
-    /// The variant, with its constraints.
+    /// The matching variant, with its constraints.
     pub found: Option<(&'a Formula, &'a V)>,
 }
 
-/// One key on the way to a variant.
+/// One key that the search tested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTest {
     /// The key.
     pub key: Arc<str>,
-    /// What the parameters say of it; `None` when it is absent.
+    /// Its value in the parameters; `None` when it is absent.
     pub value: Option<Arc<str>>,
-    /// Whether some variant names this value; one that nobody names is treated like any other such
-    /// value.
+    /// Whether some variant names this value. All values that no variant names have the same
+    /// result.
     pub is_named: bool,
 }
 
-/// How a set is built, for tests, metrics and benches.
+/// The size of the data structures of a set, for tests, metrics and benches.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SetSize {
     /// Bytes of the trees, without strings, formulas and values.
     pub tree_bytes: usize,
     /// Nodes at which a search may have to branch.
     pub wild_nodes: usize,
-    /// Variants that are aside until the next merge.
+    /// Variants in the small tree, until the next merge.
     pub pending: usize,
-    /// Places of removed variants that the next merge frees.
+    /// Slots of removed variants that the next merge frees.
     pub vacant: usize,
 }
 
@@ -143,7 +147,7 @@ impl<V> VariantSet<V> {
         Self(Inner::Empty)
     }
 
-    /// The set of one variant that is for everyone.
+    /// The set of one variant that matches all parameters.
     pub const fn everyone(value: V) -> Self {
         Self(Inner::Everyone(value))
     }
@@ -175,10 +179,10 @@ impl<V> VariantSet<V> {
         everyone.into_iter().chain(members.map(|member| (member.formula(), &member.value)))
     }
 
-    /// The variant that these parameters get (T3); `None` when the name does not exist for them
+    /// The variant that these parameters match (T3); `None` when the name does not exist for them
     /// (T4).
     ///
-    /// Takes a look at each key on the way, however many variants there are.
+    /// The cost depends on the keys that the search tests, not on the number of variants.
     #[must_use]
     pub fn resolve(&self, parameters: &Parameters) -> Option<&V> {
         match &self.0 {
@@ -191,7 +195,7 @@ impl<V> VariantSet<V> {
         }
     }
 
-    /// Looks the parameters up, to resolve them again and again.
+    /// Looks up the strings of the parameters, to resolve them many times.
     #[must_use]
     pub fn prepare(&self, parameters: &Parameters) -> Prepared<'_, V> {
         let outcomes = match &self.0 {
@@ -203,7 +207,7 @@ impl<V> VariantSet<V> {
         Prepared { set: self, outcomes }
     }
 
-    /// The variant that these parameters get, and the tests on the way.
+    /// The variant that these parameters match, and the keys that the search tested.
     #[must_use]
     pub fn explain(&self, parameters: &Parameters) -> Explanation<'_, V> {
         let parts = match &self.0 {
@@ -232,13 +236,14 @@ impl<V> VariantSet<V> {
         Explanation { tests, found: None }
     }
 
-    /// The variants that parameters of this formula can get, each once, with such parameters.
+    /// The variants that share parameters with this formula, each once, with an example of such
+    /// parameters.
     ///
-    /// With the known parameters as a formula these are the variants that the unknown ones decide
-    /// between.
+    /// If the formula lists the parameters that are known of a client, these are the variants that
+    /// the client can still get, depending on its unknown parameters.
     ///
     /// # Errors
-    /// When the formula takes too long to judge.
+    /// When the formula needs more than the [budget](normal::NODE_BUDGET).
     pub fn reachable(&self, formula: &Formula) -> Result<Vec<(&V, Parameters)>, TooComplex> {
         let query = Query::of(formula)?;
         let parts = match &self.0 {
@@ -254,7 +259,7 @@ impl<V> VariantSet<V> {
                 slots.push((side, slot, witness));
                 ControlFlow::Continue(())
             })?;
-            debug_assert!(flow.is_continue(), "nobody stops the walk");
+            debug_assert!(flow.is_continue(), "this visitor never stops the walk");
         }
         slots.sort_unstable_by_key(|(side, slot, _)| (*side, *slot));
         slots.dedup_by_key(|(side, slot, _)| (*side, *slot));
@@ -263,8 +268,8 @@ impl<V> VariantSet<V> {
         Ok(found.filter_map(|(side, slot, witness)| Some((&part(side).get(slot)?.value, witness))).collect())
     }
 
-    /// The sets of keys that variants write down, with how many do; under [`KeySetRule::Equal`] at
-    /// most one.
+    /// The sets of keys that variants name, each with the number of its variants; at most one set
+    /// under [`KeySetRule::Equal`].
     pub fn key_sets(&self) -> impl Iterator<Item = (&[Arc<str>], usize)> {
         let (everyone, parts) = match &self.0 {
             Inner::Empty => (None, None),
@@ -275,7 +280,7 @@ impl<V> VariantSet<V> {
         everyone.into_iter().chain(counted.map(|(keys, count)| (&**keys, *count)))
     }
 
-    /// How large the structure is.
+    /// The size of the data structures.
     #[must_use]
     pub fn size(&self) -> SetSize {
         let Inner::Parts(parts) = &self.0 else { return SetSize::default() };
@@ -309,7 +314,7 @@ impl<V> Default for VariantSet<V> {
 }
 
 impl<'a, V> Prepared<'a, V> {
-    /// The variant that the parameters get; see [`VariantSet::resolve`].
+    /// The variant that the parameters match; see [`VariantSet::resolve`].
     #[must_use]
     pub fn resolve(&self) -> Option<&'a V> {
         match &self.set.0 {
@@ -331,7 +336,7 @@ impl<V> Parts<V> {
         self.base.members().chain(self.delta.members())
     }
 
-    /// Whether any part names the value that a key has.
+    /// Whether any part names the value of this key.
     fn names(&self, name: &str, outcome: OutcomeId, parameters: &Parameters) -> bool {
         let knows = |part: &Part<V>| {
             let key = part.index.symbols.key(name)?;

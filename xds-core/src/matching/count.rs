@@ -1,5 +1,5 @@
-//! Natural numbers without an end: 32 keys of 18 outcomes have more combinations than 128 bits can
-//! count.
+//! Natural numbers of any size: 32 keys with 18 outcomes each have more combinations than 128 bits
+//! can count.
 //!
 //! Counting needs three operations on numbers of a few limbs; a crate for that would be larger than
 //! this file.

@@ -1,8 +1,8 @@
-//! What the variants of a name do not cover.
+//! Finds parameters that no variant of a name covers.
 //!
-//! Variants are disjoint, so they cover everything exactly when their shares add up to the whole;
-//! no search is needed to know that. Where the sum is short, a gap is found key by key, by going
-//! where it is short.
+//! No two variants overlap. So they cover everything exactly when the numbers of parameter
+//! combinations that they match add up to all combinations, which needs no search. If the sum is
+//! too small, the search for a gap goes key by key to an outcome for which the sum is too small.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Inner, VariantSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// What a key can be in practice; a key that is not listed can be anything.
+/// The outcomes that each key can have in practice. A key that is not listed can have any outcome.
 pub type Domains = BTreeMap<Arc<str>, ValueSet<Arc<str>>>;
 
 /// How well a set covers some parameters.
@@ -24,9 +24,9 @@ pub type Domains = BTreeMap<Arc<str>, ValueSet<Arc<str>>>;
 pub struct Coverage<'a, V> {
     /// Parameters that no variant matches; empty when all are covered.
     pub gaps: Vec<Gap>,
-    /// Variants that none of the parameters match.
+    /// Variants that match none of the parameters.
     pub dead: Vec<&'a V>,
-    /// Keys that are written down and yet decide nothing.
+    /// Keys that variants name although they make no difference.
     pub idle_keys: Vec<Arc<str>>,
 }
 
@@ -35,20 +35,20 @@ pub struct Coverage<'a, V> {
 pub struct Gap {
     /// An example.
     pub witness: Parameters,
-    /// Keys that could be anything, or at least anything of their domain, and it would still be a
-    /// gap.
+    /// Keys that make no difference: with any outcome of their domain it is still a gap.
     pub free: Vec<Arc<str>>,
 }
 
 impl<V> VariantSet<V> {
-    /// Whether each of the parameters that match `within`, with keys as in `domains`, has a
+    /// Checks whether all parameters that match `within`, with outcomes as in `domains`, have a
     /// variant.
     ///
-    /// At most `limit` gaps are listed, and at least one if there is any. With the constraints of a
-    /// referrer as `within` the gaps are those parameters for which the reference leads nowhere.
+    /// Lists at most `limit` gaps, but at least one if there is any. If `within` is the constraints
+    /// of a resource that refers to this name, the gaps are parameters for which the reference
+    /// leads to no resource.
     ///
     /// # Errors
-    /// When `within`, or a variant within it, takes too long to judge.
+    /// When `within`, or a variant within it, needs more than the [budget](NODE_BUDGET).
     pub fn coverage(
         &self,
         domains: &Domains,
@@ -94,7 +94,7 @@ impl<V> VariantSet<V> {
     }
 }
 
-/// That a key is in a set, as a formula.
+/// A formula that matches when the outcome of the key is in the set.
 fn condition(key: &Arc<str>, set: &ValueSet<Arc<str>>) -> Formula {
     let exists = || Formula::Exists { key: Arc::clone(key) };
     let equals = |value: &Arc<str>| Formula::Equals { key: Arc::clone(key), value: Arc::clone(value) };
@@ -111,9 +111,9 @@ fn condition(key: &Arc<str>, set: &ValueSet<Arc<str>>) -> Formula {
 
 struct GapSearch<'a> {
     store: &'a Store,
-    /// How many combinations of a node's key and all later ones match, for every node.
+    /// For every node, how many combinations of its key and all later keys match.
     counts: Vec<Count>,
-    /// The outcomes chosen so far, and whether the key matters.
+    /// The outcomes chosen so far, and whether each key makes a difference.
     path: Vec<(KeyOutcome<u32>, Choice)>,
     limit: usize,
     gaps: Vec<Gap>,
@@ -131,8 +131,11 @@ impl GapSearch<'_> {
         self.store.scaled(self.counts[node as usize].clone(), level, node)
     }
 
-    /// Lists gaps: the target has more combinations from here on than the nodes, which are disjoint
-    /// parts of it.
+    /// Lists the gaps below one node of each diagram.
+    ///
+    /// `target` is the node of everything that should be covered. `nodes` are those of the
+    /// variants: disjoint parts of it, which match fewer combinations than it does, so there is a
+    /// gap.
     fn search(&mut self, level: usize, target: NodeId, nodes: &[NodeId]) {
         let levels = self.store.keys().len();
         if level == levels || target == TRUE && nodes.is_empty() {
@@ -162,13 +165,15 @@ impl GapSearch<'_> {
         }
     }
 
-    /// The outcomes of a key with which the nodes fall short of the target: named values first.
+    /// The outcomes of a key for which the nodes match fewer combinations than the target: named
+    /// values first.
     fn short_outcomes(&self, key: u32, target: NodeId, nodes: &[NodeId]) -> Vec<KeyOutcome<u32>> {
         let store = self.store;
         let below = key as usize + 1;
         let values = store.values(key).len();
-        // What nodes add with a value they name, and with one they do not; subtracted where they do
-        // name it.
+        // To take every value through every node would be too slow. So `other` sums up what all
+        // nodes match with a value that they do not name. For a value that some nodes name, `named`
+        // is what these nodes match with it, and `instead` is what they added to `other`.
         let (mut named, mut instead) = (vec![Count::default(); values], vec![Count::default(); values]);
         let (mut other, mut absent) = (Count::default(), Count::default());
         for &node in nodes {
@@ -185,7 +190,7 @@ impl GapSearch<'_> {
         let wanted = |outcome| self.count(store.step(target, key, outcome), below);
         let mut short = Vec::new();
         for (value, (mut covered, mut wrong)) in (0..).zip(named.into_iter().zip(instead)) {
-            // covered + other - wrong < wanted, without negative numbers.
+            // The test is `covered + other - wrong < wanted`; this form has no negative numbers.
             covered.add(&other);
             wrong.add(&wanted(KeyOutcome::Value(value)));
             if covered != wrong {
@@ -220,7 +225,7 @@ impl GapSearch<'_> {
 }
 
 impl Store {
-    /// Where an outcome of a key leads.
+    /// The child that an outcome of a key leads to.
     fn step(&self, node: NodeId, key: u32, outcome: KeyOutcome<u32>) -> NodeId {
         if self.key(node) != key {
             return node;
@@ -241,13 +246,14 @@ impl Store {
         self.values(key as u32).len() as u64 + 2
     }
 
-    /// A count below a node as one from `level` on: the keys between are free.
+    /// Turns a count for the keys from the node's key on into one for the keys from `level` on: the
+    /// keys in between may have any outcome.
     fn scaled(&self, count: Count, level: usize, node: NodeId) -> Count {
         let depth = (self.key(node) as usize).min(self.keys().len());
         (level..depth).fold(count, |count, key| count.times(self.outcomes(key)))
     }
 
-    /// For each node, how many combinations of its key and all later ones match.
+    /// For each node, how many combinations of its key and all later keys match.
     fn counts(&self) -> Vec<Count> {
         let mut counts = vec![Count::default(), Count::one()];
         for node in 2..self.len() as NodeId {
@@ -262,21 +268,21 @@ impl Store {
         counts
     }
 
-    /// Those of the keys on which none of the roots depends.
+    /// Of the given keys, those on which no root depends.
     fn idle_keys(&self, roots: &[NodeId], keys: Vec<Arc<str>>) -> Vec<Arc<str>> {
         let mut marked = vec![false; self.len()];
         roots.iter().for_each(|root| marked[*root as usize] = true);
-        let mut asked = vec![false; self.keys().len()];
-        // Children are older than their parents.
+        let mut decisive = vec![false; self.keys().len()];
+        // Children have smaller ids than their parents.
         for node in (2..self.len() as NodeId).rev() {
             if marked[node as usize] {
-                asked[self.key(node) as usize] = true;
+                decisive[self.key(node) as usize] = true;
                 marked[self.absent(node) as usize] = true;
                 marked[self.other(node) as usize] = true;
                 self.edges(node).iter().for_each(|edge| marked[edge.1 as usize] = true);
             }
         }
-        let is_idle = |name: &Arc<str>| self.keys().binary_search(name).is_ok_and(|key| !asked[key]);
+        let is_idle = |name: &Arc<str>| self.keys().binary_search(name).is_ok_and(|key| !decisive[key]);
         keys.into_iter().filter(is_idle).collect()
     }
 }

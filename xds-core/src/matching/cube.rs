@@ -7,24 +7,24 @@ use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// One allowed set per key; all must hold. Keys that do not matter are left out, so equal meaning
-/// is equal value.
+/// The allowed outcomes of some keys; the conditions on all keys must hold. It has no key that
+/// makes no difference, so two cubes with equal meaning are equal values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Cube {
     /// Sorted by key; no set is empty or full.
     tests: Vec<(Arc<str>, ValueSet<Arc<str>>)>,
 }
 
-/// A formula, or a part of one, as far as a single cube can say it.
+/// A formula, or a part of one, that a single cube expresses.
 pub(super) enum Simple {
     /// It never holds.
     Never,
-    /// It holds where the cube does.
+    /// It holds for the parameters in the cube.
     Cube(Cube),
 }
 
 impl Cube {
-    /// Sets by key, sorted; `None` when one of them is empty.
+    /// The cube of these sets, sorted by key; `None` when one of them is empty.
     pub(super) fn new(tests: Vec<(Arc<str>, ValueSet<Arc<str>>)>) -> Option<Self> {
         let mut tests = tests;
         tests.retain(|(_, set)| !set.is_full());
@@ -45,11 +45,12 @@ impl Cube {
         self.meet(&Self::default()).expect("no set of a cube is empty")
     }
 
-    /// Parameters in both cubes, with no key that neither names; `None` if there are none (T13).
+    /// Parameters in both cubes, with only keys that one of the two names; `None` if there are none
+    /// (T13).
     pub(super) fn meet(&self, other: &Self) -> Option<Parameters> {
         let mut chosen = Vec::with_capacity(self.tests.len() + other.tests.len());
         let mut theirs = other.tests.iter().peekable();
-        // Both are sorted, so one pass finds the keys of both.
+        // Both are sorted by key, so one pass is enough.
         for (key, set) in &self.tests {
             while let Some((key, set)) = theirs.next_if(|(other, _)| other < key) {
                 chosen.push((key, concrete(set.any()?, &[set.values()])));
@@ -75,9 +76,9 @@ impl Cube {
         if is_possible { Simple::Cube(self) } else { Simple::Never }
     }
 
-    /// Adds a condition on one key; false when nothing is left of that key.
+    /// Adds a condition on one key; false when no outcome of the key is left.
     fn narrow(&mut self, key: Arc<str>, set: ValueSet<Arc<str>>) -> bool {
-        // Most conditions are written in the order of their keys.
+        // Most formulas list their conditions in the order of the keys.
         if self.tests.last().is_none_or(|(last, _)| *last < key) {
             self.tests.push((key, set));
             return true;
@@ -98,8 +99,8 @@ impl Cube {
 }
 
 impl Simple {
-    /// The formula, or its negation, when one cube says it; found without any diagram, in linear
-    /// time per level.
+    /// The formula, or its negation, if one cube expresses it. Needs no diagram, and linear time
+    /// per level.
     pub(super) fn of(formula: &Formula, negated: bool) -> Option<Self> {
         match formula {
             Formula::Equals { .. } | Formula::Exists { .. } => {
@@ -133,7 +134,7 @@ impl Simple {
         Some(if never { Self::Never } else { Self::Cube(whole) })
     }
 
-    /// Only alternatives about one and the same key are one cube again.
+    /// An OR is one cube only if all of its alternatives are about the same key.
     fn disjunction(parts: &[Formula], negated: bool) -> Option<Self> {
         let mut cubes = Vec::new();
         for part in parts {
@@ -169,7 +170,7 @@ fn literal(formula: &Formula, negated: bool) -> Option<(Arc<str>, ValueSet<Arc<s
     Some((Arc::clone(key), if negated { set.complement() } else { set }))
 }
 
-/// The union of sets, halved again and again so that a long list of values costs no square.
+/// The union of sets. Joins them by halves, because one by one would cost quadratic time.
 fn either(mut sets: Vec<ValueSet<Arc<str>>>) -> ValueSet<Arc<str>> {
     match sets.len() {
         0 => ValueSet::none(),
@@ -181,8 +182,7 @@ fn either(mut sets: Vec<ValueSet<Arc<str>>>) -> ValueSet<Arc<str>> {
     }
 }
 
-/// The string that stands for an outcome, in the sight of those who name `named`; `None` for
-/// absent.
+/// A value with this outcome, for formulas that name the values `named`; `None` for absent.
 pub(super) fn concrete(outcome: KeyOutcome<Arc<str>>, named: &[&[Arc<str>]]) -> Option<Arc<str>> {
     match outcome {
         KeyOutcome::Absent => None,
@@ -193,7 +193,7 @@ pub(super) fn concrete(outcome: KeyOutcome<Arc<str>>, named: &[&[Arc<str>]]) -> 
     }
 }
 
-/// A value that is not taken: `other`, or `other-2` and so on.
+/// A value that is not taken: `other`, else `other-2` and so on.
 pub(super) fn fresh(is_taken: impl Fn(&str) -> bool) -> Arc<str> {
     let mut text = "other".to_owned();
     let mut number = 1;
@@ -204,7 +204,7 @@ pub(super) fn fresh(is_taken: impl Fn(&str) -> bool) -> Arc<str> {
     text.into()
 }
 
-/// Every key and value that the formulas name, in the order of their bytes.
+/// Every key and value that the formulas name, in byte order.
 pub(super) fn named<'a>(
     formulas: impl IntoIterator<Item = &'a Formula>,
 ) -> BTreeMap<Arc<str>, Vec<Arc<str>>> {

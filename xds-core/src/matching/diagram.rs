@@ -1,9 +1,9 @@
 //! Reduced decision diagrams over keys: the canonical form of any formula.
 //!
-//! A node asks for one key and has a child for absent, one for any other value, and an edge per
-//! value that leads elsewhere. Keys come in the order of their bytes, equal nodes are one node, and
-//! a node whose children are all the same is left out. So two formulas mean the same exactly when
-//! they have the same diagram.
+//! A node tests one key. It has a child for absent, a child for any other value, and an edge for
+//! each value that leads to another child than that. Keys come in byte order, equal nodes are one
+//! node, and a node whose children are all the same is left out. So two formulas have the same
+//! meaning exactly when they have the same diagram.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -22,7 +22,7 @@ pub(super) const FALSE: NodeId = 0;
 /// Matches everything.
 pub(super) const TRUE: NodeId = 1;
 
-/// One question. Its edges are a range of the store's.
+/// A test of one key. Its edges are a range of the store's edges.
 #[derive(Debug, Clone, Copy)]
 struct DiagramNode {
     key: u32,
@@ -59,11 +59,11 @@ pub(super) enum Join {
     Or,
 }
 
-/// The work that a budget counts is exhausted.
+/// The budget is exhausted.
 pub(super) struct Exhausted;
 
 impl Store {
-    /// A store for formulas that name nothing but this.
+    /// A store for formulas that name only these keys and values.
     pub(super) fn new(named: BTreeMap<Arc<str>, Vec<Arc<str>>>, budget: usize) -> Self {
         let (keys, values) = named.into_iter().unzip();
         let constant = DiagramNode { key: u32::MAX, absent: 0, other: 0, first: 0, edges: 0, next: 0 };
@@ -89,7 +89,7 @@ impl Store {
         &self.values[key as usize]
     }
 
-    /// The key that the node asks for; `u32::MAX` for a constant.
+    /// The key that the node tests; `u32::MAX` for a constant.
     pub(super) fn key(&self, node: NodeId) -> u32 {
         self.nodes[node as usize].key
     }
@@ -107,7 +107,7 @@ impl Store {
         &self.edges[first as usize..(first + edges) as usize]
     }
 
-    /// Nodes made so far; nodes below an id are always older than it.
+    /// How many nodes were made. The children of a node have smaller ids than the node.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -119,7 +119,7 @@ impl Store {
         self.within_budget(built)
     }
 
-    /// What both nodes match, with a budget of its own.
+    /// The node that matches what both nodes match, with a budget of its own.
     pub(super) fn both(&mut self, left: NodeId, right: NodeId) -> Result<NodeId, TooComplex> {
         self.spent = 0;
         let built = self.join(Join::And, left, right);
@@ -150,7 +150,7 @@ impl Store {
         self.join_all(join, &nodes)
     }
 
-    /// Joins by halves: the intermediate diagrams stay small where parts are alike.
+    /// Joins by halves: the intermediate diagrams stay small when parts are similar.
     fn join_all(&mut self, join: Join, nodes: &[NodeId]) -> Result<NodeId, Exhausted> {
         match nodes {
             [] => Ok(if join == Join::And { TRUE } else { FALSE }),
@@ -196,7 +196,7 @@ impl Store {
         }
         let (left, right) = (self.nodes[a as usize], self.nodes[b as usize]);
         let key = left.key.min(right.key);
-        // A node that does not ask for this key goes on as it is, whatever the key's value.
+        // A node that does not test this key is its own child for every outcome of the key.
         let step = |id: NodeId, node: DiagramNode| {
             if node.key == key {
                 (node.absent, node.other, node.first, node.first + node.edges)
@@ -230,7 +230,7 @@ impl Store {
         Ok(node)
     }
 
-    /// The node with these children; its edges are what is pending from `base` on.
+    /// The node with these children. Its edges are the pending ones from `base` on.
     fn make(&mut self, key: u32, absent: NodeId, other: NodeId, base: usize) -> Result<NodeId, Exhausted> {
         let mut kept = base;
         for at in base..self.pending.len() {
@@ -244,7 +244,7 @@ impl Store {
         if edges.is_empty() && absent == other {
             return Ok(other);
         }
-        // Wide nodes cost as much as several, so the budget bounds bytes and time too.
+        // A node with many edges counts as several, so the budget also limits bytes and time.
         self.spent += 1 + edges.len() / 16;
         if self.spent > self.budget {
             self.pending.clear();
@@ -269,7 +269,7 @@ impl Store {
         Ok(id)
     }
 
-    /// The node of another store, made here again; all its keys and values must be known here.
+    /// Copies a node of another store. This store must know all of its keys and values.
     pub(super) fn import(&mut self, from: &Self, root: NodeId) -> Result<NodeId, TooComplex> {
         self.spent = 0;
         let keys: Vec<_> = from.keys.iter().map(|key| self.keys.binary_search(key)).collect();
@@ -289,7 +289,7 @@ impl Store {
         Ok(copies[root as usize])
     }
 
-    /// Frees what only further joins would use.
+    /// Frees the tables that only further joins would use.
     pub(super) fn forget_joins(&mut self) {
         self.conjunctions = HashMap::default();
         self.disjunctions = HashMap::default();
@@ -299,11 +299,11 @@ impl Store {
         self.edges.shrink_to_fit();
     }
 
-    /// The nodes that the root leads to, children before parents.
+    /// The nodes below the root and the root itself, children before parents.
     pub(super) fn reachable(&self, root: NodeId) -> Vec<NodeId> {
         let mut marked = vec![false; (root as usize + 1).max(2)];
         marked[root as usize] = true;
-        // Children are older than their parents, so one pass downwards sees everything.
+        // Children have smaller ids than their parents, so one pass downwards marks all of them.
         for node in (2..=root).rev() {
             if marked[node as usize] {
                 let children = self.edges(node).iter().map(|edge| edge.1);
@@ -315,7 +315,7 @@ impl Store {
         (2..=root).filter(|node| marked[*node as usize]).collect()
     }
 
-    /// The children of a node that match something, each with the outcomes that lead to it.
+    /// The children of a node, except `FALSE`, each with the outcomes that lead to it.
     pub(super) fn branches(&self, node: NodeId) -> Vec<(ValueSet<u32>, NodeId)> {
         let (absent, other, edges) = (self.absent(node), self.other(node), self.edges(node));
         let mut children: Vec<_> = edges.iter().map(|edge| edge.1).chain([absent, other]).collect();
@@ -330,9 +330,9 @@ impl Store {
         children.into_iter().map(|child| (set(child), child)).collect()
     }
 
-    /// A way from the node to true through outcomes that `allowed` keeps, as key and outcome;
-    /// `None` if there is none.
-    pub(super) fn way(
+    /// A path from the node to `TRUE` through allowed outcomes, as keys with their outcomes; `None`
+    /// if there is none. `allowed` gives the outcomes of a key; `None` stands for all outcomes.
+    pub(super) fn path(
         &self,
         root: NodeId,
         allowed: impl Fn(u32) -> Option<ValueSet<u32>>,

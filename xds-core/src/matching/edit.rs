@@ -1,4 +1,4 @@
-//! Changes a set, judged by what comes out of it.
+//! Changes a set. Only the resulting set is checked, never an intermediate one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use super::{Inner, Parts, VariantSet};
 use crate::constraint::{Constraints, Formula};
 use crate::hash::FixedState;
 
-/// Whether the variants of a name must write down the same keys (T12, T15).
+/// Whether the variants of a name must name the same keys (T12, T15).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum KeySetRule {
     /// They must.
@@ -26,24 +26,24 @@ impl<V: Clone> VariantSet<V> {
     /// The set of these variants, under [`KeySetRule::Equal`].
     ///
     /// # Errors
-    /// As of [`edit`](Self::edit).
+    /// See [`edit`](Self::edit).
     pub fn of<'c>(variants: impl IntoIterator<Item = (&'c Constraints, V)>) -> Result<Self, SetError<V>> {
         let insertions = variants.into_iter().map(|(constraints, value)| (constraints.into(), value));
         Self::new().edit([], insertions, KeySetRule::Equal)
     }
 
-    /// The set without the removed and with the inserted variants.
+    /// The set without the removed variants and with the inserted ones.
     ///
-    /// Only the outcome is judged, so the order of removals and insertions does not matter, and a
-    /// variant may give its place to others in one edit (T16). A removal takes the variant whose
-    /// constraints mean the same as the given ones; without such a variant it changes nothing. A
-    /// variant that is removed and inserted again with the same meaning costs nothing but the
-    /// exchange of its value.
+    /// Only the resulting set is checked. So the order of removals and insertions does not matter,
+    /// and one edit may replace a variant by others that overlap it (T16). A removal removes the
+    /// variant whose constraints have the same meaning as the given ones, if there is one. A
+    /// variant that is removed and inserted again with the same meaning is cheap: only its value
+    /// changes.
     ///
     /// # Errors
-    /// When a variant can never match (T17), two overlap (T13), their keys differ under
-    /// [`KeySetRule::Equal`] (T12), or it takes too long to find out. The first of these, in this
-    /// order of checks, is reported.
+    /// When a variant can never match (T17), two variants overlap (T13), their keys differ under
+    /// [`KeySetRule::Equal`] (T12), or a check needs more than its
+    /// [budget](super::normal::NODE_BUDGET). The first error, in this order of checks, is reported.
     pub fn edit<'f>(
         &self,
         removals: impl IntoIterator<Item = &'f Formula>,
@@ -61,7 +61,7 @@ impl<V: Clone> VariantSet<V> {
     }
 }
 
-/// Which of the two parts of a table.
+/// One of the two parts of a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Base,
@@ -70,7 +70,7 @@ enum Side {
 
 struct Edit<V> {
     parts: Parts<V>,
-    /// The places that removals made free, by what was there.
+    /// The slots of removed variants, by the digest of the variant's meaning.
     vacant: HashMap<[u8; 16], (Side, Slot), FixedState>,
     fresh: Vec<Member<V>>,
 }
@@ -99,7 +99,7 @@ impl<V: Clone> Edit<V> {
     }
 
     fn remove(&mut self, formula: &Formula) {
-        // What cannot be judged or matched was never accepted.
+        // A formula that is too complex or unsatisfiable was never accepted into a set.
         let Ok(normal) = Normal::of(formula) else { return };
         let Some(sample) = normal.sample() else { return };
         for side in [Side::Base, Side::Delta] {
@@ -161,7 +161,7 @@ impl<V: Clone> Edit<V> {
             let pending = delta.live + fresh.len();
             pending > DELTA_LIMIT.min(total / MERGE_SHARE) || removed > total / MERGE_SHARE
         };
-        // A single insertion is judged before anything is built for it.
+        // A single insertion is checked before a tree is built for it.
         if let [only] = &*fresh {
             self.check(None, only)?;
         }
@@ -199,12 +199,12 @@ impl<V: Clone> Edit<V> {
         Ok(VariantSet(Inner::Parts(Arc::new(self.parts))))
     }
 
-    /// Proves that a new member, which may have its place already, overlaps no other one.
+    /// Checks that a new member overlaps no other member. `own` is its slot, if it has one already.
     fn check(&self, own: Option<(Side, Slot)>, member: &Member<V>) -> Result<(), SetError<V>> {
         let query = member.query();
         for (side, part) in [(Side::Base, &self.parts.base), (Side::Delta, &self.parts.delta)] {
             let mut overlap = None;
-            let judged = part.each_meeting(&query, &mut |slot, other, witness| {
+            let walked = part.each_meeting(&query, &mut |slot, other, witness| {
                 if own == Some((side, slot)) {
                     return ControlFlow::Continue(());
                 }
@@ -214,7 +214,7 @@ impl<V: Clone> Edit<V> {
                 overlap = Some(SetError::Overlap { first, second, witness });
                 ControlFlow::Break(())
             });
-            if let Err(reason) = judged {
+            if let Err(reason) = walked {
                 return Err(SetError::TooComplex { variant: member.value.clone(), reason });
             }
             if let Some(overlap) = overlap {
@@ -224,7 +224,7 @@ impl<V: Clone> Edit<V> {
         Ok(())
     }
 
-    /// Two members of a table with more than one key set.
+    /// The error for a set whose members have more than one key set.
     fn key_sets(&self) -> SetError<V> {
         let first = self.parts.members().next().expect("a key set has a member");
         let differs = |member: &&Member<V>| member.keys() != first.keys();
@@ -240,7 +240,7 @@ impl<V: Clone> Edit<V> {
     }
 }
 
-/// T12: every key that is written down anywhere, sorted.
+/// T12: every key that occurs in the formula, sorted.
 fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
     fn collect(formula: &Formula, keys: &mut Vec<Arc<str>>) {
         match formula {
@@ -256,10 +256,11 @@ fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
     keys
 }
 
-/// Up to so many variants a change builds the tree anew: one millisecond for tables, a few for
-/// alternatives.
+/// With up to this many variants, a change rebuilds the whole tree. That takes a millisecond if all
+/// variants require single values, and some milliseconds if they have alternatives.
 const ALWAYS_REBUILT: usize = 1_024;
-/// A large set keeps at most so many variants aside, which every change copies.
+/// The most variants in the small tree of a large set. Every change copies them.
 const DELTA_LIMIT: usize = 1_024;
-/// One in so many variants may be aside or gone before the parts of a large set are merged.
+/// The two trees of a large set are merged when more than one in this many variants is in the small
+/// tree or removed.
 const MERGE_SHARE: usize = 20;

@@ -1,36 +1,35 @@
 //! Why a set of variants is refused.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::normal::TooComplex;
 use crate::parameters::Parameters;
 
-/// Why an edit was refused. The set is unchanged in every case, and whoever wrote the variants can
-/// fix it.
+/// Why an edit was refused. The set is unchanged in every case. The author of the variants can fix
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError<V> {
-    /// T13, T14: both variants match the witness, so a client could get either.
-    #[error("two variants match {}", Listed(witness))]
+    /// T13, T14: both variants match the witness, so a client could get either of them.
+    #[error("two variants match the parameters {witness}")]
     Overlap {
-        /// One variant; one that was there before, if it is one.
+        /// One variant. If one of the two was in the set before, it is this one.
         first: V,
-        /// A variant that was to be inserted.
+        /// A variant to be inserted.
         second: V,
-        /// Parameters that both match; no key that neither names.
+        /// Parameters that both variants match, with only keys that one of the two names.
         witness: Parameters,
     },
-    /// T12: the variants of a name must write down the same keys.
+    /// T12: the variants of a name must name the same keys.
     #[error("two variants name different keys: only one has {only_first:?}, only the other {only_second:?}")]
     KeySets {
         /// One variant.
         first: V,
-        /// Another one.
+        /// Another variant.
         second: V,
-        /// Keys that only the first one names.
+        /// Keys that only the first variant names.
         only_first: Vec<Arc<str>>,
-        /// Keys that only the second one names.
+        /// Keys that only the second variant names.
         only_second: Vec<Arc<str>>,
     },
     /// T17: no parameters can match the variant.
@@ -39,27 +38,12 @@ pub enum SetError<V> {
         /// The variant.
         variant: V,
     },
-    /// The variant, or how it goes together with another one, is too entangled to be judged.
-    #[error("the constraints cannot be judged: {reason}")]
+    /// The variant, or its overlap with another one, needs more than the budget of a check.
+    #[error("cannot check the constraints: {reason}")]
     TooComplex {
         /// The variant.
         variant: V,
-        /// How far the budget went.
+        /// The budget and how much of it was used.
         reason: TooComplex,
     },
-}
-
-/// Parameters as `key=value`, comma separated.
-struct Listed<'a>(&'a Parameters);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("empty parameters");
-        }
-        for (at, (key, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{key}={value:?}", if at == 0 { "" } else { "," })?;
-        }
-        Ok(())
-    }
 }

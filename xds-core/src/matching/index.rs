@@ -1,11 +1,11 @@
-//! The frozen tree that finds the variant of some parameters.
+//! The frozen tree that finds the variant of given parameters.
 //!
-//! A node asks for the key that tells most of its variants apart, so different branches ask in
-//! different orders. It has an edge per value, a child for any other value, one for absent, and a
-//! `wild` child for variants that this key does not sort. On tables the tree is a decision diagram;
-//! on sets made to be nasty it decays to a list, and never grows beyond a fixed multiple of what
-//! went in. Where all that is left wants single values of the same keys, one table takes the place
-//! of the nodes below.
+//! A node tests the key that most of its variants constrain, so different branches test keys in
+//! different orders. It has an edge per value, a child for any other value, a child for absent, and
+//! a `wild` child for variants that this key does not sort. If each variant requires exact values,
+//! the tree is a decision diagram. For sets that were made to be hard it degrades to a list, and it
+//! never grows beyond a fixed multiple of its input. When all variants of a branch require single
+//! values of the same keys, one table replaces the nodes below.
 
 mod build;
 mod probe;
@@ -32,12 +32,12 @@ pub(super) struct Index {
     tables: Vec<Table>,
     /// The columns of each table.
     columns: Vec<Column>,
-    /// The places of each table.
+    /// The cells of each table.
     cells: Vec<u32>,
-    /// Of each node with few edges a sorted range; of one with many a hash table, a power of two
-    /// long.
+    /// For a node with few edges a sorted range; for a node with many edges a hash table, whose
+    /// length is a power of two.
     edges: Vec<Edge>,
-    /// Where the candidates of each list begin; one more at the end.
+    /// Where the candidates of each list begin, and one more entry at the end.
     lists: Vec<u32>,
     candidates: Vec<Candidate>,
     tests: Vec<Test>,
@@ -45,19 +45,19 @@ pub(super) struct Index {
     residuals: Vec<Residual>,
 }
 
-/// Where a branch leads, in 32 bits.
+/// The target of a branch, in 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Link(u32);
 
-/// A link, unpacked.
+/// The target of a link, unpacked.
 enum LinkTarget {
     Nothing,
-    /// Everything on the path is decided: this variant.
+    /// This variant: the path tested all of its conditions.
     Slot(Slot),
     Node(u32),
-    /// Some variants, with what is still to be tested.
+    /// Some variants, each with the conditions that the path did not test.
     List(u32),
-    /// Variants that want one value of each of the same keys.
+    /// Variants that require one value of each of the same keys.
     Table(u32),
 }
 
@@ -68,7 +68,7 @@ struct IndexNode {
     other: Link,
     wild: Link,
     first: u32,
-    /// Places in the range of edges, empty ones included.
+    /// The length of the range of edges, with empty places.
     edges: u32,
 }
 
@@ -78,7 +78,7 @@ struct Edge {
     child: Link,
 }
 
-/// A variant of a list; its tests end where those of the next candidate begin.
+/// A variant of a list. Its tests end where those of the next candidate begin.
 #[derive(Debug)]
 struct Candidate {
     slot: Slot,
@@ -92,7 +92,7 @@ struct Test {
     rule: u32,
 }
 
-/// What a test asks.
+/// A test, unpacked.
 enum Rule<'a> {
     Is { key: u32, outcome: OutcomeId },
     In { key: u32, set: &'a ValueSet<u32> },
@@ -116,11 +116,11 @@ struct ResidualNode {
 }
 
 impl Index {
-    /// The variant that matches; `outcome` says what a key is.
+    /// The variant that matches; `outcome` gives the outcome of a key.
     #[inline]
     pub(super) fn find(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
-        // Exact values of the same keys are one table, for which the registers of a tree are not
-        // worth saving.
+        // If all variants require values of the same keys, the root is a table. The tree walk is a
+        // function of its own, so that this case does not pay for saving its registers.
         match self.root.target() {
             LinkTarget::Table(table) => self.look_up(table, outcome),
             _ => self.find_below(self.root, outcome),
@@ -180,7 +180,7 @@ impl Index {
         }
     }
 
-    /// All places for edges of a node; the empty ones have [`NO_VALUE`].
+    /// All places for edges of a node; an empty place has the value [`NO_VALUE`].
     #[inline]
     fn edges(&self, node: &IndexNode) -> &[Edge] {
         &self.edges[node.first as usize..(node.first + node.edges) as usize]
@@ -229,7 +229,8 @@ impl Index {
             + residuals.sum::<usize>()
     }
 
-    /// How many nodes have variants that their key does not sort: what makes a search branch.
+    /// How many nodes have variants that their key does not sort. At such a node a search has two
+    /// ways to try.
     pub(super) fn wild_nodes(&self) -> usize {
         self.nodes.iter().filter(|node| node.wild != Link::NOTHING).count()
     }
@@ -243,7 +244,7 @@ impl Link {
     const TABLE: u32 = 3;
 
     fn new(kind: u32, at: usize) -> Self {
-        assert!(at < (1 << 30) - 1, "an index holds at most a thousand million of anything");
+        assert!(at < (1 << 30) - 1, "an index has fewer than 2^30 items of each kind");
         Self(kind << 30 | at as u32)
     }
 
@@ -303,8 +304,8 @@ impl Residual {
     }
 }
 
-/// The first place to look for a value in a table: the numbers are dense, so one multiplication
-/// spreads them.
+/// The first place of a value in a hash table of edges. Values are dense numbers, so one
+/// multiplication spreads them well.
 #[inline]
 fn place(value: u32, mask: usize) -> usize {
     (u64::from(value).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize & mask
@@ -312,6 +313,6 @@ fn place(value: u32, mask: usize) -> usize {
 
 /// No value and no slot has this number.
 const NO_VALUE: u32 = u32::MAX;
-/// Up to so many edges are searched one by one; with more, the branches cost more than the
-/// multiplication.
+/// Up to this many edges are searched one by one. With more, the branches of the CPU cost more than
+/// the multiplication for a hash table.
 const LINEAR_EDGES: usize = 2;

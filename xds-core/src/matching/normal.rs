@@ -1,5 +1,4 @@
-//! The normal form of one formula: its meaning, in the shape that the index, the checks and the
-//! counting need.
+//! The normal form of one formula: its meaning, in a form for the index and the checks.
 
 use std::sync::Arc;
 
@@ -9,36 +8,37 @@ use super::value_set::{KeyOutcome, ValueSet};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// How much work one formula may cost, in diagram nodes; meant to stay below 50 ms and 16 MB.
+/// The work limit for one formula, in diagram nodes. It should keep the work below 50 ms and 16 MB.
 pub const NODE_BUDGET: usize = 65_536;
 
-/// A formula is too entangled to be judged; it is refused rather than guessed at.
+/// A formula that needs more work than its budget allows. It is refused, because without its normal
+/// form an overlap with other variants could not be excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too complex: {nodes} diagram nodes over {keys} keys exceed the budget of {budget}")]
 pub struct TooComplex {
-    /// Nodes made when the budget was exceeded; a node of many values counts as several.
+    /// Nodes made when the budget was exceeded. A node with many values counts as several.
     pub nodes: usize,
-    /// How many were allowed.
+    /// How many nodes were allowed.
     pub budget: usize,
     /// How many keys the formula names.
     pub keys: usize,
 }
 
-/// A digest of what a formula means: equal for formulas that match the same parameters.
+/// A digest of the meaning of a formula: equal for formulas that match the same parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MeaningDigest(pub [u8; 16]);
 
-/// What a key has to be.
+/// A key and the outcomes that are allowed for it.
 pub type Test = (Arc<str>, ValueSet<Arc<str>>);
 
-/// What a formula means, whatever way it was written.
+/// The meaning of a formula, however it was written.
 #[derive(Debug, Clone)]
 pub struct Normal(Meaning);
 
 #[derive(Debug, Clone)]
 enum Meaning {
     Never,
-    /// A conjunction of conditions on single keys; without any, it holds always.
+    /// Conditions on single keys, all of which must hold. Without conditions it always holds.
     Cube(Cube),
     Tangled(Arc<Tangled>),
 }
@@ -47,13 +47,13 @@ enum Meaning {
 #[derive(Debug)]
 pub(super) struct Tangled {
     digest: MeaningDigest,
-    /// Where it may hold, for the index.
+    /// Cubes that contain all matching parameters, for the index.
     pub(super) cubes: Vec<Cube>,
-    /// Decides within the cubes; `None` when they say it exactly.
+    /// Decides which parameters in the cubes match; `None` when all of them do.
     pub(super) residual: Option<Diagram>,
 }
 
-/// The diagram of one formula, cut out of the store in which it was made.
+/// The diagram of one formula, in a store of its own.
 #[derive(Debug)]
 pub(super) struct Diagram {
     pub(super) store: Store,
@@ -100,13 +100,13 @@ impl Normal {
         Ok(Self(Meaning::Tangled(Arc::new(Tangled { digest, cubes, residual }))))
     }
 
-    /// Whether nothing can match it (T17).
+    /// Whether no parameters match it (T17).
     #[must_use]
     pub fn is_unsatisfiable(&self) -> bool {
         matches!(self.0, Meaning::Never)
     }
 
-    /// Whether everything matches it.
+    /// Whether all parameters match it.
     #[must_use]
     pub fn is_tautology(&self) -> bool {
         matches!(&self.0, Meaning::Cube(cube) if cube.tests().is_empty())
@@ -122,10 +122,10 @@ impl Normal {
         }
     }
 
-    /// Parameters that match both formulas, with no key that neither names (T13).
+    /// Parameters that match both formulas, with only keys that one of the two names (T13).
     ///
     /// # Errors
-    /// When both formulas are so entangled that the question takes more than [`NODE_BUDGET`] nodes.
+    /// When the check needs more than [`NODE_BUDGET`] nodes.
     pub fn meet(&self, other: &Self) -> Result<Option<Parameters>, TooComplex> {
         for cube in self.cubes() {
             for theirs in other.cubes() {
@@ -150,14 +150,15 @@ impl Normal {
         self.residual().map_or_else(|| Some(cube.sample()), |diagram| diagram.meet(&Cube::default()))
     }
 
-    /// The formula as alternatives, each a set of values by key; keys that do not matter are left
-    /// out. Without any it never holds. `None` when it is too entangled to be written so.
+    /// The formula as alternatives, each with the allowed outcomes of some keys; it holds if one of
+    /// them holds, so an empty list never holds. `None` when there would be too many alternatives.
     #[must_use]
     pub fn alternatives(&self) -> Option<Vec<&[Test]>> {
         self.residual().is_none().then(|| self.cubes().iter().map(Cube::tests).collect())
     }
 
-    /// Cubes that hold every match, and nothing else unless there is a [residual](Self::residual).
+    /// Cubes that contain all matching parameters. If there is no [residual](Self::residual), they
+    /// contain only these.
     pub(super) fn cubes(&self) -> &[Cube] {
         match &self.0 {
             Meaning::Never => &[],
@@ -170,7 +171,7 @@ impl Normal {
         self.tangled().and_then(|tangled| tangled.residual.as_ref())
     }
 
-    /// The part that is worth keeping; a cube is found again in no time.
+    /// The normal form of a tangled formula, which is worth storing. A cube is quickly made again.
     pub(super) fn tangled(&self) -> Option<&Arc<Tangled>> {
         match &self.0 {
             Meaning::Tangled(tangled) => Some(tangled),
@@ -183,7 +184,7 @@ impl Normal {
     }
 }
 
-/// Equal meaning, judged on the form itself where it is a cube and on the digest where it is not.
+/// Equal meaning: cubes are compared themselves, tangled formulas by their digests.
 impl PartialEq for Normal {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -200,11 +201,11 @@ impl Eq for Normal {}
 impl Diagram {
     fn meet(&self, cube: &Cube) -> Option<Parameters> {
         let store = &self.store;
-        let way = store.way(self.root, |key| {
+        let path = store.path(self.root, |key| {
             let set = cube.set(&store.keys()[key as usize])?;
             let known = |value: &Arc<str>| store.values(key).binary_search(value).ok().map(|at| at as u32);
             let values: Vec<_> = set.values().iter().filter_map(known).collect();
-            // A value that the diagram does not name takes the way of any other.
+            // For a value that the diagram does not name, the path goes through `other`.
             let beyond = set.has_other() || values.len() < set.values().len();
             Some(if set.has_other() || !beyond {
                 ValueSet::of(values, set.has_other(), set.has_absent())
@@ -215,7 +216,7 @@ impl Diagram {
             })
         })?;
         let mut chosen: Vec<(Arc<str>, Option<Arc<str>>)> = Vec::new();
-        for (key, outcome) in way {
+        for (key, outcome) in path {
             let (name, named) = (&store.keys()[key as usize], store.values(key));
             let value = match (outcome, cube.set(name)) {
                 (KeyOutcome::Other, Some(set)) if !set.has_other() => {
@@ -255,7 +256,7 @@ impl Diagram {
     }
 }
 
-/// The outcome with the string of its value.
+/// The outcome, with a string in place of the number of its value.
 fn spell(outcome: KeyOutcome<u32>, named: &[Arc<str>]) -> KeyOutcome<Arc<str>> {
     match outcome {
         KeyOutcome::Absent => KeyOutcome::Absent,
@@ -264,7 +265,7 @@ fn spell(outcome: KeyOutcome<u32>, named: &[Arc<str>]) -> KeyOutcome<Arc<str>> {
     }
 }
 
-/// The terms of a formula that is written as alternatives of cubes; `None` when it is not.
+/// The alternatives of a formula that is written as an OR of cubes; `None` when it is not.
 fn collect_terms(formula: &Formula, negated: bool, terms: &mut Vec<Cube>) -> Option<()> {
     match (Simple::of(formula, negated), formula) {
         (Some(Simple::Never), _) => Some(()),
@@ -286,7 +287,7 @@ fn collect_terms(formula: &Formula, negated: bool, terms: &mut Vec<Cube>) -> Opt
 }
 
 impl Store {
-    /// The ways to true as cubes, which are disjoint; `None` when there are more than `limit`.
+    /// The paths to `TRUE` as cubes, no two of which meet; `None` when there are more than `limit`.
     fn paths(&self, root: NodeId, limit: usize) -> Option<Vec<Cube>> {
         let mut paths = Vec::new();
         self.add_paths(root, &mut Vec::new(), &mut paths, limit).then_some(paths)
@@ -317,7 +318,7 @@ impl Store {
         ValueSet::of(values.collect(), set.has_other(), set.has_absent())
     }
 
-    /// The smallest cube around all matches.
+    /// The smallest cube that contains all matching parameters.
     fn hull(&self, root: NodeId) -> Cube {
         let levels = self.keys().len();
         let depth = |node: NodeId| (self.key(node) as usize).min(levels);
@@ -337,7 +338,7 @@ impl Store {
         Cube::new(tests.collect()).expect("a diagram that is not false leads to true on each of its keys")
     }
 
-    /// The same diagram in a store without anything else.
+    /// The same diagram in a store of its own.
     fn only(&self, root: NodeId) -> Diagram {
         let named = self
             .keys()
@@ -345,7 +346,7 @@ impl Store {
             .enumerate()
             .map(|(at, key)| (Arc::clone(key), self.values(at as u32).to_vec()));
         let mut store = Self::new(named.collect(), usize::MAX);
-        let root = store.import(self, root).expect("its budget has no end");
+        let root = store.import(self, root).expect("the budget is unlimited");
         store.forget_joins();
         Diagram { store, root }
     }
@@ -399,6 +400,6 @@ fn node_digest<'a>(
     MeaningDigest(short)
 }
 
-/// A formula with more disjoint cubes than this is indexed by its hull; few, where small test
-/// worlds must get there.
+/// A formula with more paths than this is indexed by its hull. Tests have few keys, so their limit
+/// is small.
 const PATH_LIMIT: usize = if cfg!(test) { 6 } else { 64 };

@@ -1,4 +1,4 @@
-//! Some variants of a name with one tree over them.
+//! Some variants of a name, with a search tree over them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::parameters::Parameters;
 /// The keys that a formula writes down, sorted (T12).
 pub(super) type KeySet = Arc<[Arc<str>]>;
 
-/// A variant with its constraints; the value is at hand, because finding it is all that most
-/// searches want.
+/// A variant with its constraints. The value lies here, not behind the pointer, because most
+/// searches need nothing else.
 #[derive(Debug, Clone)]
 pub(super) struct Member<V> {
     pub(super) value: V,
@@ -26,7 +26,7 @@ pub(super) struct Member<V> {
 struct MemberConstraints {
     formula: Arc<Formula>,
     keys: KeySet,
-    /// The normal form, unless it is so simple that it is made again when needed.
+    /// The normal form of a tangled formula. The normal form of a cube is made again when needed.
     tangled: Option<Arc<Tangled>>,
 }
 
@@ -59,12 +59,13 @@ impl<V> Member<V> {
     }
 }
 
-/// A frozen tree, with a list of its variants in which one can be replaced or taken out.
+/// A frozen tree with the list of its variants. A variant can be removed from the list, or replaced
+/// by one with the same meaning, without a new tree.
 #[derive(Debug)]
 pub(super) struct Part<V> {
     pub(super) index: Arc<Index>,
     slots: Slots<V>,
-    /// How many slots are taken.
+    /// How many slots have a variant.
     pub(super) live: usize,
 }
 
@@ -91,7 +92,7 @@ impl<V> Part<V> {
         self.slots[slot as usize / CHUNK][slot as usize % CHUNK].as_ref()
     }
 
-    /// Puts a member of the same meaning in the place of another, or takes one out.
+    /// Replaces a member by one with the same meaning, or removes it.
     pub(super) fn set(&mut self, slot: Slot, member: Option<Member<V>>)
     where
         V: Clone,
@@ -106,15 +107,15 @@ impl<V> Part<V> {
         self.slots.iter().flat_map(|chunk| chunk.iter()).flatten()
     }
 
-    /// The slot that these parameters reach; its member may be gone.
+    /// The slot that these parameters reach. It is vacant if its member was removed.
     pub(super) fn find(&self, parameters: &Parameters) -> Option<Slot> {
         let symbols = &self.index.symbols;
-        let mut asked = [UNASKED; REMEMBERED_KEYS];
+        let mut known = [NOT_LOOKED_UP; REMEMBERED_KEYS];
         self.index.find(&mut |key| {
             let look_up = || symbols.outcome(key, parameters.get(symbols.name(key)));
-            match asked.get_mut(key as usize) {
+            match known.get_mut(key as usize) {
                 Some(outcome) => {
-                    if *outcome == UNASKED {
+                    if *outcome == NOT_LOOKED_UP {
                         *outcome = look_up();
                     }
                     *outcome
@@ -128,7 +129,7 @@ impl<V> Part<V> {
         self.get(self.find(parameters)?)
     }
 
-    /// What each key is, in the numbers of the tree.
+    /// The outcome of each key of the tree.
     pub(super) fn outcomes(&self, parameters: &Parameters) -> impl Iterator<Item = OutcomeId> {
         let symbols = &self.index.symbols;
         (0..symbols.len() as u32).map(|key| symbols.outcome(key, parameters.get(symbols.name(key))))
@@ -139,8 +140,8 @@ impl<V> Part<V> {
         self.get(self.index.find(&mut |key| outcomes[key as usize])?)
     }
 
-    /// Calls `visit` with each member that has parameters in common with the formula, and with such
-    /// parameters; a member may come more than once.
+    /// Calls `visit` with each member that shares parameters with the formula, and with an example
+    /// of such parameters. A member may come more than once.
     pub(super) fn each_meeting(
         &self,
         query: &Query<'_>,
@@ -149,15 +150,15 @@ impl<V> Part<V> {
         if self.live == 0 {
             return Ok(ControlFlow::Continue(()));
         }
-        // The cubes of a tangled formula can lead to one slot again and again; the exact answer is
-        // worked out once.
+        // Several cubes of a tangled formula can lead to the same slot; the exact check is done
+        // once.
         let is_tangled = query.is_tangled();
-        let mut judged = std::collections::HashSet::<Slot, FixedState>::default();
+        let mut checked = std::collections::HashSet::<Slot, FixedState>::default();
         for probe in query.probes(&self.index) {
             let mut too_complex = None;
             let flow = self.index.walk(&probe, &mut |slot| {
                 let Some(member) = self.get(slot) else { return ControlFlow::Continue(()) };
-                if is_tangled && !judged.insert(slot) {
+                if is_tangled && !checked.insert(slot) {
                     return ControlFlow::Continue(());
                 }
                 match query.meet(member.formula(), || member.normal()) {
@@ -195,6 +196,6 @@ impl<V> Default for Part<V> {
 /// A change copies one chunk, and the list of chunks.
 const CHUNK: usize = 256;
 /// No outcome has this number.
-const UNASKED: OutcomeId = u32::MAX - 2;
-/// Of so many keys a search looks each up only once.
+const NOT_LOOKED_UP: OutcomeId = u32::MAX - 2;
+/// For this many keys, a search remembers the outcome and looks it up only once.
 const REMEMBERED_KEYS: usize = 32;

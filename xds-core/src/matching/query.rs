@@ -1,4 +1,4 @@
-//! A formula that a set is asked about, worked out as far as the answer needs it.
+//! A formula to search a set with. Its normal form is made only if a check needs it.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::normal::{Normal, TooComplex};
 use crate::constraint::Formula;
 use crate::parameters::Parameters;
 
-/// Most formulas want one value of each of some keys. These values say all that a search needs;
-/// without them there is the normal form.
+/// Most formulas require one value for each of some keys. A search then needs only these values,
+/// the `sample`; all other formulas have their normal form from the start.
 pub(super) struct Query<'f> {
     formula: &'f Formula,
     sample: OnceCell<Parameters>,
@@ -24,7 +24,7 @@ impl<'f> Query<'f> {
         }
     }
 
-    /// The same, of a formula whose normal form is at hand.
+    /// A query of a formula whose normal form is known.
     pub(super) fn normalised(formula: &'f Formula, normal: Normal) -> Self {
         Self { formula, sample: OnceCell::new(), normal: normal.into() }
     }
@@ -37,7 +37,7 @@ impl<'f> Query<'f> {
         self.normal.get().is_some_and(|normal| normal.tangled().is_some())
     }
 
-    /// What to look for in an index.
+    /// The probes that find, in an index, all variants that may share parameters with the formula.
     pub(super) fn probes(&self, index: &Index) -> impl Iterator<Item = Probe> {
         let (point, cubes) = match self.normal.get() {
             Some(normal) => (None, normal.cubes()),
@@ -47,20 +47,20 @@ impl<'f> Query<'f> {
         point.chain(cubes.iter().map(|cube| Probe::new(cube, index)))
     }
 
-    /// Parameters that match both this formula and the other one, with no key that neither names
-    /// (T13).
+    /// Parameters that match this formula and the other one. They have only keys that one of the
+    /// two names (T13).
     pub(super) fn meet(
         &self,
         other: &Formula,
         normal: impl Fn() -> Normal,
     ) -> Result<Option<Parameters>, TooComplex> {
         let sample = self.sample.get_or_init(|| self.normal().sample().expect("it has a cube"));
-        // Mostly the same values are wanted twice, and what the one matches the other does.
+        // Mostly both formulas require the same values; a sample of one then matches the other.
         if other.matches(sample) { Ok(Some(sample.clone())) } else { self.normal().meet(&normal()) }
     }
 }
 
-/// The parameters that a formula asks for when it wants one value of each of its keys.
+/// The parameters that a formula requires, if it is a list of `key=value`, all of which must hold.
 fn point(formula: &Formula) -> Option<Parameters> {
     let Formula::All(parts) = formula else { return None };
     let pairs = parts.iter().map(|part| match part {
@@ -68,7 +68,7 @@ fn point(formula: &Formula) -> Option<Parameters> {
         _ => None,
     });
     let point: Parameters = pairs.collect::<Option<_>>()?;
-    // A key that is named twice may have two values, which nothing has.
+    // A key that occurs twice may have two different values, and then nothing matches.
     (point.len() == parts.len()).then_some(point)
 }
 

@@ -1,7 +1,7 @@
 //! The keys and values that the variants of a set name, as numbers.
 //!
-//! Only constraints add to them. What a client sends is looked up, so a client cannot make them
-//! grow.
+//! Only constraints add keys and values. Those of a client are only looked up, so a client cannot
+//! make the tables grow.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Symbols {
         &self.keys[key as usize].name
     }
 
-    /// How many values of the key are named.
+    /// How many values constraints name for the key.
     pub(super) fn values(&self, key: u32) -> usize {
         self.keys[key as usize].values.len()
     }
@@ -46,7 +46,7 @@ impl Symbols {
         self.ids.get(name).copied()
     }
 
-    /// What the value of a key is to the constraints.
+    /// The outcome of a key that has this value.
     pub(super) fn outcome(&self, key: u32, value: Option<&Arc<str>>) -> OutcomeId {
         value.map_or(ABSENT, |value| self.keys[key as usize].values.get(value).copied().unwrap_or(OTHER))
     }
@@ -71,7 +71,7 @@ impl Symbols {
         id
     }
 
-    /// The set in numbers, adding what is not known yet.
+    /// The set with numbers for its values, which are added if they are new.
     pub(super) fn add_set(&mut self, key: u32, set: &ValueSet<Arc<str>>) -> ValueSet<u32> {
         let values = set.values().iter().map(|value| self.add_value(key, value));
         ValueSet::gather(values, set.has_other(), set.has_absent())

@@ -1,19 +1,19 @@
-//! What one key may be: a set of outcomes, with its algebra.
+//! Sets of outcomes of one key, with their algebra.
 //!
-//! For a key only these outcomes can be told apart: absent, each value that somebody names, and any
-//! other value. So a list of values with two flags says everything about one key, and equal sets
-//! are equal values.
+//! Constraints distinguish these outcomes of a key: absent, each value that a constraint names, and
+//! any other value. So a list of values and two flags describe every set, and equal sets are equal
+//! values.
 
 use std::cmp::Ordering;
 
-/// What a key turned out to be, or a choice from a [`ValueSet`].
+/// One outcome of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyOutcome<T> {
     /// The parameters do not have the key.
     Absent,
     /// The key has this value.
     Value(T),
-    /// The key has a value that nobody names.
+    /// The key has a value that no constraint names.
     Other,
 }
 
@@ -22,12 +22,12 @@ pub enum KeyOutcome<T> {
 pub struct ValueSet<T> {
     /// Sorted, each once.
     values: Values<T>,
-    /// Whether `values` are those that are not allowed.
+    /// Whether `values` are the values that are not allowed.
     inverted: bool,
     absent: bool,
 }
 
-/// A list that needs no memory of its own for a single value, which is what most conditions name.
+/// A list of values. Most conditions name a single value, which needs no memory of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Values<T> {
     One([T; 1]),
@@ -41,25 +41,25 @@ impl<T: Ord + Clone> ValueSet<T> {
         Self { values: Values::One([value]), inverted: false, absent: false }
     }
 
-    /// Every value, and not absent (T6).
+    /// Every value, but not absent (T6).
     #[must_use]
     pub fn present() -> Self {
         Self { values: Values::Several(Vec::new()), inverted: true, absent: false }
     }
 
-    /// Nothing.
+    /// The empty set.
     #[must_use]
     pub fn none() -> Self {
         Self { values: Values::Several(Vec::new()), inverted: false, absent: false }
     }
 
-    /// These values; all but these when `inverted`; and absent if so said. The values need not be
+    /// These values, or all others if `inverted`; also absent if `absent`. The values need not be
     /// sorted.
     pub fn of(values: Vec<T>, inverted: bool, absent: bool) -> Self {
         Self::gather(values, inverted, absent)
     }
 
-    /// [`of`](Self::of) whatever gives the values; a single one needs no memory of its own.
+    /// [`of`](Self::of) for any iterator. A single value needs no memory of its own.
     pub(super) fn gather(values: impl IntoIterator<Item = T>, inverted: bool, absent: bool) -> Self {
         let mut values = Values::from_iter(values);
         if let Values::Several(several) = &mut values {
@@ -70,8 +70,8 @@ impl<T: Ord + Clone> ValueSet<T> {
         Self { values, inverted, absent }
     }
 
-    /// The values named: those allowed, or those not allowed when the set [holds any
-    /// other](Self::has_other).
+    /// The named values: the allowed ones, or those that are not allowed when the set [has any
+    /// other value](Self::has_other).
     #[must_use]
     pub fn values(&self) -> &[T] {
         match &self.values {
@@ -80,7 +80,7 @@ impl<T: Ord + Clone> ValueSet<T> {
         }
     }
 
-    /// Whether a value that the set does not name is in it.
+    /// Whether the set has every value that it does not name.
     #[must_use]
     pub fn has_other(&self) -> bool {
         self.inverted
@@ -106,19 +106,19 @@ impl<T: Ord + Clone> ValueSet<T> {
         }
     }
 
-    /// Whether nothing is in it.
+    /// Whether no outcome is in the set.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values().is_empty() && !self.inverted && !self.absent
     }
 
-    /// Whether everything is in it, so that the key does not matter.
+    /// Whether every outcome is in the set, so that the key makes no difference.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.values().is_empty() && self.inverted && self.absent
     }
 
-    /// What is not in this set.
+    /// The outcomes that are not in this set.
     #[must_use]
     pub fn complement(mut self) -> Self {
         self.inverted = !self.inverted;
@@ -126,7 +126,7 @@ impl<T: Ord + Clone> ValueSet<T> {
         self
     }
 
-    /// What is in both.
+    /// The outcomes in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let absent = self.absent && other.absent;
@@ -142,14 +142,14 @@ impl<T: Ord + Clone> ValueSet<T> {
         Self { values, inverted, absent }
     }
 
-    /// What is in at least one of the two.
+    /// The outcomes in at least one of the two sets.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.complement().and(&other.complement()).complement()
     }
 
-    /// An outcome that is in both, if there is one: absent, else the least value, else one that
-    /// neither names.
+    /// An outcome in both sets, if there is one: absent, else the least value, else a value that
+    /// neither set names.
     pub fn meet(&self, other: &Self) -> Option<KeyOutcome<T>> {
         if self.absent && other.absent {
             return Some(KeyOutcome::Absent);
@@ -175,7 +175,7 @@ impl<T: Ord + Clone> ValueSet<T> {
 }
 
 impl<T> Values<T> {
-    /// The same, without a list around a single value.
+    /// The same values, without a list around a single one.
     fn shrunk(self) -> Self {
         match self {
             Self::Several(several) if several.len() == 1 => several.into_iter().collect(),
@@ -194,7 +194,7 @@ impl<T> FromIterator<T> for Values<T> {
     }
 }
 
-/// Both sorted lists as one.
+/// Merges two sorted lists.
 fn union<T: Ord + Clone>(left: &[T], right: &[T]) -> Vec<T> {
     let mut merged = Vec::with_capacity(left.len() + right.len());
     let (mut at, mut with) = (0, 0);

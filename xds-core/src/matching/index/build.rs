@@ -1,4 +1,9 @@
-//! Builds the tree.
+//! Builds the search tree.
+//!
+//! A *group* is a list of cubes that lie below the same branch. The builder picks a key for the
+//! group, splits the group by the outcomes of the key, and goes on with the parts. A cube that
+//! allows several outcomes of the key goes to several children: these are its *copies*, which a
+//! budget limits.
 
 use std::collections::HashMap;
 
@@ -11,40 +16,40 @@ use crate::matching::normal::{Diagram, Normal};
 use crate::matching::symbols::ABSENT;
 use crate::matching::value_set::ValueSet;
 
-/// A cube on its way into the tree, by its place in the list of all.
+/// The position of a cube in the list of all cubes.
 type CubeId = u32;
 
 struct Builder {
     index: Index,
     cubes: Vec<NumberedCube>,
-    /// The keys that the path to the current group has asked for.
+    /// The keys that the path to the current group has tested.
     decided: Vec<bool>,
     known_sets: HashMap<ValueSet<u32>, u32, FixedState>,
-    /// Per key and value the last group that named it, to count distinct values.
+    /// For each key and value the last group that named it, to count distinct values.
     stamps: Vec<Vec<u32>>,
     stamp: u32,
     uses: Vec<Uses>,
 }
 
-/// A cube in numbers.
+/// A cube with numbers for keys and values.
 struct NumberedCube {
     slot: Slot,
     tests: Vec<(u32, ValueSet<u32>)>,
     residual: Option<u32>,
-    /// What a copy of it costs: long lists of values make edges.
+    /// The cost of a copy: a long list of values makes many edges.
     weight: usize,
 }
 
-/// How much a group has to do with a key.
+/// How many cubes of a group constrain a key, and how many of its values they name.
 #[derive(Default, Clone, Copy)]
 struct Uses {
     cubes: u32,
     values: u32,
 }
 
-/// How a group falls apart by one key.
+/// A group, split by one key.
 struct Split {
-    /// Values whose members are the same share a child.
+    /// Values with the same members share a child.
     classes: Vec<(Vec<u32>, Vec<CubeId>)>,
     other: Vec<CubeId>,
     absent: Vec<CubeId>,
@@ -52,18 +57,19 @@ struct Split {
     copies: usize,
 }
 
-/// Which members of a group a split takes to its children; the others go to the wild child.
+/// Which members of a group go to the children of the key's outcomes. The others go to the wild
+/// child.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Admit {
     All,
-    /// Those with a condition on the key.
+    /// The members with a condition on the key.
     Constrained,
-    /// Those that need no copy: with one outcome of the key.
+    /// The members that allow one outcome of the key, so that they need no copy.
     Single,
 }
 
 impl Index {
-    /// The tree of these variants, each with its place.
+    /// The tree of these variants, each with its slot.
     pub(in crate::matching) fn build(variants: impl IntoIterator<Item = (Slot, Normal)>) -> Self {
         let mut builder = Builder {
             index: Self::default(),
@@ -135,7 +141,7 @@ impl Builder {
         self.cubes[item as usize].tests.iter().filter(|(key, _)| !self.decided[*key as usize])
     }
 
-    /// Makes the tree of a group that may copy so much.
+    /// Makes the tree of a group, with a budget for copies.
     fn group(&mut self, mut group: Vec<CubeId>, budget: usize, depth: Depth) -> Link {
         let is_decided = |item: &CubeId| self.open_tests(*item).next().is_none();
         let matches_all = |item: &&CubeId| self.cubes[**item as usize].residual.is_none() && is_decided(item);
@@ -159,15 +165,15 @@ impl Builder {
         self.list(&group)
     }
 
-    /// The group as a table, if each of it wants one value of each of the same keys.
+    /// Makes a table of the group, if each cube requires one value of each of the same keys.
     fn table(&mut self, group: &[CubeId]) -> Option<Link> {
         let keys: Vec<_> = self.open_tests(group[0]).map(|(key, _)| *key).collect();
         let mut rows = Vec::new();
         for item in group {
             let cube = &self.cubes[*item as usize];
-            let mut wanted = keys.iter();
+            let mut expected = keys.iter();
             let values = self.open_tests(*item).map(|(key, set)| match (set.values(), set.has_other()) {
-                ([value], false) if !set.has_absent() && wanted.next() == Some(key) => Some(*value),
+                ([value], false) if !set.has_absent() && expected.next() == Some(key) => Some(*value),
                 _ => None,
             });
             let values = values.collect::<Option<Vec<_>>>()?;
@@ -179,8 +185,8 @@ impl Builder {
         Some(Link::new(Link::TABLE, self.index.add_table(&keys, &rows)?))
     }
 
-    /// The open keys of a group: the one that most cubes constrain first, then the one with most
-    /// values.
+    /// The keys of a group that the path did not test. The key that most cubes constrain comes
+    /// first; of two such keys the one with more values.
     fn preferred_keys(&mut self, group: &[CubeId]) -> Vec<u32> {
         self.stamp += 1;
         let mut keys = Vec::new();
@@ -209,7 +215,7 @@ impl Builder {
         keys
     }
 
-    /// The split by a key that keeps within the budget and sorts as many cubes as it can.
+    /// The split by a key that sorts as many cubes as the budget allows; `None` if none fits.
     fn split(&self, key: u32, group: &[CubeId], budget: usize) -> Option<Split> {
         let admits = [Admit::All, Admit::Constrained, Admit::Single];
         admits.into_iter().find_map(|admit| self.split_by(key, group, budget, admit))
@@ -283,7 +289,7 @@ impl Builder {
         let Split { classes, other, absent, wild, copies } = split;
         let lists = classes.iter().map(|(_, members)| members).chain([&other, &absent, &wild]);
         let total = lists.map(|members| self.weigh(members)).sum::<usize>().max(1);
-        // Every child gets its share of what may still be copied.
+        // Every child gets its share of the rest of the budget.
         let share = |weight: usize| (budget - copies) * weight / total;
         let below = Depth { nodes: depth.nodes + 1, wild: depth.wild };
 
@@ -379,12 +385,13 @@ impl Builder {
     }
 }
 
-/// A tree may hold so many copies of each cube, on average; three make a set of 3-term alternatives
-/// a tenth faster and 60 % larger.
+/// How many copies of a cube a tree may have, on average. Three would make a set of alternatives
+/// with 3 terms a tenth faster and 60 % larger.
 const COPIES_PER_CUBE: usize = 1;
-/// What a small tree may copy besides.
+/// How many more copies any tree may have.
 const SPARE_COPIES: usize = 64;
-/// A group below so many nodes becomes a list.
+/// A group below more nodes than this becomes a list.
 const DEPTH_LIMIT: u32 = 64;
-/// A group below so many wild branches becomes a list, which also bounds how far a search branches.
+/// A group below more wild branches than this becomes a list. This also limits how many ways a
+/// search has to try.
 const WILD_DEPTH_LIMIT: u32 = 16;

@@ -1,4 +1,4 @@
-//! Which variants of an index a cube meets.
+//! Finds the variants of an index that a cube meets.
 
 use std::ops::ControlFlow;
 
@@ -8,18 +8,18 @@ use crate::matching::symbols::{ABSENT, OTHER, OutcomeId};
 use crate::matching::value_set::ValueSet;
 use crate::parameters::Parameters;
 
-/// A cube in the numbers of an index that need not know all its strings.
+/// A cube with the numbers of an index. The index need not know all of its strings.
 pub(in crate::matching) struct Probe(Vec<(u32, Range)>);
 
-/// What the cube allows of one key, as the index sees it.
+/// The outcomes of one key that the cube allows, in the numbers of the index.
 struct Range {
     set: ValueSet<u32>,
-    /// Whether a value that the index does not name is in it.
+    /// Whether a value that the index does not know is allowed.
     other: bool,
 }
 
 impl Probe {
-    /// The cube; keys that the index does not name play no part.
+    /// The probe of a cube. It leaves out keys that the index does not know.
     pub(in crate::matching) fn new(cube: &Cube, index: &Index) -> Self {
         let symbols = &index.symbols;
         let ranges = cube.tests().iter().filter_map(|(name, set)| {
@@ -33,7 +33,7 @@ impl Probe {
         Self(ranges.collect())
     }
 
-    /// The values of these keys, and any of all other keys.
+    /// The probe of a cube that requires these values, and allows any outcome of all other keys.
     pub(in crate::matching) fn at(point: &Parameters, index: &Index) -> Self {
         let symbols = &index.symbols;
         let ranges = point.iter().filter_map(|(name, value)| {
@@ -62,8 +62,8 @@ impl Range {
 }
 
 impl Index {
-    /// Calls `visit` for each variant that the cube meets; for one with a residual, that it may
-    /// meet.
+    /// Calls `visit` for each variant that the cube meets. A variant with a residual is visited if
+    /// the cube may meet it.
     pub(in crate::matching) fn walk(
         &self,
         probe: &Probe,
@@ -98,8 +98,8 @@ impl Index {
         {
             return self.walk_below(self.child(node, *value), probe, visit);
         }
-        // Siblings share children; each is walked once, so the walk is linear in the nodes it
-        // meets.
+        // Several outcomes share children. Each child is walked once, so the walk is linear in the
+        // nodes that the probe reaches.
         let mut children = Vec::new();
         match probe.range(node.key) {
             Some(range) if !range.set.has_other() => {
@@ -134,7 +134,7 @@ impl Index {
             let range = probe.range(column.key).filter(|range| !range.set.has_other())?;
             look_ups.checked_mul(range.set.values().len())
         });
-        // More combinations than rows: better to read all rows.
+        // If there are more combinations than cells, it is faster to read all rows.
         if look_ups.is_some_and(|look_ups| look_ups <= self.cell_count(table)) {
             return self.walk_rows(table, columns, 0, probe, visit);
         }
@@ -147,8 +147,8 @@ impl Index {
         self.rows(table).filter(meets).try_for_each(|(_, slot)| visit(slot))
     }
 
-    /// Looks up every combination of the values that the probe allows; `columns` are those without
-    /// a value yet.
+    /// Looks up every combination of the values that the probe allows. `columns` are the columns
+    /// that have no value yet.
     fn walk_rows(
         &self,
         table: u32,

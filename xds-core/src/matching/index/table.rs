@@ -1,9 +1,10 @@
-//! Variants that want one value of each of the same keys: one look, where nodes take one per key.
+//! A table of variants that require one value of each of the same keys. It takes one look-up, where
+//! nodes would take one per key.
 
 use super::{Index, NO_VALUE, Slot};
 use crate::matching::symbols::OutcomeId;
 
-/// A part of the tree, in two of its flat arrays.
+/// A table: a range in each of two flat arrays of the index.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     first_column: u32,
@@ -13,30 +14,30 @@ pub(super) struct Table {
     layout: Layout,
 }
 
-/// A key of a table. The values of a row are digits, and make one number.
+/// A key of a table. The values of a row are the digits of one number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column {
     pub(super) key: u32,
-    /// Larger than the number of each value.
+    /// One more than the largest value.
     pub(super) end: u32,
     stride: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// A cell per number, with the slot.
+    /// A cell for each number, with the slot of its row.
     Grid,
-    /// A hash table of buckets, with cells for both halves of the number and the slot of each row.
+    /// A hash table of buckets. Each row has cells for both halves of its number and for its slot.
     Hashed,
 }
 
 impl Index {
-    /// Adds a table of these rows, each with one value per key; `None` when their numbers are too
-    /// large.
+    /// Adds a table of these rows, each with one value per key; `None` when their numbers need more
+    /// than 64 bits.
     pub(super) fn add_table(&mut self, keys: &[u32], rows: &[(Vec<u32>, Slot)]) -> Option<usize> {
         let end = |at: usize| rows.iter().map(|(values, _)| values[at] + 1).max().unwrap_or(0);
         let mut ends: Vec<_> = (0..keys.len()).map(|at| (at, end(at))).collect();
-        // A search that fails does so at the key with most values, as in the nodes above.
+        // The key with most values comes first: there a search without a match most likely ends.
         ends.sort_unstable_by_key(|(at, end)| (std::cmp::Reverse(*end), *at));
         let mut stride = 1_u64;
         let mut columns = Vec::with_capacity(keys.len());
@@ -83,12 +84,12 @@ impl Index {
         &self.cells[table.first_cell as usize..][..table.cells as usize]
     }
 
-    /// The variant of the row that these outcomes make.
+    /// The variant of the row with these outcomes.
     #[inline]
     pub(super) fn look_up(&self, table: u32, outcome: &mut impl FnMut(u32) -> OutcomeId) -> Option<Slot> {
         let mut number = 0;
         for column in self.columns(table) {
-            // Absent and unnamed values have numbers beyond all.
+            // The numbers of absent and of any other value are larger than `end`.
             number += column.digit(outcome(column.key))?;
         }
         let table = &self.tables[table as usize];
@@ -98,8 +99,8 @@ impl Index {
             return (slot != NO_VALUE).then_some(slot);
         }
         chain(cells, number).find_map(|bucket| {
-            // All rows are compared, because where one stands in its bucket cannot be foreseen by a
-            // branch.
+            // All rows are compared, without an early exit: the CPU cannot predict in which row of
+            // a bucket the match is.
             let mut found = NO_VALUE;
             for row in bucket.as_chunks::<CELLS_PER_ROW>().0 {
                 found = if is_of(row, number) { row[2] } else { found };
@@ -108,7 +109,8 @@ impl Index {
         })
     }
 
-    /// The rows of this number: more than one only in a set that is about to be refused.
+    /// The slots of the rows with this number: more than one only in a set that is about to be
+    /// refused.
     #[inline]
     pub(super) fn slots_at(&self, table: u32, number: u64) -> impl Iterator<Item = Slot> {
         let table = &self.tables[table as usize];
@@ -136,7 +138,7 @@ impl Index {
 }
 
 impl Column {
-    /// What the value adds to the number of a row; `None` if no row has it.
+    /// The part of the value in the number of a row; `None` if no row has the value.
     #[inline]
     pub(super) fn digit(&self, value: OutcomeId) -> Option<u64> {
         (value < self.end).then(|| u64::from(value) * self.stride)
@@ -176,7 +178,8 @@ fn hashed(rows: impl Iterator<Item = (u64, Slot)>, buckets: usize) -> Vec<u32> {
     cells
 }
 
-/// The buckets in which a number may be: those that are full, and the next one.
+/// The buckets that may have a number: its first bucket, and the next one as long as a bucket is
+/// full.
 #[inline]
 fn chain(cells: &[u32], number: u64) -> impl Iterator<Item = &[u32; BUCKET]> {
     let mut at = Some(first_bucket(number, cells.len() / BUCKET));
@@ -202,7 +205,7 @@ fn halves(number: u64) -> (u32, u32) {
     (number as u32, (number >> 32) as u32)
 }
 
-/// Where the bucket of a number begins: the upper half of a product is well spread.
+/// Where the first bucket of a number begins: the upper half of the product is well spread.
 #[inline]
 fn first_bucket(number: u64, buckets: usize) -> usize {
     let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
@@ -211,7 +214,7 @@ fn first_bucket(number: u64, buckets: usize) -> usize {
 
 /// Cells of a hash table for each row.
 const CELLS_PER_ROW: usize = 3;
-/// Rows that are compared at once; half of them are taken on average.
+/// Rows of a bucket, which are compared together. On average about half of them are in use.
 const ROWS_PER_BUCKET: usize = 4;
 /// Cells of a bucket.
 const BUCKET: usize = ROWS_PER_BUCKET * CELLS_PER_ROW;

@@ -109,7 +109,7 @@ fn t15_an_overlap_is_refused_with_a_witness_under_either_rule() {
     for rule in [KeySetRule::Equal, KeySetRule::Free] {
         let error = set(rule, &[(&prod(), "a"), (&not(equals("env", "test")), "b")]).unwrap_err();
         let witness = parameters(&[("env", "prod")]);
-        assert_eq!(error.to_string(), "two variants match env=\"prod\"");
+        assert_eq!(error.to_string(), "two variants match the parameters env=\"prod\"");
         assert_eq!(error, SetError::Overlap { first: "a", second: "b", witness });
     }
 }
