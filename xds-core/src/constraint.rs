@@ -1,4 +1,4 @@
-//! Constraints: the part of a resource's identity that says whom it is for (T1).
+//! Constraints: the part of a resource's identity that selects its clients (T1).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -32,11 +32,11 @@ mod wire;
 #[cfg(test)]
 mod world;
 
-/// Whom one variant is for: a condition on parameters, as it was received or written.
+/// The condition on parameters under which a client gets a variant, as received or written.
 ///
-/// Two are equal when their canonical forms (T21) and the keys written in them (T12) are: the order
-/// of operands and nesting play no part, and neither do the bytes received. Order and hash go by
-/// the same. Clones are shared, and no constraints at all are no memory.
+/// Two constraints are equal when their canonical forms (T21) and their keys (T12) are equal. The
+/// order of operands, nesting and the received bytes make no difference. Order and hash agree with
+/// this. Clones share memory, and [`Constraints::NONE`] allocates none.
 ///
 /// ```
 /// use xds_core::{Constraints, Parameters};
@@ -55,10 +55,10 @@ mod world;
 #[derive(Default, Clone)]
 pub struct Constraints(Option<Arc<Condition>>);
 
-/// Everything about constraints that are not simply none.
+/// The contents of constraints other than [`Constraints::NONE`].
 struct Condition {
     formula: Arc<Formula>,
-    /// What goes on the wire: the received bytes, else the encoding of the formula (T23).
+    /// The bytes to send: the received ones, else the encoding of the formula (T23).
     wire: Bytes,
     canon: Box<[u8]>,
     keys: Box<[Arc<str>]>,
@@ -68,21 +68,21 @@ impl Constraints {
     /// Matches every parameter set.
     pub const NONE: Self = Self(None);
 
-    /// How many operators may stand inside one another (T11).
+    /// How many operators may be nested (T11).
     pub const DEPTH_LIMIT: usize = 32;
 
-    /// How many conditions on a key and empty lists there may be (T11).
+    /// How many leaves there may be: conditions on a key, and empty lists (T11).
     pub const LEAF_LIMIT: usize = 1024;
 
-    /// Reads an encoded `DynamicParameterConstraints` and keeps a copy of its bytes for sending on
-    /// (T23).
+    /// Reads an encoded `DynamicParameterConstraints`, and keeps a copy of its bytes to send them
+    /// unchanged (T23).
     ///
-    /// No bytes are no constraints (T7). Of fields given twice the last wins, lists are merged
-    /// (T9). Unknown fields beside a known type are kept and not looked at.
+    /// An empty message is [`Constraints::NONE`] (T7). If a field occurs twice, the last one wins;
+    /// lists are merged (T9). Unknown fields beside a known type are kept and ignored.
     ///
     /// # Errors
-    /// See [`ConstraintError`]: above all a type that is unset, also because it is from the future
-    /// (T8, T9).
+    /// See [`ConstraintError`]. Above all: the type of a message is unset, or one that this version
+    /// does not know (T8, T9).
     pub fn from_wire(raw: &[u8]) -> Result<Self, ConstraintError> {
         if raw.is_empty() {
             return Ok(Self::NONE);
@@ -91,11 +91,10 @@ impl Constraints {
         Ok(Self::new(formula, Bytes::copy_from_slice(raw)))
     }
 
-    /// Takes a decoded message; an unset type is no constraints (T7).
+    /// Converts a decoded message; an unset type is [`Constraints::NONE`] (T7).
     ///
-    /// Decoding has dropped unknown fields: what a peer sent is better read by [`Self::from_wire`],
-    /// which neither takes a condition from the future for none (T9) nor loses it on the way on
-    /// (T23).
+    /// Decoding drops unknown fields. So read messages of peers with [`Self::from_wire`]: it
+    /// refuses a type that it does not know instead of ignoring it (T9), and keeps the bytes (T23).
     ///
     /// # Errors
     /// See [`ConstraintError`].
@@ -107,7 +106,7 @@ impl Constraints {
         Ok(Self::new(formula, message.encode_to_vec().into()))
     }
 
-    /// Takes a condition written here.
+    /// Makes constraints of a formula.
     ///
     /// # Errors
     /// [`ConstraintError::TooDeep`], [`ConstraintError::TooManyLeaves`] or
@@ -117,7 +116,7 @@ impl Constraints {
         Ok(Self::authored(formula))
     }
 
-    /// Takes the draft form of TP2 (W6).
+    /// Makes constraints of the draft form of TP2 (W6).
     ///
     /// # Errors
     /// See [`DraftError`].
@@ -125,11 +124,12 @@ impl Constraints {
         Ok(Self::from_formula(draft.to_formula()?)?)
     }
 
-    /// Matches exactly the parameter sets that agree with these on the keys: how a server tells one
-    /// locator that a name has no variant for it (T35).
+    /// Matches exactly the parameter sets that agree with these on the keys. With these constraints
+    /// a server reports to one locator that the name has no variant for it (T35).
     ///
     /// # Errors
-    /// [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`], by the keys.
+    /// [`ConstraintError::TooManyLeaves`] or [`ConstraintError::ControlCharacter`], because of the
+    /// keys.
     pub fn agreeing_with(parameters: &Parameters, keys: &[Arc<str>]) -> Result<Self, ConstraintError> {
         let mut sorted: Vec<_> = keys.iter().filter(|key| ***key != *WHOLE).cloned().collect();
         sorted.sort_unstable();
@@ -141,15 +141,15 @@ impl Constraints {
         Self::from_formula(Formula::All(sorted.into_iter().map(literal).collect()))
     }
 
-    /// Matches exactly these parameters, where all are [bound](Parameters::bound). Stays here: no
-    /// peer could read it.
+    /// Matches exactly these parameters, if all parameters are [bound](Parameters::bound). It is
+    /// never sent: peers refuse its key.
     pub(crate) fn exactly(parameters: &Parameters) -> Self {
         let bound = parameters.bound();
         let value = bound.get(WHOLE).expect("it was bound").clone();
         Self::authored(Formula::Equals { key: WHOLE.into(), value })
     }
 
-    /// Whether they are for [exactly](Self::exactly) one parameter set.
+    /// Whether they match [exactly](Self::exactly) one parameter set.
     pub(crate) fn is_exact(&self) -> bool {
         self.keys().first().is_some_and(|key| **key == *WHOLE)
     }
@@ -160,9 +160,9 @@ impl Constraints {
         self.0.as_ref().is_none_or(|condition| condition.formula.matches(parameters))
     }
 
-    /// Whether they are the same as none: they match everyone and name no key.
+    /// Whether they equal [`Constraints::NONE`]: they match all parameters and name no key.
     ///
-    /// A condition that happens to hold always, such as `a || !a`, is not none.
+    /// A condition that always holds but names a key, such as `a || !a`, is not unconstrained.
     #[must_use]
     pub fn is_unconstrained(&self) -> bool {
         self.canon().is_empty() && self.keys().is_empty()
@@ -174,26 +174,26 @@ impl Constraints {
         self.0.as_ref().map_or(&ALWAYS, |condition| &condition.formula)
     }
 
-    /// Every key written anywhere in them, in order, also where it makes no difference (T12).
+    /// Every key that occurs in them, in order, even if it makes no difference (T12).
     #[must_use]
     pub fn keys(&self) -> &[Arc<str>] {
         self.0.as_ref().map_or(&[], |condition| &condition.keys)
     }
 
-    /// The encoded `DynamicParameterConstraints` to send, byte for byte as received (T23). When it
-    /// is empty, the field is left unset.
+    /// The encoded `DynamicParameterConstraints` to send, byte for byte as received (T23). If it is
+    /// empty, the field is left unset.
     #[must_use]
     pub fn wire(&self) -> &Bytes {
         self.0.as_ref().map_or(&UNSET, |condition| &condition.wire)
     }
 
-    /// The canonical form, encoded (T21): equal for all ways to nest and order the same operands.
+    /// The encoded canonical form (T21): equal for all ways to nest and order the same operands.
     #[must_use]
     pub fn canon(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |condition| &condition.canon)
     }
 
-    /// Of a formula that is known to keep the limits.
+    /// The constraints of a formula that keeps the limits.
     fn authored(formula: Formula) -> Self {
         if formula == ALWAYS {
             return Self::NONE;
@@ -258,7 +258,7 @@ impl FromStr for Constraints {
     }
 }
 
-/// Prints the `when:` syntax; what is printed reads back as equal constraints.
+/// Prints the `when:` syntax. The text reads back as equal constraints.
 impl fmt::Display for Constraints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self.formula(), f)

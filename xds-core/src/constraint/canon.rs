@@ -1,9 +1,13 @@
 //! The canonical form (T21): one encoding for all ways to write the same operands.
 //!
-//! Negations go to the leaves, nested equal operators become one, constants are folded, operands
-//! are sorted by their encoding and stand once, lists of one are unwrapped. True is the empty
-//! message, false an empty OR. Formulas that only mean the same, such as `a` and `a || a,b`, keep
-//! different forms: that is what makes it linear (T22).
+//! - Negations move to the leaves.
+//! - Nested lists of the same operator become one list.
+//! - Constants are folded. True is the empty message, false an empty OR.
+//! - Operands are sorted by their encoding, each once.
+//! - A list of one operand becomes the operand.
+//!
+//! Formulas with equal meaning, such as `a` and `a || a,b`, may still have different canonical
+//! forms. That makes the conversion linear (T22).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use prost::encoding::encode_varint;
 use super::Formula;
 
 impl Formula {
-    /// Every key written anywhere in it, also where it makes no difference (T12).
+    /// Every key that occurs in it, even if it makes no difference (T12).
     #[must_use]
     pub fn keys(&self) -> BTreeSet<&Arc<str>> {
         let mut keys = BTreeSet::new();
@@ -65,7 +69,7 @@ impl Canon {
 
     fn literal(key: &str, test: u8, content: &[u8], sign: Sign) -> Self {
         let mut single = Vec::with_capacity(key.len() + content.len() + 12);
-        // As every encoder does with an empty string outside a oneof.
+        // Encoders leave out an empty string outside a oneof.
         if !key.is_empty() {
             append_field(&mut single, KEY, key.as_bytes());
         }
@@ -95,7 +99,7 @@ impl Canon {
         operands.dedup();
         match (operands.len(), last) {
             (0, _) => Self::Constant(operator.of_nothing()),
-            // A flattened list brings two different operands, so this one came alone.
+            // An inner list adds at least two different operands, so this operand is not from one.
             (1, Some(only)) => only,
             _ => Self::List(operator, operands),
         }
@@ -116,7 +120,7 @@ impl Canon {
     }
 }
 
-/// Whether a walk is inside an odd number of negations.
+/// Negative inside an odd number of negations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sign {
     Positive,
@@ -130,7 +134,7 @@ enum Operator {
 }
 
 impl Operator {
-    /// What a list of no operands is (T7): an operand with this value changes nothing.
+    /// The value of an empty list (T7). An operand with this value makes no difference.
     fn of_nothing(self) -> bool {
         self == Self::And
     }

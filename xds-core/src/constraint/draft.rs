@@ -1,9 +1,9 @@
-//! The draft form of TP2 (2021), which may still be written but never goes on the wire (W1).
+//! The draft form of TP2 (2021), which may still be written but is never sent (W1).
 //!
-//! A draft is an AND of lists; a list is an AND or an OR of conditions on a key, each of which may
-//! be inverted. Every draft is a formula ([`Draft::to_formula`]); a formula has the same draft back
-//! when it has this shape ([`Draft::of_shape`]), and otherwise one of the same meaning if that is
-//! not too large ([`Draft::of_meaning`]).
+//! A draft is an AND of lists. A list is an AND or an OR of conditions on a key, and each condition
+//! may be inverted. [`Draft::to_formula`] converts a draft to a formula. [`Draft::of_shape`]
+//! converts a formula of this shape back to the same draft. [`Draft::of_meaning`] makes a draft
+//! with the meaning of any formula, if that is not too large.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::{ConstraintError, Constraints, Formula};
 #[cfg(test)]
 mod tests;
 
-/// Constraints in the draft form: all lists must hold; without lists, everyone matches (W8).
+/// Constraints in the draft form. All lists must hold. Without lists, all parameters match (W8).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Draft {
     /// `constraints`
     pub lists: Vec<DraftList>,
 }
 
-/// Conditions that are joined in one way. An empty AND holds, an empty OR does not (W8).
+/// A list of conditions. An empty AND holds, an empty OR does not (W8).
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct DraftList {
     /// `constraints`
@@ -32,7 +32,7 @@ pub struct DraftList {
 /// How the conditions of a list are joined.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum MatchType {
-    /// Not said, which is enough for exactly one condition (W7).
+    /// Not given, which is valid for exactly one condition (W7).
     #[default]
     Unspecified,
     /// All must hold.
@@ -48,24 +48,24 @@ pub struct DraftCondition {
     pub key: Arc<str>,
     /// `value` or `exists`
     pub test: DraftTest,
-    /// `invert`: whether the test must fail; an absent key fails every test.
+    /// `invert`: whether the test must fail. An absent key fails every test.
     pub invert: bool,
 }
 
-/// What is asked about a key.
+/// The test of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DraftTest {
-    /// It has this value.
+    /// The key has this value.
     Value(Arc<str>),
-    /// It is there.
+    /// The key exists.
     Exists,
 }
 
-/// Why a draft is no constraints.
+/// Why a draft cannot become constraints.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// W7: a list does not say how its conditions are joined, and has not exactly one.
+    /// W7: a list without a match type has more or less than one condition.
     #[error("constraints[{list}]: match_type is needed to join {conditions} conditions")]
     UnspecifiedMatchType {
         /// The index of the list.
@@ -73,7 +73,7 @@ pub enum DraftError {
         /// How many conditions it has.
         conditions: usize,
     },
-    /// The tree it stands for breaks a rule of all constraints.
+    /// The formula of the draft breaks a rule of all constraints.
     #[error(transparent)]
     Invalid(#[from] ConstraintError),
 }
@@ -87,7 +87,7 @@ pub struct DraftTooLarge {
 }
 
 impl Draft {
-    /// The same as a tree: an AND of the lists, order and empty lists kept, nothing unwrapped (W6).
+    /// The same as a formula: an AND of the lists. Order, empty lists and lists of one stay (W6).
     ///
     /// # Errors
     /// [`DraftError::UnspecifiedMatchType`].
@@ -105,14 +105,15 @@ impl Draft {
         lists.collect::<Result<_, _>>().map(Formula::All)
     }
 
-    /// The draft of a formula of a draft's shape: conditions, lists of them, or an AND of both.
-    /// `None` for any other (W9).
+    /// The draft of a formula that has the shape of a draft: a condition, a list of conditions, or
+    /// an AND of both. `None` for any other formula (W9).
     ///
-    /// Gives back the draft that [`Self::to_formula`] had, every unspecified match type being AND.
+    /// For a formula of [`Self::to_formula`] it returns the same draft, with AND in place of each
+    /// unspecified match type.
     #[must_use]
     pub fn of_shape(formula: &Formula) -> Option<Self> {
         if let Some(list) = DraftList::of_shape(formula) {
-            // An AND of nothing is what a draft without lists becomes.
+            // A draft without lists becomes an empty AND.
             let lists = if *formula == Formula::All(Vec::new()) { Vec::new() } else { vec![list] };
             return Some(Self { lists });
         }
@@ -121,7 +122,7 @@ impl Draft {
         Some(Self { lists })
     }
 
-    /// A draft that matches the same parameters and writes the same keys (W10).
+    /// A draft that matches the same parameters and names the same keys (W10).
     ///
     /// # Errors
     /// When it would have more than [`Constraints::LEAF_LIMIT`] conditions: an OR of n ANDs of two
@@ -130,7 +131,7 @@ impl Draft {
         let keys = formula.keys();
         let mut clauses = clauses(formula, Sign::Positive)?;
         if clauses.iter().any(Vec::is_empty) {
-            // False is a key that is there and is not there; without a key, an OR of nothing (W8).
+            // False: a key both exists and does not exist. Without a key, an empty OR (W8).
             clauses = keys.first().map_or_else(
                 || vec![Vec::new()],
                 |key| vec![vec![DraftCondition::exists(key, false)], vec![DraftCondition::exists(key, true)]],
@@ -138,7 +139,7 @@ impl Draft {
         }
         for key in keys {
             if !clauses.iter().flatten().any(|condition| condition.key == *key) {
-                // T12: a key that makes no difference is written all the same.
+                // T12: a key that makes no difference must occur, too.
                 clauses.push(vec![DraftCondition::exists(key, false), DraftCondition::exists(key, true)]);
             }
         }
@@ -194,7 +195,7 @@ impl DraftCondition {
     }
 }
 
-/// An AND of ORs: true is no clause, false an empty one.
+/// An AND of ORs. True has no clause, false has an empty one.
 type Clauses = Vec<Vec<DraftCondition>>;
 
 fn clauses(formula: &Formula, sign: Sign) -> Result<Clauses, DraftTooLarge> {
@@ -207,7 +208,7 @@ fn clauses(formula: &Formula, sign: Sign) -> Result<Clauses, DraftTooLarge> {
                 all.extend(clauses(part, sign)?);
                 check_size(all.iter().map(Vec::len).sum())?;
             }
-            // Empty clauses have no size that the limit could see, so they must not pile up.
+            // The size limit does not count empty clauses, so one stands for all of them.
             let falsehood = all.iter().any(Vec::is_empty);
             Ok(if falsehood { vec![Vec::new()] } else { all })
         }
@@ -227,7 +228,7 @@ fn clauses(formula: &Formula, sign: Sign) -> Result<Clauses, DraftTooLarge> {
     }
 }
 
-/// The OR of two: every clause of the one with every clause of the other.
+/// The OR of two: joins every clause of one with every clause of the other.
 fn either(left: &Clauses, right: &Clauses) -> Result<Clauses, DraftTooLarge> {
     let size = |clauses: &Clauses| clauses.iter().map(Vec::len).sum::<usize>();
     check_size(size(left) * right.len() + size(right) * left.len())?;

@@ -1,27 +1,26 @@
-//! What makes constraints invalid, and where in the tree.
+//! Errors of constraints, with their place in the tree.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Why constraints were refused (G16). To a peer it is an INVALID_ARGUMENT or a NACK; who wrote
-/// them has to change them.
+/// Why constraints were refused (G16). A peer that sent them gets INVALID_ARGUMENT or a NACK. Their
+/// author has to change them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConstraintError {
-    /// The bytes are no message of this shape: cut off, of a wrong wire type, or no UTF-8 where
-    /// text belongs.
+    /// The bytes are not a valid message: cut off, a wrong wire type, or text that is not UTF-8.
     #[error("{path}: malformed message")]
     Malformed {
         /// The message or field.
         path: ConstraintPath,
     },
-    /// T8, T9: a message in the tree says neither condition nor operator, or one from the future.
-    #[error("{path}: neither a condition nor an operator this version knows")]
+    /// T8, T9: a message in the tree has no type, or one that this version does not know.
+    #[error("{path}: neither a condition nor an operator that this version knows")]
     Untyped {
         /// The message.
         path: ConstraintPath,
     },
-    /// T8: a condition on a key asks neither for a value nor whether it exists.
+    /// T8: a condition on a key has neither `value` nor `exists`.
     #[error("{path}: key `{}` has neither `value` nor `exists`", key.escape_debug())]
     Untested {
         /// The condition.
@@ -29,21 +28,21 @@ pub enum ConstraintError {
         /// Its key.
         key: Arc<str>,
     },
-    /// W2: a key holds a character below U+0020, as a message in the draft encoding does when it is
-    /// read as this one.
+    /// W2: a key has a character below U+0020. A message in the encoding of the draft has them, if
+    /// it is read as this message.
     #[error("{path}: key `{}` has a control character at byte {at}", key.escape_debug())]
     ControlCharacter {
-        /// The key in the tree.
+        /// The place of the key.
         path: ConstraintPath,
         /// Its text.
         key: Arc<str>,
         /// The byte position of the character.
         at: usize,
     },
-    /// T11: more than `limit` operators stand inside one another.
-    #[error("{path}: more than {limit} operators inside one another")]
+    /// T11: more than `limit` operators are nested.
+    #[error("{path}: operators are nested more than {limit} deep")]
     TooDeep {
-        /// The operator that is one too many.
+        /// The first operator that is too deep.
         path: ConstraintPath,
         /// [`Constraints::DEPTH_LIMIT`](super::Constraints::DEPTH_LIMIT).
         limit: usize,
@@ -51,7 +50,7 @@ pub enum ConstraintError {
     /// T11: there are more than `limit` leaves.
     #[error("{path}: more than {limit} conditions")]
     TooManyLeaves {
-        /// The leaf that is one too many.
+        /// The first leaf above the limit.
         path: ConstraintPath,
         /// [`Constraints::LEAF_LIMIT`](super::Constraints::LEAF_LIMIT).
         limit: usize,
@@ -59,7 +58,7 @@ pub enum ConstraintError {
 }
 
 impl ConstraintError {
-    /// The place of the offender.
+    /// The place of the error in the tree.
     #[must_use]
     pub fn path(&self) -> &ConstraintPath {
         match self {
@@ -109,12 +108,12 @@ pub(super) enum PathStep {
     Value,
 }
 
-/// The way down to where a walk is, kept on its stack: a path costs nothing until there is an
-/// error.
+/// The path to the current message or operator of a walk, linked on its stack. So a path is
+/// allocated only for an error.
 #[derive(Clone, Copy)]
 pub(super) struct Trail<'a> {
     above: Option<(&'a Self, PathStep)>,
-    /// How many steps it is from the top.
+    /// How many steps there are from the top.
     pub(super) depth: usize,
 }
 

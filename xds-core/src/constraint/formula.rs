@@ -1,4 +1,4 @@
-//! The boolean tree of constraints and what it matches (T6-T8).
+//! The boolean tree of constraints, and how it matches parameters (T6-T8).
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use crate::parameters::Parameters;
 /// A condition on parameters, as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Formula {
-    /// The key is there and has exactly this value (T6, T10).
+    /// The key exists and has exactly this value (T6, T10).
     Equals {
         /// The key.
         key: Arc<str>,
-        /// The value; the empty one is a value like any other.
+        /// The value. The empty string is a value like any other.
         value: Arc<str>,
     },
-    /// The key is there, with any value (T6).
+    /// The key exists, with any value (T6).
     Exists {
         /// The key.
         key: Arc<str>,
     },
-    /// Every one holds; of none, true (T7).
+    /// All parts hold. Without parts it is true (T7).
     All(Vec<Self>),
-    /// At least one holds; of none, false (T7).
+    /// At least one part holds. Without parts it is false (T7).
     Any(Vec<Self>),
-    /// It does not hold.
+    /// The part does not hold.
     Not(Box<Self>),
 }
 
 impl Formula {
-    /// Whether the parameters satisfy it. Keys it does not name never matter (T5).
+    /// Whether the parameters satisfy it. Keys that it does not name make no difference (T5).
     #[must_use]
     pub fn matches(&self, parameters: &Parameters) -> bool {
         match self {

@@ -1,25 +1,26 @@
-//! The limits every tree keeps, wherever it comes from (T11, W2).
+//! The limits of every tree, from any source (T11, W2).
 
 use std::sync::Arc;
 
 use super::error::{ConstraintError, PathStep, Trail};
 use super::{Constraints, Formula};
 
-/// Checks a whole tree. Stops at the first operator too deep, so any depth may be given.
+/// Checks a whole tree. It stops at the first operator that is too deep, so the tree may have any
+/// depth.
 pub(super) fn check(formula: &Formula) -> Result<(), ConstraintError> {
     Limits::default().formula(formula, &Trail::TOP)
 }
 
-/// Counts while a tree is walked.
+/// Counts leaves during a walk of a tree.
 #[derive(Default)]
 pub(super) struct Limits {
     leaves: usize,
 }
 
 impl Limits {
-    /// A condition, which is a leaf.
+    /// Checks a condition, which is a leaf.
     pub(super) fn condition(&mut self, key: &Arc<str>, trail: &Trail<'_>) -> Result<(), ConstraintError> {
-        // W2: a draft-encoded message shows itself by control characters in what decodes as a key.
+        // W2: if a message in the encoding of the draft is decoded, keys have control characters.
         if let Some(at) = key.find(|c| c < ' ') {
             let (path, key) = (trail.down(PathStep::Key).path(), key.clone());
             return Err(ConstraintError::ControlCharacter { path, key, at });
@@ -27,7 +28,8 @@ impl Limits {
         self.leaf(trail)
     }
 
-    /// A list; without operands it is a leaf, or a long list of empty lists would have no size.
+    /// Checks a list. An empty list counts as a leaf, because otherwise a long list of empty lists
+    /// would have no size.
     pub(super) fn list(&mut self, operands: usize, trail: &Trail<'_>) -> Result<(), ConstraintError> {
         operator(trail)?;
         if operands == 0 { self.leaf(trail) } else { Ok(()) }
@@ -65,7 +67,7 @@ impl Limits {
     }
 }
 
-/// An operator stands here.
+/// Checks the depth of an operator.
 pub(super) fn operator(trail: &Trail<'_>) -> Result<(), ConstraintError> {
     if trail.depth >= Constraints::DEPTH_LIMIT {
         return Err(ConstraintError::TooDeep { path: trail.path(), limit: Constraints::DEPTH_LIMIT });

@@ -1,4 +1,4 @@
-//! The tree as the decoded message, and back.
+//! Converts the decoded message to a formula, and back.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::Formula;
 use super::error::{ConstraintError, PathStep, Trail};
 use super::limits::{self, Limits};
 
-/// The tree a message says; the top must have a type like every other (T8).
+/// The formula of a message. The top message must have a type, like every other (T8).
 pub(super) fn formula(message: &DynamicParameterConstraints) -> Result<Formula, ConstraintError> {
     read(message, &Trail::TOP, &mut Limits::default())
 }
@@ -62,7 +62,7 @@ fn operands(
     messages.map(|(index, message)| read(message, &trail.down(step(index)), limits)).collect()
 }
 
-/// The same tree as a message, nothing folded or reordered.
+/// The same tree as a message. Nothing is folded or reordered.
 impl From<&Formula> for DynamicParameterConstraints {
     fn from(formula: &Formula) -> Self {
         let r#type = match formula {

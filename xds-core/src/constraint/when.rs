@@ -1,4 +1,4 @@
-//! The `when:` syntax: constraints as people write them, close to Kubernetes' label selectors.
+//! The `when:` syntax: constraints for people to write, similar to Kubernetes' label selectors.
 //!
 //! ```text
 //! or     := and ('||' and)*
@@ -7,10 +7,10 @@
 //! op     := '=' | '==' | '!='
 //! ```
 //!
-//! A key alone asks whether it exists; `!=` and `notin` also match when the key is absent. Keys and
-//! values made of `A-Z a-z 0-9 . _ / -` stand bare, all others in double quotes with the escapes of
-//! JSON; so do keys named `true` or `false`, which are the constants. `key=""` is present and
-//! empty.
+//! A key alone matches if the key exists. `!=` and `notin` also match if the key is absent. Keys
+//! and values of the characters `A-Z a-z 0-9 . _ / -` need no quotes. All others need double
+//! quotes, with the escapes of JSON. A key named `true` or `false` also needs quotes, because these
+//! words are the constants. `key=""` matches if the key exists with the empty value.
 //!
 //! ```
 //! use xds_core::{Constraints, Parameters};
@@ -52,30 +52,30 @@ impl FromStr for Formula {
     }
 }
 
-/// Looks one token ahead.
+/// A parser with one token of look-ahead.
 struct Parser<'a> {
     tokens: Tokens<'a>,
     token: Token<'a>,
     /// Where `token` starts.
     at: Position,
-    /// The parentheses that are open, by where they opened.
+    /// Where the open parentheses start.
     open: Vec<Position>,
     leaves: usize,
     after: After,
 }
 
-/// What a condition ended with, which tells mistakes apart.
+/// The end of the last condition, which helps to explain a mistake.
 #[derive(Clone, Copy)]
 enum After {
-    /// A key that stands alone.
+    /// A key alone.
     Key,
-    /// A key that stands alone and is called `not`.
+    /// A key alone with the name `not`.
     Not,
     Constant,
     Other,
 }
 
-/// A formula and how many of its operators stand inside one another.
+/// A formula, and how deep its operators are nested.
 struct Parsed {
     formula: Formula,
     depth: usize,
@@ -120,8 +120,7 @@ impl<'a> Parser<'a> {
         self.after = After::Other;
         match self.advance()? {
             Token::Open => {
-                // Every pair that printing writes stands for an operator, so no tree within T11
-                // needs more.
+                // `Display` writes one pair for an operator, so no tree within T11 needs more.
                 if self.open.len() == Constraints::DEPTH_LIMIT {
                     return Err(self.too_deep(start));
                 }
@@ -149,7 +148,7 @@ impl<'a> Parser<'a> {
     }
 
     fn condition(&mut self, key: Arc<str>, start: Position) -> Result<Parsed, WhenError> {
-        // W2: no receiver would take it.
+        // W2: every receiver would refuse it.
         if key.contains(|c| c < ' ') {
             return Err(WhenError::ControlCharacterInKey { column: self.tokens.column(start), key });
         }
@@ -201,7 +200,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A list of more than one part; one part is itself.
+    /// Joins parts to a list. A single part stays as it is.
     fn joined(
         &self,
         mut parts: Vec<Parsed>,
@@ -215,7 +214,7 @@ impl<'a> Parser<'a> {
         self.operator(list(parts.into_iter().map(|part| part.formula).collect()), depth, start)
     }
 
-    /// An operator above parts of this depth.
+    /// Counts an operator above parts of this depth.
     fn operator(&self, formula: Formula, depth: usize, start: Position) -> Result<Parsed, WhenError> {
         if depth == Constraints::DEPTH_LIMIT {
             return Err(self.too_deep(start));
@@ -240,7 +239,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// Steps behind the token ahead and returns it.
+    /// Takes the current token and reads the next one.
     fn advance(&mut self) -> Result<Token<'a>, WhenError> {
         let (at, token) = self.tokens.next()?;
         self.at = at;
@@ -251,7 +250,7 @@ impl<'a> Parser<'a> {
         self.error(expected, self.at, &self.token)
     }
 
-    /// What stands here follows a whole condition and does not continue it.
+    /// The error for a token that cannot follow a whole condition.
     fn not_continued(&self) -> WhenError {
         match (self.after, self.open.last(), &self.token) {
             (_, Some(&open), Token::End) => {

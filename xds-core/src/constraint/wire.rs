@@ -1,8 +1,8 @@
 //! Reads encoded constraints strictly and within bounds.
 //!
-//! The outcome is that of a protobuf parser: the last of several types wins, messages of one type
-//! are merged (T9). But it stops at the limits of T11 before it allocates, and its errors say
-//! where.
+//! The result is that of a protobuf parser: the last of several types wins, and messages of one
+//! type are merged (T9). But this reader stops at the limits of T11 before it allocates, and its
+//! errors have a place.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use xds_proto::envoy::service::discovery::v3::DynamicParameterConstraints;
@@ -19,7 +19,7 @@ use super::{Constraints, limits};
 #[cfg(test)]
 mod tests;
 
-/// The message these bytes encode, not yet checked for types that are missing.
+/// Decodes a message. It does not check for missing types.
 pub(super) fn read(raw: &[u8]) -> Result<DynamicParameterConstraints, ConstraintError> {
     let mut message = DynamicParameterConstraints::default();
     Reader { operands: 0 }.constraints(raw, &mut message, &Trail::TOP, 0)?;
@@ -27,11 +27,11 @@ pub(super) fn read(raw: &[u8]) -> Result<DynamicParameterConstraints, Constraint
 }
 
 struct Reader {
-    /// Elements of lists read so far, also of lists that a later field replaced.
+    /// Elements of lists that were read, also those of lists that a later field replaced.
     operands: usize,
 }
 
-/// How many messages are around the one that is read.
+/// How many messages contain the current one.
 type Level = usize;
 
 impl Reader {
@@ -142,14 +142,14 @@ fn malformed(trail: &Trail<'_>) -> ConstraintError {
     ConstraintError::Malformed { path: trail.path() }
 }
 
-/// One field of a message whose known fields all have a length and content.
+/// One field of a message. All known fields are length-delimited.
 enum RawField<'a> {
     Known(u32, &'a [u8]),
     Unknown,
 }
 
-/// Takes the next field off; `Some(None)` at the end, `None` for what is no field or has another
-/// wire type.
+/// Takes the next field off. `Some(None)` at the end; `None` for bytes that are not a field, or a
+/// known field of another wire type.
 fn next_field<'a>(
     raw: &mut &'a [u8],
     known: std::ops::RangeInclusive<u32>,
@@ -172,10 +172,10 @@ fn next_field<'a>(
     Some(Some(RawField::Known(number, content)))
 }
 
-/// Passes over the content of a field.
+/// Skips the content of a field.
 ///
-/// The bytes go on to others as they are (T23), and to their parsers a group is one more level of
-/// the message it is in.
+/// The bytes are sent on unchanged (T23), and other parsers count a group as one more level of
+/// nesting. So it counts here, too.
 fn skip(wire_type: WireType, number: u32, raw: &mut &[u8], level: Level) -> Option<()> {
     if level >= LEVEL_LIMIT {
         return None;
@@ -191,8 +191,8 @@ fn skip(wire_type: WireType, number: u32, raw: &mut &[u8], level: Level) -> Opti
     }
 }
 
-/// Protobuf parsers refuse a field with so many messages and groups around it.
+/// Protobuf parsers refuse a field inside this many messages and groups.
 const LEVEL_LIMIT: Level = 100;
 
-/// More elements no acceptable tree has: a path of that many lists above each leaf.
+/// No valid tree has more elements: each leaf has at most a path of lists above it.
 const OPERAND_LIMIT: usize = Constraints::DEPTH_LIMIT * Constraints::LEAF_LIMIT;

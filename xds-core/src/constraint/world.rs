@@ -1,8 +1,8 @@
 //! A small world to check formulas in: three keys, each absent, empty, `x`, or a value that no
 //! formula names.
 //!
-//! A formula over these keys and the values "" and `x` can tell no more apart, so 64 points are all
-//! there is to know.
+//! A formula over these keys and the values "" and `x` cannot distinguish more, so 64 points are
+//! enough.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,11 +14,11 @@ use crate::parameters::Parameters;
 pub(super) const KEYS: [&str; 3] = ["env", "", "true"];
 const VALUES: [&str; 2] = ["", "x"];
 
-/// What a key of a point is.
+/// The outcome of a key at a point.
 const ABSENT: usize = 0;
 const OUTCOMES: [Option<&str>; 4] = [None, Some(VALUES[0]), Some(VALUES[1]), Some("fresh")];
 
-/// The points at which a formula holds, one bit each: an evaluation that shares nothing with
+/// The points at which a formula holds, one bit each. This evaluation shares no code with
 /// `Formula::matches`.
 pub(super) fn truth(formula: &Formula) -> u64 {
     match formula {
@@ -73,7 +73,7 @@ fn formula(g: &mut Gen, depth: usize) -> Formula {
     }
 }
 
-/// The parts, and the formula with one part left out or made smaller.
+/// The parts of a formula, and the formula with one part removed or made smaller.
 fn smaller(formula: &Formula) -> Vec<Formula> {
     let lists = |parts: &[Formula]| {
         let without = (0..parts.len()).map(|at| [&parts[..at], &parts[at + 1..]].concat());
@@ -101,8 +101,8 @@ fn smaller(formula: &Formula) -> Vec<Formula> {
     }
 }
 
-/// The formula written in another way that has the same canonical form: other order, other nesting,
-/// De Morgan, double negation, operands twice, constants that change nothing.
+/// The formula, written in another way with the same canonical form: other order, other nesting,
+/// De Morgan, double negation, an operand twice, constants that make no difference.
 pub(super) fn rewritten(formula: &Formula, g: &mut Gen) -> Formula {
     let not = |formula| Formula::Not(Box::new(formula));
     let same = match formula {

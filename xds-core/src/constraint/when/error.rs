@@ -1,24 +1,24 @@
-//! What is wrong in a `when:` text, where, and what may have been meant.
+//! Errors of a `when:` text, with their column and a hint.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::token::Token;
 
-/// Why a text is no condition. Columns count characters from 1.
+/// Why a text is not a valid condition. Columns count characters from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WhenError {
-    /// Something else belongs here.
+    /// A token that is not allowed here.
     #[error("column {column}: expected {expected}, found {found}{}", Suffix(*hint))]
     Unexpected {
-        /// Where it stands.
+        /// Where the token starts.
         column: usize,
-        /// What may stand there.
+        /// The tokens that are allowed here.
         expected: Expected,
-        /// What stands there.
+        /// The token.
         found: FoundToken,
-        /// What may have been meant.
+        /// The correction, for a common mistake.
         hint: Option<Hint>,
     },
     /// The text ends inside quotes.
@@ -33,19 +33,19 @@ pub enum WhenError {
         /// Where the innermost one opens.
         column: usize,
     },
-    /// A backslash is followed by none of the escapes of JSON, or by half of a surrogate pair.
-    #[error("column {column}: no escape of JSON; a backslash itself is written `\\\\`")]
+    /// A backslash does not start an escape of JSON, or starts half of a surrogate pair.
+    #[error("column {column}: not an escape of JSON; write `\\\\` for a backslash")]
     BadEscape {
-        /// Where the backslash stands.
+        /// Where the backslash is.
         column: usize,
     },
-    /// A character below U+0020 stands in quotes as it is.
-    #[error("column {column}: a control character in quotes is written as an escape, such as `\\n`")]
+    /// A character below U+0020 is in quotes without an escape.
+    #[error("column {column}: write a control character in quotes as an escape, such as `\\n`")]
     ControlCharacter {
-        /// Where it stands.
+        /// Where the character is.
         column: usize,
     },
-    /// W2: a key holds a character below U+0020, which no receiver accepts.
+    /// W2: a key has a character below U+0020, which no receiver accepts.
     #[error("column {column}: key `{}` has a control character", key.escape_debug())]
     ControlCharacterInKey {
         /// Where the key starts.
@@ -53,18 +53,18 @@ pub enum WhenError {
         /// Its text.
         key: Arc<str>,
     },
-    /// T11: more than `limit` operators stand inside one another.
-    #[error("column {column}: more than {limit} operators inside one another")]
+    /// T11: more than `limit` operators are nested.
+    #[error("column {column}: operators are nested more than {limit} deep")]
     TooDeep {
-        /// Where the operator or parenthesis that is one too many starts.
+        /// Where the first operator or parenthesis that is too deep starts.
         column: usize,
         /// [`Constraints::DEPTH_LIMIT`](crate::Constraints::DEPTH_LIMIT).
         limit: usize,
     },
-    /// T11: there are more than `limit` conditions; every value of a list is one.
+    /// T11: there are more than `limit` conditions. Every value of a list counts as one.
     #[error("column {column}: more than {limit} conditions")]
     TooManyLeaves {
-        /// Where the one too many starts.
+        /// Where the first condition above the limit starts.
         column: usize,
         /// [`Constraints::LEAF_LIMIT`](crate::Constraints::LEAF_LIMIT).
         limit: usize,
@@ -72,7 +72,7 @@ pub enum WhenError {
 }
 
 impl WhenError {
-    /// Where the offender stands, in characters from 1.
+    /// Where the error is, in characters from 1.
     #[must_use]
     pub fn column(&self) -> usize {
         match self {
@@ -88,7 +88,7 @@ impl WhenError {
     }
 }
 
-/// What may stand at a place.
+/// The tokens that are allowed at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// A condition, at the start and after an operator.
@@ -99,11 +99,11 @@ pub enum Expected {
     List,
     /// The next value of a list, or its end.
     ListEnd,
-    /// What follows a condition.
+    /// An operator or the end, after a condition.
     Continuation,
-    /// What follows a condition in parentheses.
+    /// An operator or `)`, after a condition in parentheses.
     ContinuationOrClose,
-    /// What follows a key.
+    /// An operator, after a key.
     ContinuationOfKey,
 }
 
@@ -121,14 +121,14 @@ impl fmt::Display for Expected {
     }
 }
 
-/// What stands at a place.
+/// The token that was found instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundToken {
-    /// Nothing more.
+    /// The end of the text.
     End,
-    /// A bare word.
+    /// A word without quotes.
     Word(Arc<str>),
-    /// Something in quotes, without them.
+    /// The text between quotes.
     Quoted(Arc<str>),
     /// A sign of the syntax.
     Sign(&'static str),
@@ -166,7 +166,7 @@ impl fmt::Display for FoundToken {
     }
 }
 
-/// What to write instead, for common mistakes.
+/// The correction of a common mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hint {
     /// `&&`, `&` or `and` for `,`.
@@ -187,11 +187,11 @@ pub enum Hint {
     Quote,
     /// A constant in the place of a key.
     QuoteConstant,
-    /// No value at all.
+    /// A missing value.
     EmptyValue,
-    /// No text at all.
+    /// An empty text.
     Always,
-    /// A `)` too many.
+    /// A `)` without its `(`.
     NothingOpen,
 }
 
@@ -213,7 +213,7 @@ impl Hint {
             (Token::Word("In" | "IN" | "NotIn" | "NOTIN"), ContinuationOfKey) => Self::LowerCase,
             (Token::Not, Condition) => Self::DoubleNot,
             (Token::End | Token::Comma | Token::Or | Token::Close, Value) => Self::EmptyValue,
-            // In parentheses or behind a key in them, it would have been taken.
+            // In parentheses, the parser would have accepted the `)`.
             (Token::Close, Continuation | ContinuationOfKey) => Self::NothingOpen,
             _ => return None,
         })
@@ -228,12 +228,12 @@ impl fmt::Display for Hint {
             Self::Not => "write `!` for \"not\"",
             Self::NotIn => "write `notin` in one word",
             Self::LowerCase => "write `in` and `notin` in lower case",
-            Self::DoubleNot => "a double `!` says nothing: leave out both",
-            Self::DoubleQuotes => "quotes are double: `\"`",
+            Self::DoubleNot => "a double `!` has no effect; remove both",
+            Self::DoubleQuotes => "use double quotes: `\"`",
             Self::Quote => "write a key or value with this character in double quotes",
             Self::QuoteConstant => "write a key of this name in double quotes",
             Self::EmptyValue => "write `\"\"` for the empty value",
-            Self::Always => "write `true` for everyone",
+            Self::Always => "write `true` to match every client",
             Self::NothingOpen => "no parenthesis is open",
         })
     }

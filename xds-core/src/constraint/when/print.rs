@@ -5,22 +5,22 @@ use std::fmt::{self, Display, Write};
 use super::super::Formula;
 use super::token::is_bare_word;
 
-/// Prints the `when:` syntax. What is printed reads back as a formula of the same canonical form
-/// and keys: lists of one and lists in lists of the same operator are not shown.
+/// Prints the `when:` syntax. The text reads back as a formula with the same canonical form and
+/// keys. It does not show lists of one, nor a list inside a list of the same operator.
 impl Display for Formula {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         print(f, self, Place::Top)
     }
 }
 
-/// What a formula stands in, which decides about parentheses.
+/// The surroundings of a formula, which decide whether it needs parentheses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Nothing, parentheses, or a list joined by `||`.
+    /// No operator, parentheses, or a list joined by `||`.
     Top,
     /// A list joined by `,`.
     And,
-    /// Behind `!`.
+    /// After `!`.
     Not,
 }
 
@@ -57,7 +57,7 @@ fn print_not(f: &mut fmt::Formatter<'_>, part: &Formula) -> fmt::Result {
                 return print_values(f, key, " notin (", parts);
             }
         }
-        // The grammar has one `!` in a row.
+        // The grammar does not allow `!!`.
         Formula::Not(inner) => {
             f.write_str("!(")?;
             print_not(f, inner)?;
@@ -88,7 +88,7 @@ fn print_list(
     if parentheses { f.write_char(')') } else { Ok(()) }
 }
 
-/// The key, when all of several parts ask for a value of one.
+/// The key, if there are several parts and all of them compare the same key with a value.
 fn values_of_one_key(parts: &[Formula]) -> Option<&str> {
     let [Formula::Equals { key: first, .. }, rest @ ..] = parts else { return None };
     let same = |part: &Formula| matches!(part, Formula::Equals { key, .. } if key == first);
@@ -111,7 +111,7 @@ fn print_values(f: &mut fmt::Formatter<'_>, key: &str, operator: &str, parts: &[
     f.write_char(')')
 }
 
-/// A key, in quotes also when it is named as a constant.
+/// A key, in quotes if it needs them or has the name of a constant.
 struct PrintedKey<'a>(&'a str);
 
 impl Display for PrintedKey<'_> {
@@ -123,7 +123,7 @@ impl Display for PrintedKey<'_> {
     }
 }
 
-/// A key or value, in quotes when it needs them.
+/// A key or value, in quotes if it needs them.
 struct PrintedText<'a>(&'a str);
 
 impl Display for PrintedText<'_> {

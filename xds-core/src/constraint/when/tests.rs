@@ -84,7 +84,10 @@ fn w2_a_key_with_a_control_character_is_refused() {
 #[test]
 fn errors_point_at_the_column_and_say_what_belongs_there() {
     let refused = [
-        ("", "column 1: expected a condition such as `key=value`, found the end; write `true` for everyone"),
+        (
+            "",
+            "column 1: expected a condition such as `key=value`, found the end; write `true` to match every client",
+        ),
         ("a,", "column 3: expected a condition such as `key=value`, found the end"),
         ("a,,b", "column 3: expected a condition such as `key=value`, found `,`"),
         ("a b", "column 3: expected `=`, `!=`, `in`, `notin`, `,` or `||`, found `b`"),

@@ -11,7 +11,7 @@ pub(super) type Position = usize;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Word(&'a str),
-    /// What stood in double quotes, escapes resolved.
+    /// The text between double quotes, with its escapes resolved.
     Quoted(String),
     Open,
     Close,
@@ -22,12 +22,12 @@ pub(super) enum Token<'a> {
     /// `=` or `==`
     Equal,
     NotEqual,
-    /// A character that starts nothing.
+    /// A character that starts no token.
     Other(char),
     End,
 }
 
-/// Splits the text, from the front.
+/// Splits the text into tokens.
 pub(super) struct Tokens<'a> {
     text: &'a str,
     rest: &'a str,
@@ -38,7 +38,7 @@ impl<'a> Tokens<'a> {
         Self { text, rest: text }
     }
 
-    /// The next token and where it starts; at the end, the end again and again.
+    /// The next token and where it starts. At the end of the text, it is always [`Token::End`].
     pub(super) fn next(&mut self) -> Result<(Position, Token<'a>), WhenError> {
         self.rest = self.rest.trim_ascii_start();
         let start = self.position();
@@ -68,12 +68,12 @@ impl<'a> Tokens<'a> {
         Ok((start, token))
     }
 
-    /// Counts characters, from 1.
+    /// The column of a position, in characters from 1.
     pub(super) fn column(&self, at: Position) -> usize {
         self.text[..at].chars().count() + 1
     }
 
-    /// Whether there is nothing but white space.
+    /// Whether the text has only white space.
     pub(super) fn is_blank(&self) -> bool {
         self.text.trim_ascii().is_empty()
     }
@@ -100,7 +100,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Whether a key or value of this text may stand without quotes.
+/// Whether a key or value needs no quotes.
 pub(super) fn is_bare_word(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_bare)
 }
@@ -109,7 +109,7 @@ fn is_bare(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-')
 }
 
-/// Steps over the character if it comes next.
+/// Skips the character if it comes next.
 fn skip(chars: &mut Chars<'_>, expected: char) -> bool {
     let found = chars.as_str().starts_with(expected);
     if found {
@@ -118,7 +118,7 @@ fn skip(chars: &mut Chars<'_>, expected: char) -> bool {
     found
 }
 
-/// The character behind a backslash, as JSON has it.
+/// The character of an escape of JSON; the backslash is already read.
 fn escaped(chars: &mut Chars<'_>) -> Option<char> {
     Some(match chars.next()? {
         c @ ('"' | '\\' | '/') => c,
@@ -130,7 +130,7 @@ fn escaped(chars: &mut Chars<'_>) -> Option<char> {
         'u' => {
             let first = utf16_unit(chars)?;
             let second = match first {
-                // The first half of a pair: the other must follow.
+                // The first half of a surrogate pair: the second half must follow.
                 0xd800..0xdc00 => (skip(chars, '\\') && skip(chars, 'u')).then(|| utf16_unit(chars))?,
                 _ => None,
             };

@@ -28,7 +28,7 @@ fn t8_a_message_without_type_is_refused_where_it_stands() {
     let list = [field(1, &condition("a", "1")), field(1, &field(4, b""))].concat();
     assert_eq!(
         refusal(&field(3, &list)),
-        "and[1].not: neither a condition nor an operator this version knows"
+        "and[1].not: neither a condition nor an operator that this version knows"
     );
     let untested = field(1, &field(1, b"env"));
     assert_eq!(refusal(&field(4, &untested)), "not: key `env` has neither `value` nor `exists`");
@@ -38,10 +38,10 @@ fn t8_a_message_without_type_is_refused_where_it_stands() {
 #[test]
 fn t9_a_type_from_the_future_is_not_unconstrained() {
     let future = field(5, &condition("a", "1"));
-    assert_eq!(refusal(&future), "top level: neither a condition nor an operator this version knows");
+    assert_eq!(refusal(&future), "top level: neither a condition nor an operator that this version knows");
     assert_eq!(
         refusal(&field(2, &field(1, &future))),
-        "or[0]: neither a condition nor an operator this version knows"
+        "or[0]: neither a condition nor an operator that this version knows"
     );
     let untested = field(1, &[field(1, b"env"), field(4, b"^p")].concat());
     assert_eq!(refusal(&untested), "top level: key `env` has neither `value` nor `exists`");
