@@ -1,11 +1,11 @@
-//! What is read out of payloads at commit: the name that a resource has for itself, and the
-//! resources it names.
+//! Reads payloads at commit: the name of a resource in its payload, and the resources that it
+//! names.
 //!
-//! Make before break needs to know what a client still uses (S33). Names are read off the wire by a
-//! table of fields, in one pass that decodes no message. What the table cannot tell is noted as
-//! such, so that whoever asks errs on the side of what is used: an extension that it does not know
-//! may name anything, and a listener or a set of routes in which nothing at all was found counts as
-//! not understood.
+//! Make before break has to know which resources a client still uses (S33). A table of fields tells
+//! where names are, and one pass over the encoded payload reads them without decoding a message. If
+//! the table does not know an extension, the extension may name any resource. A listener, a set of
+//! routes or a virtual host without any reference counts as not understood: it may name any
+//! resource, too. So a resource may count as used although it is not, but never the reverse.
 
 use std::sync::Arc;
 
@@ -25,25 +25,26 @@ mod walk;
 pub(crate) enum References {
     #[default]
     None,
-    /// The endpoints under its own name, as most clusters do: there are many, so it costs nothing.
+    /// The endpoints with its own name, as for most clusters. It has no list, because clusters are
+    /// many.
     OwnEndpoints,
-    /// Whatever there is.
+    /// It may name any resource of any type.
     Unknown,
     Some(Arc<NamedResources>),
 }
 
-/// The resources that one resource names, when there is more to say.
+/// The list of the resources that one resource names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamedResources {
-    /// The assignment of a cluster (S34); among the names, too.
+    /// The assignment with the endpoints of a cluster (S34). It is one of the `names`, too.
     endpoints: Option<ResourceName>,
-    /// In order, each once.
+    /// Sorted, each once.
     names: Box<[(Target, ResourceName)]>,
-    /// The types of which any resource may be named.
+    /// The types of which it may name any resource.
     unknown: Targets,
 }
 
-/// A type whose resources name others or are named; the number is its rank in the table of known
+/// A type whose resources name others or are named. Its number is its rank in the table of known
 /// types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Target {
@@ -63,16 +64,16 @@ pub(crate) enum Target {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Targets(u16);
 
-/// One thing that is named.
+/// A reference to a resource of a given type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reference<'a> {
     Name(&'a ResourceName),
-    /// Whatever there is of the type.
+    /// It may refer to any resource of the type.
     Any,
 }
 
 impl References {
-    /// What a payload of a type names.
+    /// The resources that a payload names.
     pub(crate) fn read(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Self {
         let Some(target) = Target::of(type_url.as_str()) else { return Self::None };
         let Some(shape) = table::resource(target) else { return Self::None };
@@ -84,7 +85,7 @@ impl References {
         }
         if walk.found.is_empty() && walk.unknown == Targets::NONE {
             return match endpoints {
-                // Clusters and assignments commonly name nothing.
+                // It is unlikely that one of these names nothing. Others commonly do.
                 None if matches!(target, Target::Listener | Target::Routes | Target::VirtualHost) => {
                     Self::Unknown
                 }
@@ -109,8 +110,8 @@ impl References {
         Self::Some(Arc::new(NamedResources { endpoints, names: names.into(), unknown }))
     }
 
-    /// The assignment that holds the endpoints of the cluster of this name, for clusters that get
-    /// them by EDS (S34).
+    /// The name of the assignment with the endpoints of the cluster `own`, if the cluster uses EDS
+    /// (S34).
     pub(crate) fn endpoints<'a>(&'a self, own: &'a ResourceName) -> Option<&'a ResourceName> {
         match self {
             Self::None | Self::Unknown => None,
@@ -119,7 +120,7 @@ impl References {
         }
     }
 
-    /// What the resource of this name names, in order.
+    /// The resources that the resource `own` names, in order.
     pub(crate) fn iter<'a>(
         &'a self,
         own: &'a ResourceName,
@@ -141,7 +142,7 @@ impl References {
         }
     }
 
-    /// What the resource of this name names of one type.
+    /// The resources of one type that the resource `own` names.
     pub(crate) fn of_type<'a>(
         &'a self,
         target: Target,
@@ -152,7 +153,7 @@ impl References {
         any.into_iter().chain(names.map(|(_, name)| Reference::Name(name)))
     }
 
-    /// How many names it names.
+    /// How many resources it names.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::None | Self::Unknown => 0,
@@ -161,7 +162,7 @@ impl References {
         }
     }
 
-    /// Whether the resource of this name names that one.
+    /// Whether the resource `own` names this resource.
     pub(crate) fn has(&self, own: &ResourceName, target: Target, name: &ResourceName) -> bool {
         match self {
             Self::None | Self::Unknown => false,
@@ -172,7 +173,8 @@ impl References {
         }
     }
 
-    /// Takes strings that are there already, for those that nobody else has yet.
+    /// Replaces its names by equal ones that `known` has, to share their strings. It changes
+    /// nothing if the list is shared already.
     pub(crate) fn share(&mut self, known: impl Fn(Target, &ResourceName) -> Option<ResourceName>) {
         let Self::Some(named) = self else { return };
         let Some(named) = Arc::get_mut(named) else { return };
@@ -217,7 +219,7 @@ impl Targets {
     }
 }
 
-/// The names by which the hosts of a virtual host are asked for on demand (D25): `<route
+/// The names by which a client subscribes on demand to the hosts of a virtual host (D25): `<route
 /// configuration>/<domain>`, for domains without a wildcard.
 pub(crate) fn hosts_of(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) -> Vec<ResourceName> {
     let prefix = name.as_str().rsplit_once('/').map(|(prefix, _)| prefix);
@@ -230,7 +232,7 @@ pub(crate) fn hosts_of(type_url: &TypeUrl, name: &ResourceName, payload: &[u8]) 
     names.filter(|host| host != name).collect()
 }
 
-/// The name in field 1 of a payload; empty when it has none.
+/// The name in field 1 of a payload; empty if there is none.
 pub(crate) fn payload_name(payload: &[u8]) -> Result<String, ()> {
     PayloadName::decode(payload).map(|message| message.name).map_err(|_| ())
 }
@@ -244,21 +246,21 @@ fn endpoints_of(name: &ResourceName, payload: &[u8]) -> Option<ResourceName> {
     if service_name.is_empty() { Some(name.clone()) } else { Some(xdstp::canonical(&service_name)) }
 }
 
-/// The field of `envoy.config.route.v3.VirtualHost` that says for whom it is.
+/// The field of `envoy.config.route.v3.VirtualHost` with its domains.
 #[derive(Clone, PartialEq, Message)]
 struct VirtualHost {
     #[prost(string, repeated, tag = "2")]
     domains: Vec<String>,
 }
 
-/// The one field that the named types of the table have in common.
+/// The field that all types with a name in their payload have in common.
 #[derive(Clone, PartialEq, Message)]
 struct PayloadName {
     #[prost(string, tag = "1")]
     name: String,
 }
 
-/// The fields of `envoy.config.cluster.v3.Cluster` that say where its endpoints are.
+/// The fields of `envoy.config.cluster.v3.Cluster` that give the name of its endpoints.
 #[derive(Clone, PartialEq, Message)]
 struct Cluster {
     #[prost(int32, optional, tag = "2")]
@@ -267,7 +269,7 @@ struct Cluster {
     eds_cluster_config: Option<EdsClusterConfig>,
 }
 
-/// The same of `envoy.config.cluster.v3.Cluster.EdsClusterConfig`.
+/// The field of `envoy.config.cluster.v3.Cluster.EdsClusterConfig` with that name.
 #[derive(Clone, PartialEq, Message)]
 struct EdsClusterConfig {
     #[prost(string, tag = "2")]

@@ -1,4 +1,4 @@
-//! What goes over the wire, below the cache and the streams.
+//! Parts of encoded messages, below the cache and the streams.
 
 pub use body::Body;
 pub(crate) use body::BodyWriter;
@@ -10,5 +10,5 @@ mod failure;
 pub(crate) mod fields;
 mod resource_key;
 
-/// Stands behind the version of a response in delta that the next one continues.
+/// The last byte of the version of a delta response that the next response continues.
 pub(crate) const CONTINUED: u8 = b'+';

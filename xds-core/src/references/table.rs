@@ -1,29 +1,29 @@
-//! Which fields of which messages name other resources, as data: field numbers of Envoy's API.
+//! The fields that name other resources, by message, with their numbers in Envoy's API.
 
 use super::Target;
 
-/// The fields of a message that lead to names, each with what it is. All others are skipped unread.
+/// The fields of a message that lead to names, each with its content. All other fields are skipped.
 pub(super) type Shape = [(u32, Field)];
 
-/// What a field holds.
+/// The content of a field.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Field {
     /// The name of a resource, or several.
     Name(Target),
     /// A message, or several; of a map, the entries.
     Message(&'static Shape),
-    /// A `google.protobuf.Any`, which is looked into when [`extension`] knows its type.
+    /// A `google.protobuf.Any`, whose message is read if [`extension`] knows its type.
     Any,
-    /// Says that the resource to use has the name in field 1 of the message that it stands in.
+    /// When this field is set, field 1 of the same message is the name of the resource.
     Own(Target, &'static Shape),
-    /// Says that any resource of the type may be meant.
+    /// When this field is set, any resource of the type may be used.
     AnyOf(Target),
 }
 
 use Field::{Any, AnyOf, Message, Name, Own};
 use Target::{Assignment, Cluster, Endpoint, Extension, Routes, Scope, Secret, VirtualHost};
 
-/// The fields of a resource of this type; `None` of types whose resources name nothing.
+/// The fields of a resource of this type; `None` for types whose resources name nothing.
 pub(super) fn resource(target: Target) -> Option<&'static Shape> {
     match target {
         Target::Listener => Some(LISTENER),
@@ -37,7 +37,7 @@ pub(super) fn resource(target: Target) -> Option<&'static Shape> {
     }
 }
 
-/// The fields of a message that stands in an `Any`; `None` when the table does not know it.
+/// The fields of a message in an `Any`; `None` when the table does not know the message.
 pub(super) fn extension(message_name: &str) -> Option<&'static Shape> {
     let name = message_name.strip_prefix("envoy.extensions.").unwrap_or(message_name);
     if let Ok(at) = EXTENSIONS.binary_search_by(|(known, _)| (*known).cmp(name)) {
@@ -62,7 +62,7 @@ static LISTENER: &Shape = &[
 
 static FILTER_CHAIN: &Shape = &[(3, Message(FILTER)), (6, Message(TRANSPORT_SOCKET))];
 
-/// Of a listener or a connection manager, with its content here or by ECDS.
+/// A filter of a listener or of a connection manager. Its content is here or comes by ECDS.
 static FILTER: &Shape = &[(4, Any), (5, Own(Extension, DISCOVERY))];
 
 static DISCOVERY: &Shape = &[(2, Any)];
@@ -126,7 +126,8 @@ static MIRROR: &Shape = &[(1, Name(Cluster)), (5, AnyOf(Cluster))];
 
 static SCOPE: &Shape = &[(2, Name(Routes)), (5, Message(ROUTES))];
 
-/// Its assignment is read apart, because its name may be that of the cluster.
+/// The assignment is not in this table: `endpoints_of` reads it, because its name may be that of
+/// the cluster.
 static CLUSTER: &Shape = &[
     (24, Message(TRANSPORT_SOCKET)),
     (36, Message(ANY_ENTRY)),
@@ -174,8 +175,8 @@ static REDIS_ROUTE: &Shape = &[(3, Name(Cluster)), (4, Message(&[(1, Name(Cluste
 
 static COLLECTOR: &Shape = &[(1, Name(Cluster))];
 
-/// What stands in an `Any` and may name resources, by name; those of `envoy.extensions` without
-/// that prefix.
+/// The messages in an `Any` that may name resources, sorted by name. For those of
+/// `envoy.extensions` the name leaves out this prefix.
 static EXTENSIONS: &[(&str, &Shape)] = &[
     ("access_loggers.fluentd.v3.FluentdAccessLogConfig", COLLECTOR),
     ("access_loggers.grpc.v3.HttpGrpcAccessLogConfig", &[(1, Message(COMMON_GRPC_LOG))]),
@@ -280,8 +281,8 @@ static EXTENSIONS: &[(&str, &Shape)] = &[
 
 static JWT_PROVIDER: &Shape = &[(3, Message(&[(1, Message(HTTP_URI))]))];
 
-/// What stands in an `Any` and names nothing, by name. Not what picks clusters by a program or by
-/// what a connection says.
+/// The messages in an `Any` that name nothing, sorted by name. A message is not in this list if it
+/// chooses clusters by a program or by data of a connection.
 static NAMING_NOTHING: &[&str] = &[
     "access_loggers.file.v3.FileAccessLog",
     "access_loggers.stream.v3.StderrAccessLog",

@@ -6,7 +6,7 @@ use quickcheck::quickcheck;
 use super::*;
 use crate::variants::Variant;
 
-/// A field with a length.
+/// A length-delimited field.
 pub(crate) fn field(number: u32, value: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_key(number, WireType::LengthDelimited, &mut bytes);
@@ -28,7 +28,7 @@ fn read(type_url: &str, payload: &[u8]) -> References {
     References::read(&type_url.into(), &"own".into(), payload)
 }
 
-/// What is named, as `type:name`, and `type:*` where it may be any.
+/// The references as `type:name`, or `type:*` for any resource of the type.
 fn shown(references: &References) -> String {
     let own = "own".into();
     let known = references.iter(&own).map(|(target, name)| format!("{target:?}:{}", name.as_str()));
@@ -40,7 +40,7 @@ fn shown(references: &References) -> String {
     known.chain(unknown).collect::<Vec<_>>().join(" ")
 }
 
-/// What a listener with this network filter names.
+/// The references of a listener with this network filter.
 fn of_filter(message_name: &str, config: impl AsRef<[u8]>) -> String {
     let config = any(&format!("envoy.extensions.filters.network.{message_name}"), config);
     shown(&read(type_url::LISTENER, &path(&[3, 3, 4], config)))
@@ -186,7 +186,7 @@ fn a_cluster_pays_little_for_what_it_names() {
     assert!(size_of::<Variant>() <= 168, "{}", size_of::<Variant>());
 }
 
-/// What can be named by the fields of a message, those of connection managers included.
+/// The types that the fields of a message can name, with those of connection managers.
 fn reach(shape: &'static table::Shape, found: &mut BTreeSet<Target>, depth: usize) {
     for (_, field) in shape {
         match field {

@@ -1,4 +1,4 @@
-//! Reading fields off the wire without decoding messages.
+//! Reads names from encoded messages without decoding them.
 
 use std::str;
 
@@ -6,7 +6,7 @@ use super::table::{self, Field, Shape};
 use super::{Target, Targets};
 use crate::wire::fields::{fields, text};
 
-/// What was found in a payload so far.
+/// The references that were found in a payload.
 #[derive(Debug, Default)]
 pub(super) struct Walk<'a> {
     pub(super) found: Vec<(Target, &'a str)>,
@@ -15,7 +15,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Looks into a message. What is no message may name anything.
+    /// Reads a message. If the bytes are not a valid message, it may name any resource.
     pub(super) fn message(&mut self, shape: &'static Shape, bytes: &'a [u8]) {
         if shape.is_empty() {
             return;
@@ -71,5 +71,5 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many messages within each other are looked into.
+/// Up to this many nested messages are read.
 const DEPTH_LIMIT: usize = 64;

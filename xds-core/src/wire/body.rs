@@ -1,4 +1,4 @@
-//! Encoded parts of a response, made once and shared by every stream that sends the same.
+//! Encoded parts of a response, made once and shared by all streams that send them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ pub struct Body {
     chunks: Vec<Bytes>,
     len: usize,
     resources: usize,
-    /// Where it can be parted, when it is too large for one message.
+    /// Where it is split, if it is too large for one message.
     cuts: Vec<Cut>,
 }
 
-/// The end of a part that one message can hold; a name is never parted (T39).
+/// The end of a part that fits into one message. The resources of one name are never split (T39).
 #[derive(Debug, Clone)]
 struct Cut {
     chunks: usize,
     len: usize,
     resources: usize,
-    /// The last name before it.
+    /// The last name before the cut.
     until: ResourceName,
 }
 
@@ -47,14 +47,14 @@ impl Body {
         self.len == 0
     }
 
-    /// How many resources it holds.
+    /// How many resources it has.
     #[must_use]
     pub fn resources(&self) -> usize {
         self.resources
     }
 
-    /// The same in parts that one message each can hold (G10, D32), and the last name of each but
-    /// the last.
+    /// The body in parts that each fit into one message (G10, D32). Each part except the last one
+    /// comes with its last name.
     pub(crate) fn parts(self: &Arc<Self>) -> Vec<(Arc<Self>, Option<ResourceName>)> {
         if self.cuts.is_empty() {
             return vec![(Arc::clone(self), None)];
@@ -81,17 +81,18 @@ impl fmt::Debug for Body {
     }
 }
 
-/// Writes small things into one buffer and large payloads as slices of their own.
+/// Writes small fields into one buffer, and large payloads as slices of their own.
 #[derive(Debug, Default)]
 pub(crate) struct BodyWriter {
     buffer: BytesMut,
     body: Body,
-    /// The name that was written last, in bodies that can be parted.
+    /// The name that was written last, in bodies that may be split.
     last_name: Option<ResourceName>,
 }
 
 impl BodyWriter {
-    /// Before another name, of about this many bytes: a new part, if it does not fit into this one.
+    /// Call it before the next name is written, which needs about this many bytes. Starts a new
+    /// part if the name does not fit into this one.
     pub(crate) fn part(&mut self, next_len: usize) {
         let written = self.body.len + self.buffer.len();
         let from = self.body.cuts.last().map_or(0, |cut| cut.len);
@@ -105,7 +106,7 @@ impl BodyWriter {
         }
     }
 
-    /// Writes the value of a field whose [length](Self::length) is written: a large one as a slice
+    /// Writes the value of a field after its [length](Self::length). A large value becomes a slice
     /// of its own.
     pub(crate) fn payload(&mut self, payload: &Bytes) {
         if payload.len() < SHARED_FROM_BYTES {
@@ -132,12 +133,12 @@ impl BodyWriter {
         self.buffer.put_slice(fields);
     }
 
-    /// Counts a resource that is written.
+    /// Counts a resource that was written.
     pub(crate) fn end_resource(&mut self) {
         self.body.resources += 1;
     }
 
-    /// What was written last belongs to this name: before another one the body can be parted.
+    /// Ends the resources of a name. Before the next name, the body can be split.
     pub(crate) fn end_name(&mut self, name: &ResourceName) {
         self.last_name = Some(name.clone());
     }
@@ -154,17 +155,18 @@ impl BodyWriter {
         }
     }
 
-    /// All of it.
+    /// The finished body.
     pub(crate) fn finish(mut self) -> Body {
         self.flush();
         self.body
     }
 }
 
-/// Payloads from this size on are slices of their own. Below it a slice costs the transport more (a
-/// frame each) than the one copy that all streams of a class share.
+/// Payloads of at least this size are slices of their own. For a smaller payload, the transport's
+/// cost of a slice (a frame each) is higher than that of the one copy that all streams of a class
+/// share.
 const SHARED_FROM_BYTES: usize = 4096;
 
-/// What a part has at most, unless a single name has more (G10): the 4 MiB that peers commonly
-/// accept, less what stands around the resources.
+/// The most bytes of a part, unless a single name has more (G10): the 4 MiB that peers commonly
+/// accept, minus the room for the other fields of the response.
 const PART_LIMIT_BYTES: usize = (4 << 20) - (32 << 10);

@@ -1,4 +1,4 @@
-//! What a client is told of a name that it asked for and is not sent (S37).
+//! The error for a subscribed name that is not sent (S37).
 
 use crate::code::Code;
 use crate::constraint::Constraints;
@@ -9,7 +9,7 @@ use crate::shortened::shortened;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Failure {
     pub(crate) name: ResourceName,
-    /// For which parameters, where others get something of the name (T36).
+    /// The parameters that it is about, when other parameters get a variant of the name (T36).
     pub(crate) constraints: Constraints,
     pub(crate) code: Code,
     pub(crate) message: String,
@@ -17,14 +17,14 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(name: ResourceName, code: Code, message: impl Into<String>) -> Self {
-        // It may quote what the client said.
+        // The message may quote a text of the client.
         let message = shortened(&message.into(), MESSAGE_LIMIT_BYTES).into_owned();
         Self { name, constraints: Constraints::NONE, code, message }
     }
 
     /// W2, G8: no resource can have the name.
     pub(crate) fn of_name(type_url: &TypeUrl, name: ResourceName) -> Self {
-        Self::invalid(type_url, name, "is no name: it has control characters or is empty")
+        Self::invalid(type_url, name, "is not a valid name: it is empty or has control characters")
     }
 
     /// W2, G8: no constraints can name a key of its parameters.
@@ -39,7 +39,7 @@ impl Failure {
     }
 }
 
-/// How much of a name is shown; the error holds all of it anyway.
+/// How many bytes of a name the message shows. The error has the whole name in another field.
 const NAME_LIMIT_BYTES: usize = 256;
-/// What a client is told of one name.
+/// The longest message for one name.
 const MESSAGE_LIMIT_BYTES: usize = 1024;

@@ -3,14 +3,14 @@
 use bytes::{BufMut, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
-/// The last value of a field, as it counts.
+/// The value of a field. If the field occurs several times, the last one counts.
 pub(crate) fn text(message: &[u8], wanted: u32) -> Option<&[u8]> {
     let of_number = fields(message).map_while(|field| field).filter(|(number, _)| *number == wanted);
     of_number.map(|(_, value)| value).last()
 }
 
-/// The fields of a message that have a length, with their numbers; `None` and then nothing where it
-/// is none.
+/// The length-delimited fields of a message, with their numbers. At bytes that are not a field, it
+/// returns `None` and ends.
 pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Option<(u32, &[u8])>> {
     std::iter::from_fn(move || {
         while !rest.is_empty() {
@@ -27,7 +27,7 @@ pub(crate) fn fields(mut rest: &[u8]) -> impl Iterator<Item = Option<(u32, &[u8]
     })
 }
 
-/// One field, and its value when it has a length.
+/// The number of the next field, and its value if it is length-delimited.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, Option<&'a [u8]>)> {
     let key = varint(rest)?;
     let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0)?;
@@ -44,7 +44,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, Option<&'a [u8]>)> {
             *rest = after;
             return Some((number, Some(value)));
         }
-        // Groups: no message of Envoy's has any.
+        // Groups: no message of Envoy has any.
         _ => return None,
     };
     *rest = rest.get(length..)?;
@@ -75,7 +75,7 @@ pub(crate) fn put_length(buffer: &mut BytesMut, field: u32, len: usize) {
     encode_varint(len as u64, buffer);
 }
 
-/// How many bytes a length-delimited field takes whose number is below 16.
+/// The size of a length-delimited field whose number is below 16.
 pub(crate) fn field_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }
