@@ -1,4 +1,4 @@
-//! New-style names (TP1): what stands in them, and when two of them are the same.
+//! New-style names (TP1): their parts, and when two of them are equal.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,20 +17,20 @@ mod error;
 mod escape;
 mod url;
 
-/// A new-style name, taken apart: `xdstp://authority/type/id?context#directives` without the
+/// The parts of a new-style name: `xdstp://authority/type/id?context#directives` without the
 /// directives (X2, X3).
 ///
-/// Two texts are one name when their decoded parts are equal, the context parameters as a set (X4);
-/// all of them count (X8). Printed is the one text that stands for all of these, and that is the
-/// key of a cache:
+/// Two texts are the same name when their decoded parts are equal, with the context parameters as a
+/// set (X4). All context parameters count (X8). `Display` prints the canonical text, which is the
+/// same for all of these texts and is the key of a cache:
 ///
 /// ```
 /// use xds_core::{XdstpError, XdstpName};
 ///
-/// let asked = "xdstp://a.example/acme.Thing/shop/%63art?zone=1&env=prod";
-/// let name = XdstpName::of(asked)?.expect("it starts with xdstp:");
+/// let requested = "xdstp://a.example/acme.Thing/shop/%63art?zone=1&env=prod";
+/// let name = XdstpName::of(requested)?.expect("it starts with xdstp:");
 /// assert_eq!(name.to_string(), "xdstp://a.example/acme.Thing/shop/cart?env=prod&zone=1");
-/// let glob = name.glob().expect("it is no glob itself");
+/// let glob = name.glob().expect("it is not a glob itself");
 /// assert_eq!(glob.as_str(), "xdstp://a.example/acme.Thing/shop/*?env=prod&zone=1");
 ///
 /// assert_eq!(XdstpName::of("shop/cart"), Ok(None));
@@ -46,49 +46,48 @@ pub struct XdstpName {
 }
 
 impl XdstpName {
-    /// Reads a name that a request asks for or a resource has; `None` for an old-style one, which
-    /// costs a look at its first bytes and is compared byte for byte (X1).
+    /// Reads the name of a request or a resource; `None` for an old-style name, which is compared
+    /// byte for byte (X1). For old-style names only the first bytes are read.
     ///
     /// # Errors
-    /// X6: no resource can have this name. X3: so it is where directives follow, which are for
-    /// clients.
+    /// X6: no resource can have this name. X3: nor can it have directives, which are for clients.
     pub fn of(text: &str) -> Result<Option<Self>, XdstpError> {
         if Self::is_new_style(text) { text.parse().map(Some) } else { Ok(None) }
     }
 
-    /// Whether a text is to be read as a new-style name; all others are opaque (X1).
+    /// Whether a text is a new-style name. All other names are opaque (X1).
     #[must_use]
     pub fn is_new_style(text: &str) -> bool {
         text.starts_with(SCHEME)
     }
 
-    /// Who manages the name; may be empty.
+    /// The authority that manages the name; may be empty.
     #[must_use]
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// The bare name of the message, as [`TypeUrl::message_name`] has it.
+    /// The name of the message, as in [`TypeUrl::message_name`].
     #[must_use]
     pub fn resource_type(&self) -> &str {
         &self.resource_type
     }
 
-    /// What the authority calls it: segments between slashes, which may be empty, as the whole may
-    /// be.
+    /// The id of the resource at the authority: segments between slashes. A segment, or the whole
+    /// id, may be empty.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The context parameters in order of their keys. They are part of the name, never parameters
-    /// of TP2 (T47).
+    /// The context parameters in the order of their keys. They are part of the name and never
+    /// parameters of TP2 (T47).
     #[must_use]
     pub fn context(&self) -> &BTreeMap<String, String> {
         &self.context
     }
 
-    /// Checks that the name is one of this type, which is that of the request or the resource (X2).
+    /// Checks that the name has the type of its request or resource (X2).
     ///
     /// # Errors
     /// [`XdstpError::WrongType`]
@@ -100,14 +99,14 @@ impl XdstpName {
         Err(XdstpError::WrongType { found, expected })
     }
 
-    /// Whether it stands for all names that differ from it in the last segment of the id only
+    /// Whether it stands for all names that differ from it only in the last segment of the id
     /// (X12).
     #[must_use]
     pub fn is_glob(&self) -> bool {
         self.parent_and_last().1 == GLOB
     }
 
-    /// The glob that this name is a member of, in its canonical text; `None` for a glob (X12).
+    /// The canonical text of the glob that includes this name; `None` for a glob (X12).
     #[must_use]
     pub fn glob(&self) -> Option<ResourceName> {
         let (parent, last) = self.parent_and_last();
@@ -120,16 +119,16 @@ impl XdstpName {
         ResourceName::new(self.to_string())
     }
 
-    /// The id up to its last slash, that slash included, and what follows.
+    /// The id up to its last slash, with the slash, and the last segment.
     fn parent_and_last(&self) -> (&str, &str) {
         self.id.split_at(self.id.rfind('/').map_or(0, |slash| slash + 1))
     }
 
-    /// Reads the name at the start of a text, and what stands behind the `#` if there is one.
+    /// Reads the name at the start of a text, and the part after the `#`, if there is one.
     fn read(text: &str) -> Result<(Self, Option<Piece<'_>>), XdstpError> {
         let whole = Piece::of(text);
         let rest = whole.behind(SCHEME).ok_or(XdstpError::NotXdstp)?;
-        // X6: RFC 3986 knows URIs without an authority; these names are none of them.
+        // X6: RFC 3986 allows URIs without an authority, but these names need its slashes.
         let rest = rest.behind("//").ok_or_else(|| XdstpError::MissingSlashes { column: rest.column() })?;
         let (name, directives) = rest.split('#');
         let (path, context) = name.split('?');
@@ -150,14 +149,15 @@ impl XdstpName {
         if decoded.is_empty() {
             return Err(XdstpError::MissingType { column: piece.column() });
         }
-        // Where an escaped slash ends the type is read differently by the clients there are.
+        // Clients disagree whether an escaped slash ends the type, so it is refused.
         if !decoded.bytes().all(escape::is_unreserved) {
             return Err(XdstpError::BadType { column: piece.column(), found: decoded.into_owned() });
         }
         Ok(decoded.into_owned())
     }
 
-    /// X4: of a key given twice the last value counts. One without `=` has the empty value.
+    /// X4: for a key that occurs twice the last value counts. A key without `=` has the empty
+    /// value.
     fn read_context(piece: Piece<'_>) -> Result<BTreeMap<String, String>, XdstpError> {
         let mut context = BTreeMap::new();
         let mut rest = Some(piece);
@@ -174,20 +174,20 @@ impl XdstpName {
     }
 }
 
-/// The glob that a name is a member of, in its canonical text; `None` for globs and for old-style
-/// names (X12).
+/// The canonical text of the glob that includes a name; `None` for globs and for old-style names
+/// (X12).
 pub(crate) fn glob_of(name: &ResourceName) -> Option<ResourceName> {
     XdstpName::of(name.as_str()).ok()??.glob()
 }
 
-/// X4: the one spelling that names are compared in, of a name that a payload refers to. X3: it is
-/// asked for without the directives. What cannot be read stays as it is, and nothing has that name.
+/// The canonical text of a name in a payload (X4), without its directives (X3). An invalid
+/// new-style name stays as it is; no resource can have it.
 pub(crate) fn canonical(name: &str) -> ResourceName {
     let url = XdstpName::is_new_style(name).then(|| name.parse::<XdstpUrl>().ok()).flatten();
     url.map_or_else(|| ResourceName::new(name), |url| url.name.canonical())
 }
 
-/// A name, as [`XdstpName::of`] reads it, where old-style names are not expected.
+/// Like [`XdstpName::of`], but refuses old-style names.
 impl FromStr for XdstpName {
     type Err = XdstpError;
 
@@ -195,13 +195,13 @@ impl FromStr for XdstpName {
         let (name, directives) = Self::read(text)?;
         match directives {
             None => Ok(name),
-            // X3: they tell a client how to resolve the name, and never reach a server.
+            // X3: directives are for the client that resolves the name. A server never gets them.
             Some(directives) => Err(XdstpError::Directives { column: directives.column() - 1 }),
         }
     }
 }
 
-/// The canonical text (X4), which reads back as the same name.
+/// Prints the canonical text (X4), which reads back as the same name.
 impl Display for XdstpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (parent, last) = self.parent_and_last();
@@ -237,7 +237,7 @@ const SCHEME: &str = "xdstp:";
 /// X12
 const GLOB: &str = "*";
 
-/// What Envoy escapes in each part (X5).
+/// The characters that Envoy escapes in each part (X5).
 const AUTHORITY: &[u8] = b"%/?#";
 const ID: &[u8] = b"%:?#[]";
 const CONTEXT: &[u8] = b"%#[]&=";

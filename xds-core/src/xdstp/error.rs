@@ -1,7 +1,7 @@
-//! What is wrong with a new-style name, and where.
+//! Errors of new-style names, with their column.
 
-/// Why a text is no new-style name, so that no resource can have it (X6). Columns count characters
-/// from 1.
+/// Why a text is not a valid new-style name, so that no resource can have it (X6). Columns count
+/// characters from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdstpError {
@@ -11,24 +11,24 @@ pub enum XdstpError {
     /// The scheme is not followed by an authority, which may be empty.
     #[error("column {column}: expected `//` after `xdstp:`")]
     MissingSlashes {
-        /// Where they belong.
+        /// Where the slashes belong.
         column: usize,
     },
-    /// Nothing stands between the authority and the id.
+    /// There is no type between the authority and the id.
     #[error("column {column}: the type is missing: `xdstp://authority/type/id`")]
     MissingType {
-        /// Where it belongs.
+        /// Where the type belongs.
         column: usize,
     },
-    /// The type is not the bare name of a message.
-    #[error("column {column}: {found:?} is no name of a message")]
+    /// The type is not the name of a message.
+    #[error("column {column}: {found:?} is not the name of a message")]
     BadType {
-        /// Where it starts.
+        /// Where the type starts.
         column: usize,
         /// The decoded text in its place.
         found: String,
     },
-    /// X2: the name is one of another type than the request or resource.
+    /// X2: the name has another type than its request or resource.
     #[error("the name is one of type {found:?}, not {expected:?}")]
     WrongType {
         /// The type in the name.
@@ -39,42 +39,42 @@ pub enum XdstpError {
     /// A percent sign is not followed by two hex digits.
     #[error("column {column}: {found:?} is no escape; a percent sign itself is written `%25`")]
     BadEscape {
-        /// Where the percent sign stands.
+        /// Where the percent sign is.
         column: usize,
-        /// It and up to two characters behind it.
+        /// The percent sign and up to two characters after it.
         found: String,
     },
-    /// Escaped bytes are no text.
+    /// The escaped bytes are not UTF-8.
     #[error("column {column}: the escapes from {found:?} on are not UTF-8")]
     NotUtf8 {
-        /// Where the first of these bytes stands.
+        /// Where the first invalid byte is.
         column: usize,
-        /// The first of them, as it is written.
+        /// The escape of this byte.
         found: String,
     },
     /// W2: a control character, plain or escaped.
     #[error("column {column}: {found:?} is a control character")]
     ControlCharacter {
-        /// Where it stands.
+        /// Where the character is.
         column: usize,
         /// The decoded character.
         found: char,
     },
-    /// X3: directives follow, which are not part of a name.
+    /// X3: the text has directives, which are not part of a name.
     #[error("column {column}: directives are for clients; a name ends before the `#`")]
     Directives {
-        /// Where the `#` stands.
+        /// Where the `#` is.
         column: usize,
     },
     /// X9: a directive that is neither `alt` nor `entry`.
-    #[error("column {column}: {found:?} is no directive; there are `alt=` and `entry=`")]
+    #[error("column {column}: {found:?} is not a directive; the directives are `alt=` and `entry=`")]
     UnknownDirective {
-        /// Where it starts.
+        /// Where the directive starts.
         column: usize,
         /// Its text up to the `=`.
         found: String,
     },
-    /// X9: a directive that was given before.
+    /// X9: a directive that occurs twice.
     #[error("column {column}: directive `{directive}` is given twice")]
     RepeatedDirective {
         /// Where the second one starts.
@@ -82,10 +82,11 @@ pub enum XdstpError {
         /// Its name.
         directive: &'static str,
     },
-    /// X9: an entry with other characters than letters, digits and `_-./~:`, or none.
-    #[error("column {column}: {found:?} is no name of an entry")]
+    /// X9: the name of an entry is empty, or has other characters than letters, digits and
+    /// `_-./~:`.
+    #[error("column {column}: {found:?} is not a valid name of an entry")]
     BadEntry {
-        /// Where it starts.
+        /// Where the name starts.
         column: usize,
         /// Its decoded text.
         found: String,
@@ -93,13 +94,13 @@ pub enum XdstpError {
     /// X9: an alternative without a URL.
     #[error("column {column}: the URL of `alt` is missing")]
     MissingAlternative {
-        /// Where it belongs.
+        /// Where the URL belongs.
         column: usize,
     },
 }
 
 impl XdstpError {
-    /// Where the offender stands, in characters from 1; `None` where it is not about a place.
+    /// Where the error is, in characters from 1; `None` for an error without a place.
     #[must_use]
     pub fn column(&self) -> Option<usize> {
         match self {

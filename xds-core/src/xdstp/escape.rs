@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use super::XdstpError;
 
-/// A part of a text that knows where it stands.
+/// A part of a text that knows its position.
 pub(super) struct Piece<'a> {
     whole: &'a str,
     start: usize,
@@ -25,12 +25,12 @@ impl<'a> Piece<'a> {
         self.start == self.end
     }
 
-    /// What follows this prefix, if that is there.
+    /// The rest after this prefix; `None` if the text does not start with it.
     pub(super) fn behind(&self, prefix: &str) -> Option<Self> {
         self.text().starts_with(prefix).then(|| Self { start: self.start + prefix.len(), ..*self })
     }
 
-    /// What stands before the first of these characters, and behind it if it is there.
+    /// The part before the first separator, and the part after it, if there is a separator.
     pub(super) fn split(&self, separator: char) -> (Self, Option<Self>) {
         match self.text().find(separator) {
             None => (Self { ..*self }, None),
@@ -57,7 +57,7 @@ impl<'a> Piece<'a> {
     pub(super) fn decoded(&self) -> Result<Cow<'a, str>, XdstpError> {
         let text = self.text();
         let decoded = if text.contains('%') { Cow::Owned(self.unescaped()?) } else { Cow::Borrowed(text) };
-        // W2, and what `Resource::new` refuses in an old-style name.
+        // W2. `Resource::new` refuses the same characters in an old-style name.
         if let Some((at, found)) = decoded.char_indices().find(|(_, c)| c.is_ascii_control()) {
             return Err(XdstpError::ControlCharacter { column: self.column_at(self.offset_of(at)), found });
         }
@@ -91,21 +91,21 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// Where a decoded byte comes from, in a text whose escapes are good.
+    /// The offset of a decoded byte in a text with valid escapes.
     fn offset_of(&self, decoded: usize) -> usize {
         let bytes = self.text().as_bytes();
         (0..decoded).fold(0, |offset, _| offset + if bytes[offset] == b'%' { 3 } else { 1 })
     }
 }
 
-/// The byte that two hex digits stand for.
+/// The byte of two hex digits.
 fn byte_of(digits: &[u8]) -> Option<u8> {
     let [high, low] = digits else { return None };
     let digit = |digit: u8| char::from(digit).to_digit(16);
     u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()
 }
 
-/// A text with escapes in place of some characters, and of all that no URI may hold.
+/// Prints a text with escapes for the given characters, and for all characters that URIs exclude.
 pub(super) struct Escaped<'a>(pub(super) &'a str, pub(super) &'static [u8]);
 
 impl Display for Escaped<'_> {
@@ -121,13 +121,13 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// RFC 3986: never escaped, anywhere.
+/// RFC 3986: characters that are never escaped.
 pub(super) fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// RFC 3986: may stand in a URI, somewhere. Envoy leaves the others as they are; gRPC takes no name
-/// with them.
+/// RFC 3986: characters that are allowed somewhere in a URI. Envoy does not escape the others; gRPC
+/// refuses names with them.
 fn is_of_uri(byte: u8) -> bool {
     is_unreserved(byte) || b"%:/?#[]@!$&'()*+,;=".contains(&byte)
 }

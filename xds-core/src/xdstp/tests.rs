@@ -140,7 +140,7 @@ fn x6_a_name_without_a_type_is_malformed() {
     {
         assert_eq!(XdstpName::of(text), Err(XdstpError::MissingType { column }), "{text}");
     }
-    assert_eq!(refusal("xdstp://a/t%2Fu/b"), "column 11: \"t/u\" is no name of a message");
+    assert_eq!(refusal("xdstp://a/t%2Fu/b"), "column 11: \"t/u\" is not the name of a message");
 }
 
 #[test]
@@ -191,15 +191,15 @@ fn x9_each_directive_is_taken_once() {
 fn x9_an_unknown_or_repeated_directive_is_an_error() {
     let refusal = |text: &str| text.parse::<XdstpUrl>().expect_err(text).to_string();
     let unknown = |column: usize, found: &str| {
-        format!("column {column}: {found:?} is no directive; there are `alt=` and `entry=`")
+        format!("column {column}: {found:?} is not a directive; the directives are `alt=` and `entry=`")
     };
     assert_eq!(refusal("xdstp://a/t/b#"), unknown(15, ""));
     assert_eq!(refusal("xdstp://a/t/b#entry=x,Alt=y"), unknown(23, "Alt"));
     assert_eq!(refusal("xdstp://a/t/b#alt"), unknown(15, "alt"));
     assert_eq!(refusal("xdstp://a/t/b#entry=x,entry=x"), "column 23: directive `entry` is given twice");
     assert_eq!(refusal("xdstp://a/t/b#alt=x,alt=y"), "column 21: directive `alt` is given twice");
-    assert_eq!(refusal("xdstp://a/t/b#entry="), "column 21: \"\" is no name of an entry");
-    assert_eq!(refusal("xdstp://a/t/b#entry=x%2Cy"), "column 21: \"x,y\" is no name of an entry");
+    assert_eq!(refusal("xdstp://a/t/b#entry="), "column 21: \"\" is not a valid name of an entry");
+    assert_eq!(refusal("xdstp://a/t/b#entry=x%2Cy"), "column 21: \"x,y\" is not a valid name of an entry");
     assert_eq!(refusal("xdstp://a/t/b#alt="), "column 19: the URL of `alt` is missing");
 }
 

@@ -1,4 +1,4 @@
-//! New-style names with directives, as they stand in configuration (X9).
+//! New-style names with directives, as in configuration (X9).
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use super::XdstpError;
 use super::XdstpName;
 use super::escape::{self, Piece};
 
-/// A name as configuration refers to it: with directives for the client, which never go to a server
+/// A name in configuration: with directives for the client, which are never sent to a server
 /// (X3, X9).
 ///
 /// ```
@@ -19,12 +19,12 @@ use super::escape::{self, Piece};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdstpUrl {
-    /// What is asked for.
+    /// The name without the directives.
     pub name: XdstpName,
-    /// `alt`: the URL to use when the authority cannot be reached (X10), decoded. Read it when it
-    /// is used: it may have another scheme, and directives of its own.
+    /// `alt`: the URL to use when the authority cannot be reached (X10), decoded. It is not parsed
+    /// here: it may have another scheme, and directives of its own.
     pub alternative: Option<String>,
-    /// `entry`: which inline entry of the list collection is meant (X11).
+    /// `entry`: the name of an inline entry of a list collection (X11).
     pub entry: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for XdstpUrl {
 }
 
 impl XdstpUrl {
-    /// X9: each directive at most once, and none that is not known.
+    /// X9: each directive at most once, and no unknown ones.
     fn take(&mut self, piece: &Piece<'_>) -> Result<(), XdstpError> {
         let column = piece.column();
         let (slot, directive, value) = if let Some(value) = piece.behind("alt=") {
@@ -71,7 +71,7 @@ impl XdstpUrl {
     }
 }
 
-/// Whether a text can name an inline entry of a list collection (X9, X11).
+/// Whether a text is a valid name of an inline entry of a list collection (X9, X11).
 pub(crate) fn is_entry(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| escape::is_unreserved(byte) || b"/:".contains(&byte))
 }
