@@ -1,4 +1,4 @@
-//! The status codes of gRPC, as they stand in resource errors.
+//! The status codes of gRPC, as resource errors have them.
 
 use std::fmt;
 
@@ -11,28 +11,27 @@ impl Code {
     pub const INVALID_ARGUMENT: Self = Self(3);
     /// There is no such resource.
     pub const NOT_FOUND: Self = Self(5);
-    /// This client may not have it.
+    /// The client may not read the resource.
     pub const PERMISSION_DENIED: Self = Self(7);
     /// A limit is reached.
     pub const RESOURCE_EXHAUSTED: Self = Self(8);
-    /// Nothing of the type is served (G4).
+    /// The server does not serve the type (G4).
     pub const UNIMPLEMENTED: Self = Self(12);
-    /// Nobody knows at the moment.
+    /// The resource, or the server, is not available at the moment.
     pub const UNAVAILABLE: Self = Self(14);
 
-    /// Whether it says something about the resource, and not only about who was asked for it (C9,
-    /// C10).
+    /// Whether it is an error of the resource, and not only of the server (C9, C10).
     #[must_use]
     pub fn is_data_error(self) -> bool {
         self == Self::NOT_FOUND || self == Self::PERMISSION_DENIED
     }
 
-    /// On the wire: what is no code of an error is an unknown one.
+    /// The code on the wire. A number that is not an error code becomes UNKNOWN.
     pub(crate) fn byte(self) -> u8 {
         u8::try_from(self.0).ok().filter(|code| (1..=16).contains(code)).unwrap_or(2)
     }
 
-    /// The name that gRPC has for it.
+    /// Its name in gRPC.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         NAMES.get(usize::try_from(self.0).ok()?).copied()

@@ -1,12 +1,12 @@
-//! Hashes: of the keys of our tables, and of content.
+//! Hashes of table keys and of content.
 
 use std::hash::BuildHasher;
 
 use ahash::{AHasher, RandomState};
 
-/// ahash with constant seeds, since this crate has no entropy. Whoever writes resources fills the
-/// tables, and what a program asks its control plane for; clients only look up, so they cannot make
-/// keys collide.
+/// ahash with constant seeds, because this crate has no entropy. Resources, and the subscriptions
+/// of our own client, fill the tables. Clients of a server only look up, so they cannot make keys
+/// collide.
 #[derive(Debug, Clone)]
 pub(crate) struct FixedState(RandomState);
 

@@ -1,40 +1,40 @@
-//! What the protocol says of the types it names, as data.
+//! How the protocol serves the types that it names, as data.
 
 use xds_proto::type_url as url;
 
 /// How one type of resource is served (S21, S25, S26, S33).
 ///
-/// A type outside the table is served by [`KnownType::UNKNOWN`]; no code asks for a type by name.
+/// [`KnownType::UNKNOWN`] applies to a type outside the table. No code compares the names of types.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownType {
     /// The type URL; empty in [`KnownType::UNKNOWN`].
     pub type_url: &'static str,
-    /// A SotW response holds every resource of the subscription, and leaving one out deletes it
-    /// (S25).
+    /// Whether a SotW response must have every resource of the subscription. The client then
+    /// deletes a resource that the response leaves out (S25).
     pub full_state: bool,
-    /// A first request without names asks for everything (S19, S21).
+    /// Whether a first request without names subscribes to everything (S19, S21).
     pub legacy_wildcard: bool,
-    /// There is no SotW method for it, so it is served in delta only (G5).
+    /// Whether the type has no SotW method, so that it is served in delta only (G5).
     pub delta_only: bool,
-    /// In SotW its resources may have a TTL. Not endpoints: when theirs ends, Envoy 1.40 dies
-    /// (S40b).
+    /// Whether its resources may have a TTL in SotW. Endpoints may not: Envoy 1.40 crashes when
+    /// their TTL ends (S40b).
     pub ttl_in_sotw: bool,
-    /// In delta a resource without content extends its TTL (D26). Of virtual hosts it says that an
-    /// alias resolves to nothing (D24).
+    /// Whether a resource without content extends its TTL in delta (D26). For virtual hosts such a
+    /// resource means that an alias resolves to nothing (D24).
     pub heartbeats: bool,
-    /// Field 1 of the payload is the resource's name (A).
+    /// Whether field 1 of the payload is the name of the resource (A).
     pub payload_is_named: bool,
-    /// Place in the order in which the types of one change are sent (S33).
+    /// The position of the type when a change of several types is sent (S33).
     pub rank: u8,
     /// Additions and changes wait until the client has ACKed these types (S33: make before break).
     pub waits_for: &'static [&'static str],
-    /// The types whose resources name resources of this one. A removal waits until the client has
-    /// ACKed those that named the resource, which is held in the meantime (S33: removals last).
+    /// The types whose resources name resources of this type. The removal of a resource is withheld
+    /// until the client has ACKed the changes of the resources that named it (S33: removals last).
     pub referrers: &'static [&'static str],
 }
 
 impl KnownType {
-    /// A type that the table does not name.
+    /// The row for a type that is not in the table.
     pub const UNKNOWN: Self = Self {
         type_url: "",
         full_state: false,
@@ -55,7 +55,7 @@ impl KnownType {
     }
 }
 
-/// The rows, in the order of S33; SDS goes before LDS because a listener may need a secret.
+/// The rows, in the order of S33. SDS comes before LDS because a listener may need a secret.
 static KNOWN_TYPES: [KnownType; 10] = [
     KnownType {
         type_url: url::CLUSTER,

@@ -1,11 +1,11 @@
 //! The cache and the stream machines of an xDS control plane.
 //!
-//! A [`Transaction`] changes a [`Cache`]; the cache hands out immutable [`Snapshot`]s and wakes the
-//! streams that a change concerns. A machine of [`server`] is one stream: it takes requests and
-//! says what is to be sent next.
+//! A [`Transaction`] changes a [`Cache`]. The cache has an immutable [`Snapshot`] of its contents
+//! and wakes the streams that a change affects. A machine of [`server`] is one stream: it takes
+//! requests and returns the next response.
 //!
-//! Deliberately not here: a runtime, sockets, files, a clock, random numbers. Time is an argument,
-//! and who waits is the caller. That makes every rule of the protocol a test without a socket.
+//! This crate deliberately has no runtime, sockets, files, clock or random numbers. Time is an
+//! argument, and the caller waits. So every rule of the protocol can be tested without a socket.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,23 +29,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | module | holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `cache` | [`Cache`], [`Transaction`], [`Snapshot`]; which stream wants what |
-//! | [`server`] | the SotW and the delta stream, seen from the server |
+//! | `cache` | [`Cache`], [`Transaction`], [`Snapshot`]; which streams a change affects |
+//! | [`server`] | the SotW and the delta stream of a server |
 //! | [`client`] | the client of xDS servers |
 //! | [`proxy`] | a caching proxy between the two |
-//! | [`subscription`] | what a stream asks for of one type |
-//! | `references` | which resources a payload names |
-//! | `resource`, `variants` | a resource as a source brings it, and as the cache keeps it |
-//! | `known_type` | what the protocol says of each type, as data |
-//! | `constraint`, `parameters` | whom a variant is for, and what a subscription says about its client |
-//! | [`matching`] | [`VariantSet`]: which variant some parameters get, and the proof that it is only one |
-//! | `mapping` | parameters of clients that send none, derived from their node |
+//! | [`subscription`] | the subscription of a stream to one type |
+//! | `references` | the resources that a payload names |
+//! | `resource`, `variants` | a resource as a source commits it, and as the cache stores it |
+//! | `known_type` | how the protocol serves each type, as data |
+//! | `constraint`, `parameters` | the condition of a variant, and the parameters of a subscription |
+//! | [`matching`] | [`VariantSet`]: finds the variant for given parameters, and proves that no other one matches |
+//! | `mapping` | derives parameters from the node, for clients that send none |
 //! | [`when`], [`draft`] | two ways to write constraints: the `when:` syntax, and the draft form of TP2 |
-//! | `name` | the words: type URL, name, version, nonce |
-//! | `shortened` | text that a peer chooses, for people |
-//! | `wire` | fields of encoded messages, and the parts of a response that are made of them |
+//! | `name` | type URL, name, version, nonce, revision |
+//! | `shortened` | shortens texts of peers for people |
+//! | `wire` | fields of encoded messages, and the encoded parts of a response |
 //! | `xdstp` | new-style names ([`XdstpName`]): their parts, their canonical text, their globs |
 #![forbid(unsafe_code)]
 

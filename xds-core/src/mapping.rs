@@ -1,4 +1,4 @@
-//! Parameters of clients that do not send any: derived from their node (T46).
+//! Derives parameters from the node, for clients that send none (T46).
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -13,26 +13,26 @@ use crate::parameters::Parameters;
 /// Which parts of a node become parameters.
 ///
 /// The default is every top-level string of the node's metadata, and every bool as `true` or
-/// `false`. Numbers, lists, structs and nulls are skipped. Whatever no constraint names has no
-/// effect and costs nothing. T47: `dynamic_parameters` of the node, which TP1 has for other ends,
-/// are no part of it.
+/// `false`. Numbers, lists, structs and nulls are skipped. A parameter that no constraint names has
+/// no effect and no cost. T47: `dynamic_parameters` of the node have another purpose in TP1, and
+/// never become parameters here.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ParameterMapping {
     metadata: MetadataKeys,
     named: Vec<NamedPath>,
 }
 
-/// Which top-level metadata become parameters under their own key.
+/// Which top-level metadata become parameters with the same key.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum MetadataKeys {
-    /// Every one.
+    /// All keys.
     #[default]
     All,
-    /// These only; with none of them, nothing is derived from metadata.
+    /// Only these keys. An empty set turns the derivation from metadata off.
     Only(BTreeSet<String>),
 }
 
-/// A parameter that is taken from one place of the node; written `NAME=PATH`.
+/// A parameter from one place of the node; written `NAME=PATH`.
 ///
 /// A path is `node.id`, `node.cluster`, `node.locality.region`, `.zone` or `.sub_zone`, or
 /// `node.metadata.KEY.KEY..`.
@@ -52,19 +52,20 @@ enum NodePath {
     Metadata(Vec<String>),
 }
 
-/// Why a text is no [`NamedPath`].
+/// Why a text is not a [`NamedPath`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamedPathError {
-    /// It is not of the form `NAME=PATH`.
+    /// The text does not have the form `NAME=PATH`.
     #[error("{text:?} is not NAME=PATH, such as zone=node.locality.zone")]
     NoName {
         /// The text.
         text: String,
     },
-    /// The path leads nowhere.
+    /// A node has no such path.
     #[error(
-        "{path:?} is no path of a node: node.id, node.cluster, node.locality.{{region,zone,sub_zone}}, node.metadata.KEY"
+        "{path:?} is not a path of a node; the paths are node.id, node.cluster, \
+         node.locality.{{region,zone,sub_zone}}, node.metadata.KEY"
     )]
     UnknownPath {
         /// The path.
@@ -73,23 +74,23 @@ pub enum NamedPathError {
 }
 
 impl ParameterMapping {
-    /// Derives from these metadata keys only.
+    /// Restricts the metadata keys.
     #[must_use]
     pub fn with_metadata(mut self, keys: MetadataKeys) -> Self {
         self.metadata = keys;
         self
     }
 
-    /// Adds a parameter of a given name; it wins over metadata of the same key.
+    /// Adds a parameter from one place of the node. It overrides metadata with the same key.
     #[must_use]
     pub fn with_path(mut self, named: NamedPath) -> Self {
         self.named.push(named);
         self
     }
 
-    /// Writes parameters into a node, where [`derive`](Self::derive) finds them again: at the path
-    /// of their name, else as metadata of their key. For servers that know their clients by nothing
-    /// but the node.
+    /// Writes parameters into a node, so that [`derive`](Self::derive) finds them again: at the
+    /// path of their name if there is one, else as metadata. A client does this for servers that
+    /// derive parameters from the node only.
     pub fn write(&self, parameters: &Parameters, node: &mut xds_proto::envoy::config::core::v3::Node) {
         for (key, value) in parameters.iter() {
             let named = self.named.iter().rev().find(|named| named.name == *key);
@@ -116,7 +117,7 @@ impl ParameterMapping {
     /// The parameters of an encoded `envoy.config.core.v3.Node`.
     ///
     /// # Errors
-    /// When the bytes are no node.
+    /// When the bytes are not an encoded node.
     pub fn derive(&self, node: &[u8]) -> Result<Parameters, prost::DecodeError> {
         let node = Node::decode(node)?;
         let metadata = node.metadata.iter().flat_map(|metadata| &metadata.fields);
@@ -155,8 +156,8 @@ impl FromStr for NamedPath {
     }
 }
 
-/// What of `envoy.config.core.v3.Node` can become a parameter; the rest, some 500 extensions, is
-/// passed over.
+/// The fields of `envoy.config.core.v3.Node` that can become parameters. The others, such as some
+/// 500 extensions, are skipped.
 #[derive(Clone, PartialEq, Message)]
 struct Node {
     #[prost(string, tag = "1")]
@@ -180,7 +181,7 @@ struct Locality {
 }
 
 impl Node {
-    /// The text at a path; `None` where there is none, which for a plain field is the empty text.
+    /// The text at a path; `None` if there is none. An empty plain field counts as none.
     fn at(&self, path: &NodePath) -> Option<Arc<str>> {
         let text = match path {
             NodePath::Id => &self.id,
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn t46_an_allow_list_narrows_and_none_of_it_turns_off() {
+    fn t46_an_allow_list_narrows_and_an_empty_one_turns_off() {
         let only = |keys: &[&str]| {
             let keys = keys.iter().map(|key| (*key).to_owned()).collect();
             derived(&ParameterMapping::default().with_metadata(MetadataKeys::Only(keys)))
@@ -305,8 +306,11 @@ mod tests {
     fn a_text_that_is_no_path_says_what_one_is() {
         let error = |text: &str| text.parse::<NamedPath>().unwrap_err().to_string();
         assert_eq!(error("zone"), r#""zone" is not NAME=PATH, such as zone=node.locality.zone"#);
-        assert!(error("zone=locality.zone").starts_with(r#""locality.zone" is no path of a node: node.id"#));
-        assert!(error("zone=node.metadata").contains("no path"));
+        assert!(
+            error("zone=locality.zone")
+                .starts_with(r#""locality.zone" is not a path of a node; the paths are node.id"#)
+        );
+        assert!(error("zone=node.metadata").contains("not a path"));
     }
 
     #[test]

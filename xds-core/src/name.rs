@@ -1,4 +1,4 @@
-//! The words that name things: type URLs, resource names, versions, nonces, revisions.
+//! Type URLs, resource names, versions, nonces, revisions.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::hash::digest;
 use crate::shortened::shortened;
 
-/// The type of a resource as it stands on the wire, such as
+/// The type of a resource as on the wire, such as
 /// `type.googleapis.com/envoy.config.cluster.v3.Cluster`.
 ///
-/// An open registry: a type nobody declared is served as opaque bytes.
+/// Any type can be served: the payload of an unknown type is opaque bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeUrl(Arc<str>);
 
 impl TypeUrl {
-    /// Takes the text as it is; nothing is added or trimmed.
+    /// Takes the text as it is, without any normalisation.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
@@ -26,25 +26,25 @@ impl TypeUrl {
         &self.0
     }
 
-    /// The name of the protobuf message, which is what follows the last slash.
+    /// The name of the protobuf message: the part after the last slash.
     #[must_use]
     pub fn message_name(&self) -> &str {
         self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
     }
 }
 
-/// The name of a resource: one opaque string compared byte for byte (X1).
+/// The name of a resource: an opaque string, compared byte for byte (X1).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(Arc<str>);
 
 impl ResourceName {
-    /// Takes the text as it is. Whether it can name a resource is checked where one is made
-    /// ([`ResourceError`](crate::ResourceError)).
+    /// Takes the text as it is. [`Resource::new`](crate::Resource::new) checks whether it is a
+    /// valid name.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// Whether it is the same text in memory.
+    /// Whether both share one text in memory.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -58,8 +58,9 @@ impl ResourceName {
 
 /// A content digest: 128 bits of BLAKE3, printed as 32 hex digits.
 ///
-/// Equal content gives equal versions in every process and on every replica, and a version is never
-/// a counter, so a client that moves to another server is re-sent nothing (S31, S32, D22).
+/// Equal content has equal versions in every process and on every replica; a version is never a
+/// counter. So when a client moves to another server, that server sends no unchanged resource again
+/// (S31, S32, D22).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub(crate) u128);
 
@@ -76,8 +77,8 @@ impl Version {
         self.0
     }
 
-    /// As it is printed. By hand: each response and each resource has one, and the formatter takes
-    /// ten times as long.
+    /// The printed form. It does not use the formatter, which takes ten times as long, because each
+    /// response and each resource has a version.
     pub(crate) fn digits(self) -> [u8; 32] {
         let mut digits = [0; 32];
         for (two, byte) in digits.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
@@ -94,7 +95,7 @@ impl Version {
 pub struct Nonce(u64);
 
 impl Nonce {
-    /// Stands for every text that no stream of ours ever sent.
+    /// Any text that is not a nonce of our streams.
     pub const FOREIGN: Self = Self(0);
 
     /// Reads the nonce of a request; `None` when the field is empty.
@@ -103,12 +104,12 @@ impl Nonce {
         if text.is_empty() { None } else { Some(text.parse().map_or(Self::FOREIGN, Self)) }
     }
 
-    /// As it is printed.
+    /// The printed form.
     pub(crate) fn text(self) -> String {
         self.0.to_string()
     }
 
-    /// How many bytes that takes.
+    /// The length of the printed form in bytes.
     pub(crate) fn len(self) -> usize {
         self.0.checked_ilog10().unwrap_or_default() as usize + 1
     }
@@ -118,9 +119,9 @@ impl Nonce {
     }
 }
 
-/// Counts the commits of one cache that changed something. Local: it never goes on the wire.
+/// Counts the commits of one cache that changed something. It is local and never sent.
 ///
-/// Zero is the cache that nothing was committed to: no source has said yet what exists (G13).
+/// Zero is a cache without a commit: no source has declared its resources yet (G13).
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub(crate) u64);
 
@@ -163,7 +164,7 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// For logs and messages: a client may ask for a name of megabytes, which nobody has to read.
+/// For logs and messages. It shortens long names: a client may subscribe to a name of megabytes.
 impl fmt::Debug for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&shortened(&self.0, NAME_SHOWN_BYTES), f)
@@ -212,7 +213,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// How much of a name is shown to people.
+/// How many bytes of a name are shown in logs and messages.
 const NAME_SHOWN_BYTES: usize = 512;
 
 #[cfg(test)]

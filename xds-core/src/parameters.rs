@@ -1,4 +1,4 @@
-//! What a subscription says about its client (T2).
+//! The dynamic parameters of a subscription, which describe its client (T2).
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,9 +9,9 @@ use crate::hash::{FixedState, digest};
 
 /// The dynamic parameters of one subscription: keys with values, compared byte for byte (T10).
 ///
-/// Clones are shared. A list: there are few keys, and one piece of memory holds them all. Tables
-/// are full of parameter sets that differ in a few of many values, so order and hash go by a digest
-/// first, and have no meaning.
+/// Clones share memory. The pairs are in one list, because there are few keys. Order and hash use a
+/// digest first, because many parameter sets differ in few of their values; so the order has no
+/// meaning.
 ///
 /// ```
 /// use xds_core::Parameters;
@@ -25,20 +25,20 @@ use crate::hash::{FixedState, digest};
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Parameters {
     digest: u64,
-    /// Sorted by key, each once.
+    /// Sorted by key, each key once.
     pairs: Arc<[Pair]>,
 }
 
 type Pair = (Arc<str>, Arc<str>);
 
 impl Parameters {
-    /// No parameters at all.
+    /// No parameters.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The value of a key; `None` when the key is absent, which differs from the empty value (T6).
+    /// The value of a key; `None` when the key is absent. An empty value is not absent (T6).
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Arc<str>> {
         if self.pairs.len() <= LINEAR_KEYS {
@@ -53,7 +53,7 @@ impl Parameters {
         self.pairs.iter().map(|(key, value)| (key, value))
     }
 
-    /// The same without the keys that the filter refuses.
+    /// The same parameters without the keys for which `is_kept` is false.
     #[must_use]
     pub fn project(&self, mut is_kept: impl FnMut(&str) -> bool) -> Self {
         if self.iter().all(|(key, _)| is_kept(key)) {
@@ -63,8 +63,8 @@ impl Parameters {
         kept.map(|(key, value)| (Arc::clone(key), Arc::clone(value))).collect()
     }
 
-    /// The same with one more key that stands for all of them together: what is bound to it is for
-    /// exactly these parameters.
+    /// The same parameters with one more key, [`WHOLE`], whose value is a digest of all of them.
+    /// Constraints on this key match exactly these parameters.
     pub(crate) fn bound(&self) -> Self {
         let mut hasher = blake3::Hasher::new();
         for text in self.iter().flat_map(|(key, value)| [key, value]) {
@@ -75,7 +75,7 @@ impl Parameters {
         std::iter::once(whole).chain(own).collect()
     }
 
-    /// The same without that key.
+    /// The same parameters without that key.
     pub(crate) fn unbound(&self) -> Self {
         self.project(|key| key != WHOLE)
     }
@@ -113,7 +113,7 @@ impl Hash for Parameters {
     }
 }
 
-/// As `key=value`, comma separated, values quoted; no parameters are `{}`.
+/// As `key="value"`, separated by commas. No parameters are `{}`.
 impl fmt::Display for Parameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
@@ -126,7 +126,7 @@ impl fmt::Display for Parameters {
     }
 }
 
-/// A key given twice has the value that was given last, as in a protobuf map (T9).
+/// For a key that occurs twice the last value counts, as in a protobuf map (T9).
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
         let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.into()));
@@ -135,7 +135,8 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
             return Self::default();
         }
         if !pairs.is_sorted_by(|(left, _), (right, _)| left < right) {
-            // The last of each key comes first, and stays.
+            // The sort is stable: after the reversal, the last value of each key comes first and is
+            // kept.
             pairs.reverse();
             pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
             pairs.dedup_by(|(left, _), (right, _)| left == right);
@@ -144,11 +145,12 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Parameters {
     }
 }
 
-/// No key on the wire: constraints must not have control characters (T9).
+/// The key of [bound](Parameters::bound) parameters. It cannot come from a peer, because keys with
+/// control characters are refused (W2).
 pub(crate) const WHOLE: &str = "\u{0}";
 
-/// Up to so many keys are compared one by one: nearly always their lengths differ, or their text is
-/// at hand.
+/// Up to this many keys are compared one by one: nearly always their lengths differ, or their text
+/// is in the CPU's cache.
 const LINEAR_KEYS: usize = 32;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Text that a peer chooses, as far as people are shown it.
+//! Shortens texts of peers for people.
 
 use std::borrow::Cow;
 
 use crate::hash::digest;
 
-/// A text of at most this many bytes: the text itself, or its beginning with its length and a
-/// digest of the whole, so that two long texts that begin alike still differ. A limit below 64
-/// counts as 64.
+/// The text, if it has at most this many bytes; else its beginning, its length and a digest of the
+/// whole, so that two long texts with the same beginning still differ. A limit below 64 counts as
+/// 64.
 ///
-/// For all that a peer chooses and others keep, log or show.
+/// Use it for every text of a peer that is stored, logged or shown.
 ///
 /// ```
 /// use xds_core::shortened;
@@ -30,10 +30,10 @@ pub fn shortened(text: &str, limit_bytes: usize) -> Cow<'_, str> {
     format!("{}{end}", &text[..cut]).into()
 }
 
-/// Of the digest.
+/// How many digits of the digest are shown.
 const DIGITS: usize = 16;
 
-/// Room for the length, the digest and something to see.
+/// Room for the length, the digest and a beginning.
 const SHORTEST: usize = 64;
 
 #[cfg(test)]
