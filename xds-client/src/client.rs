@@ -1,4 +1,4 @@
-//! The client as programs use it.
+//! The client API for programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,15 +22,15 @@ use crate::persist::Persist;
 use crate::transport::{Connector, Credentials, Transport};
 use crate::watcher::{Payload, Raw, ResourceType, SetWatcher, Watcher};
 
-/// A client of the servers that a bootstrap document names.
+/// A client of the servers in a bootstrap document.
 ///
-/// Cheap to clone. Connections are made when something is watched, and end when the last clone and
-/// the last watcher are gone.
+/// It is cheap to clone. It connects when something is watched, and closes its connections when the
+/// last clone and the last watcher are dropped.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
     node: Arc<Node>,
-    /// What is watched through this clone has these; `None`: those of its authority.
+    /// The parameters of watchers of this clone; `None`: those of the authority.
     parameters: Option<Parameters>,
 }
 
@@ -49,7 +49,7 @@ pub struct ClientBuilder {
     relay: Option<RelaySettings>,
 }
 
-/// What a client of a proxy is told besides.
+/// Additional settings of a client that belongs to a proxy.
 pub(crate) struct RelaySettings {
     pub(crate) relay: machine::Relay,
     pub(crate) owner: Box<dyn Owner>,
@@ -57,47 +57,47 @@ pub(crate) struct RelaySettings {
     pub(crate) restored: Vec<machine::Restored>,
 }
 
-/// Why a client cannot start. Nothing runs then.
+/// Why a client cannot start. No task is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The bootstrap document names no server.
-    #[error("there is no server to ask")]
+    #[error("the bootstrap document names no server")]
     NoServer,
-    /// More servers than a client can tell apart.
+    /// More servers than a client supports.
     #[error("{found} servers are more than the limit of {limit}")]
     TooManyServers {
-        /// How many there are, over all authorities.
+        /// The number of servers of all authorities.
         found: usize,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// The address of a server cannot be used.
+    /// The URI of a server is not usable.
     #[error(transparent)]
     Server(#[from] ServerUriError),
-    /// The last-known-good file cannot be used.
+    /// The last-known-good file is not usable.
     #[error(transparent)]
     LastGood(#[from] OpenError),
-    /// There is no tokio runtime, on which connections would run.
-    #[error("a client starts within a tokio runtime")]
+    /// There is no tokio runtime for the connections.
+    #[error("no tokio runtime: start the client inside one")]
     NoRuntime,
 }
 
-/// Why something cannot be watched. Nothing is watched then.
+/// Why a watch is refused. Nothing is watched then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// The name or its parameters.
+    /// The name or its parameters are invalid.
     #[error(transparent)]
     Refused(#[from] machine::WatchError),
     /// The name stands for many resources; watch it with [`Client::watch_set`].
-    #[error("{name:?} stands for many resources, and is watched as a set")]
+    #[error("{name:?} is a glob or the wildcard: watch it as a set")]
     IsSet {
         /// The name.
         name: String,
     },
     /// The name stands for one resource; watch it with [`Client::watch`].
-    #[error("{name:?} is neither a glob nor the wildcard, so it is no set")]
+    #[error("{name:?} is neither a glob nor the wildcard: watch it as one resource")]
     IsNoSet {
         /// The name.
         name: String,
@@ -105,7 +105,7 @@ pub enum WatchError {
 }
 
 impl Client {
-    /// A client with the settings of [`builder`](Self::builder) as they are.
+    /// Starts a client with the default settings of [`builder`](Self::builder).
     ///
     /// # Errors
     /// See [`StartError`].
@@ -113,7 +113,7 @@ impl Client {
         Self::builder(bootstrap).start()
     }
 
-    /// A client to be.
+    /// The builder of a client.
     pub fn builder(bootstrap: Bootstrap) -> ClientBuilder {
         ClientBuilder {
             bootstrap,
@@ -129,8 +129,8 @@ impl Client {
         }
     }
 
-    /// The same client, whose watchers ask with these parameters in the place of those of their
-    /// authority (T2).
+    /// The same client with other parameters: its watchers subscribe with these instead of the
+    /// parameters of their authority (T2).
     #[must_use]
     pub fn with<K, V>(&self, parameters: impl IntoIterator<Item = (K, V)>) -> Self
     where
@@ -140,8 +140,8 @@ impl Client {
         Self { parameters: Some(parameters.into_iter().collect()), ..self.clone() }
     }
 
-    /// Watches one resource. Its payloads are decoded when they come, and one that cannot be is
-    /// rejected (C2).
+    /// Watches one resource. The client decodes its payloads when they arrive, and rejects one that
+    /// it cannot decode (C2).
     ///
     /// # Errors
     /// See [`WatchError`].
@@ -153,7 +153,7 @@ impl Client {
         self.watch_one(&type_url, name)
     }
 
-    /// Watches many resources: one request tells the server of all of them.
+    /// Watches many resources with a single request to the server.
     ///
     /// # Errors
     /// See [`WatchError`]; then none of them is watched.
@@ -168,7 +168,7 @@ impl Client {
         let hub = self.handle.hub();
         let watched = hub.watch_many(&type_url, names, self.parameters.as_ref());
         let (mut watchers, mut set) = (Vec::new(), None);
-        // All become watchers first, as only those end what they watch.
+        // First make watchers of all, because only the drop of a watcher ends its watch.
         for NamedWatch { name, watch, slot } in watched? {
             let is_set = slot.lock().members.is_some();
             watchers.push(Watcher::new(Arc::clone(&self.handle), watch, slot));
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// Watches everything of a type that there is for this client.
+    /// Watches all resources of a type that exist for this client.
     ///
     /// # Errors
     /// See [`WatchError`].
@@ -222,26 +222,27 @@ impl Client {
         self.watch_members(type_url, name)
     }
 
-    /// What the servers say exists, by name and constraints; it can be served from.
+    /// The cache of this client: the existing resources, by name and constraints. A server can
+    /// serve from it.
     #[must_use]
     pub fn cache(&self) -> Arc<Cache> {
         self.handle.hub().read(|machine| Arc::clone(machine.cache()))
     }
 
-    /// Everything that is watched and how it stands, in the order of types and names. Costs a walk
-    /// over all of it.
+    /// All watched resources with their state, sorted by type and name. The cost is a walk over all
+    /// of them.
     #[must_use]
     pub fn report(&self) -> Vec<Report> {
         self.handle.hub().read(machine::Client::report)
     }
 
-    /// The node as servers are told it.
+    /// The node as it is sent to servers.
     #[must_use]
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Its servers, in the order of their numbers, and whether each is connected.
+    /// Its servers by number, and whether each is connected.
     #[must_use]
     pub fn servers(&self) -> Vec<(Arc<str>, bool)> {
         self.handle.hub().read(|machine| {
@@ -278,7 +279,7 @@ impl Client {
         if is_set { Ok(watcher) } else { Err(WatchError::IsNoSet { name: name.to_owned() }) }
     }
 
-    /// Has payloads of the type decoded on receipt.
+    /// Declares the type, so that its payloads are decoded when they arrive.
     fn declare<T>(&self) -> TypeUrl
     where
         T: ResourceType,
@@ -295,73 +296,71 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The protocol with all servers. Default: state of the world, which every server speaks. With
-    /// delta an absent resource is told at once, and less is sent.
+    /// The protocol with all servers. Default: SotW, which every server speaks. With delta, less is
+    /// sent, and the server reports an absent resource at once.
     pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.protocol = protocol;
         self
     }
 
-    /// The servers speak TP2, so that parameters may go to them. An authority that has
-    /// `dynamic_parameters` in the bootstrap document says so by that.
+    /// Declares that the servers speak TP2, so the client may send parameters to them. An authority
+    /// with `dynamic_parameters` in the bootstrap document implies it.
     pub fn speaks_locators(mut self) -> Self {
         self.speaks_locators = true;
         self
     }
 
-    /// Parameters of authorities that have none of their own are derived from the node, as a server
-    /// of ours would do it for a client that sends none (T46); they go out in locators.
+    /// For an authority without parameters, derives them from the node, as the server of this
+    /// project does for a client that sends none (T46). The client sends them in locators.
     pub fn parameters_from_metadata(mut self, mapping: ParameterMapping) -> Self {
         self.from_metadata = Some(mapping);
         self
     }
 
-    /// Connects by this in the place of TCP: pairs in memory for tests, or a tunnel. TLS, where the
-    /// bootstrap document asks for it, goes over it.
+    /// Uses this connector instead of TCP, for example pairs in memory for tests, or a tunnel. If
+    /// the bootstrap document requires TLS, it runs over this connection.
     pub fn connector(mut self, connector: Connector) -> Self {
         self.connector = Some(connector);
         self
     }
 
-    /// Asked for the metadata of each stream, beside the call credentials of the bootstrap
-    /// document.
+    /// Adds metadata to each stream, in addition to the call credentials of the bootstrap document.
     pub fn call_credentials(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(credentials);
         self
     }
 
-    /// Told what is counted.
+    /// Receives the metrics.
     pub fn recorder(mut self, recorder: Arc<dyn Recorder>) -> Self {
         self.recorder = recorder;
         self
     }
 
-    /// Keeps what was accepted last in this file, and starts from what is there (see
-    /// [`last_good`](crate::last_good)). What stems from it is [stale](crate::Resource::is_stale)
-    /// until a server says something of it.
+    /// Stores accepted resources in this file, and starts from its content (see
+    /// [`last_good`](crate::last_good)). A resource from the file is
+    /// [stale](crate::Resource::is_stale) until a server confirms or replaces it.
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
         self.last_good = Some((path.as_ref().to_owned(), secrets));
         self
     }
 
-    /// How long a resource that was asked for may stay unanswered before it counts as absent (C5).
-    /// Default 15 s; twice as long with servers whose silence says nothing (C6). More than a year
-    /// is taken for a year.
+    /// How long a subscribed resource may stay unanswered before it counts as absent (C5). Default
+    /// 15 s; twice as long with servers on which the timer is only a transient error (C6). The
+    /// maximum is one year.
     pub fn resource_timeout(mut self, timeout: Duration) -> Self {
         self.resource_timeout = Some(timeout);
         self
     }
 
-    /// For a proxy.
+    /// Makes it the client of a proxy.
     pub(crate) fn relay(mut self, settings: RelaySettings) -> Self {
         self.relay = Some(settings);
         self
     }
 
-    /// Starts it on the tokio runtime that this is called in. Connections are made when something
-    /// is watched.
+    /// Starts the client on the current tokio runtime. It connects when something is watched.
     ///
-    /// Reads the last-known-good file, if there is one, and blocks for that.
+    /// Reads the last-known-good file, if one is set, and blocks while it does.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -464,7 +463,7 @@ impl Servers {
     }
 }
 
-/// P7: what belongs to the client, and not into the file.
+/// P7: adds the fields of the node that belong to the client and not to the document.
 fn node(configured: &Node) -> Node {
     let mut node = configured.clone();
     node.user_agent_name = env!("CARGO_PKG_NAME").to_owned();
@@ -474,10 +473,10 @@ fn node(configured: &Node) -> Node {
     node
 }
 
-/// One that no program lives to see, and that can be added to any time.
+/// Longer than any program runs, and safe to add to any time.
 const LONGEST_RESOURCE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// S30, S38: wrappers are read, and a TTL is honoured.
+/// S30, S38: the client reads `Resource` wrappers and honours TTLs.
 const FEATURES: [&str; 2] = ["xds.config.resource-in-sotw", "xds.config.supports-resource-ttl"];
 
 impl fmt::Debug for Client {

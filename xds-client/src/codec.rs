@@ -1,10 +1,10 @@
-//! Messages as bytes: the machine reads and writes them itself.
+//! A gRPC codec for messages as bytes: the machine encodes and decodes them itself.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Hands messages over as they are.
+/// Passes messages on unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Frames;
 
@@ -28,7 +28,8 @@ impl Encoder for Frames {
     type Error = Status;
 
     fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        // A SotW request names all that is watched, so the buffer would double many times.
+        // A SotW request has the names of all watched resources; without this, the buffer would
+        // grow many times.
         buffer.reserve(message.len());
         buffer.put(message);
         Ok(())

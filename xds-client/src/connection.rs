@@ -1,5 +1,5 @@
-//! One server: connects when it is needed, hands requests and responses over, and comes back after
-//! a failure.
+//! The connection to one server: connects when the server is needed, passes requests and responses,
+//! and reconnects after a failure.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -20,31 +20,31 @@ use crate::hub::Hub;
 use crate::transport::{Transport, TransportError};
 use crate::trial::Trial;
 
-/// How a stream ended.
-enum End {
-    /// Nobody needs the server any more.
-    Left,
+/// How an attempt ended.
+enum AttemptEnd {
+    /// The server is no longer needed.
+    Unneeded,
     /// C7
     Lost(Lost),
 }
 
 struct Lost {
-    /// What the server said, or gRPC in its place; `None` where no stream was opened.
+    /// The status of the server, or of gRPC in its place; `None` if no stream was opened.
     status: Option<health::Status>,
-    /// The same for people, or what kept a stream from being opened.
+    /// The same for people, or why no stream could be opened.
     reason: String,
 }
 
 impl Lost {
     fn of(status: &Status) -> Self {
         let reason = format!("{:?}: {}", status.code(), status.message());
-        // G4: clients of a proxy are told the text as the server wrote it.
+        // G4: clients of a proxy get the text as the server wrote it.
         let status = health::Status { code: Code(status.code() as i32), message: status.message().into() };
         Self { status: Some(status), reason }
     }
 }
 
-/// Serves one server as long as anybody uses the client.
+/// Keeps the connection to one server until the client ends.
 pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, protocol: Protocol) {
     let name = Arc::clone(transport.name());
     while !hub.is_closed() {
@@ -64,37 +64,37 @@ pub(crate) async fn run(hub: Arc<Hub>, server: usize, transport: Transport, prot
         hub.change(|machine, _| (machine.on_connecting(server), Effects::default()));
         debug!(server = %name, "connecting");
         match attempt(&hub, server, &transport, protocol).await {
-            End::Left => {
-                debug!(server = %name, "nothing is watched there any more");
+            AttemptEnd::Unneeded => {
+                debug!(server = %name, "closed the stream: no watch needs this server any more");
                 hub.change(|machine, now| (machine.on_closed(now, server), Effects::default()));
             }
-            End::Lost(Lost { status, reason }) => {
+            AttemptEnd::Lost(Lost { status, reason }) => {
                 let code = status.as_ref().map(|status| status.code);
                 let jitter = hub.jitter();
                 let had_failed = hub.read(|machine| machine.has_failed(server));
                 hub.end(server, status, &reason, jitter);
                 let has_failed = hub.read(|machine| machine.has_failed(server));
                 if has_failed {
-                    warn!(server = %name, reason, "cannot be reached");
+                    warn!(server = %name, reason, "cannot reach the server; trying again");
                     hub.recorder.failed(&name, code, &reason);
                     hub.recorder.connected(&name, false);
                     if !had_failed {
                         hub.recorder.server_failure(&name);
                     }
                 } else {
-                    info!(server = %name, reason, "the stream ended");
+                    info!(server = %name, reason, "the stream ended; reconnecting");
                 }
             }
         }
-        // C15: another server may have to be asked now. And the transport sees that this stream
-        // gives no more requests: as long as it waits for one it keeps the connection.
+        // C15: another server may be needed now. Also, the transport sees that this stream has no
+        // more requests; while it waits for one, it keeps the connection open.
         hub.look_for_requests();
     }
     hub.recorder.left(&name);
 }
 
 /// One connection with one stream.
-async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> End {
+async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol: Protocol) -> AttemptEnd {
     let attempt = Arc::new(());
     let prepare = async {
         let channel = transport.connect().await?;
@@ -107,8 +107,8 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
         Ok((client, request))
     };
     let stream = async {
-        // C7: a server may take its time to answer, but without this nobody hears that it cannot be
-        // asked.
+        // C7: a server may answer slowly, but without this timeout nobody would notice that it is
+        // unreachable.
         let prepared = timeout(OPEN_TIMEOUT, prepare).await;
         let (mut client, request) = prepared.map_err(|_| TransportError::TimedOut(OPEN_TIMEOUT))??;
         let path = match protocol {
@@ -123,12 +123,12 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
     };
     let responses = tokio::select! {
         responses = stream => responses,
-        () = unneeded(hub, server, transport.name()) => return End::Left,
+        () = unneeded(hub, server, transport.name()) => return AttemptEnd::Unneeded,
     };
     let mut responses = match responses {
         Ok(responses) => responses,
-        Err(TransportError::Refused(status)) => return End::Lost(Lost::of(&status)),
-        Err(error) => return End::Lost(Lost { status: None, reason: error.with_causes() }),
+        Err(TransportError::Refused(status)) => return AttemptEnd::Lost(Lost::of(&status)),
+        Err(error) => return AttemptEnd::Lost(Lost { status: None, reason: error.with_causes() }),
     };
     loop {
         tokio::select! {
@@ -137,21 +137,21 @@ async fn attempt(hub: &Arc<Hub>, server: usize, transport: &Transport, protocol:
                 let mut trial = frame.and_then(|frame| Trial::begin(hub, server, frame));
                 if let Some(trial) = &mut trial {
                     tokio::select! {
-                        () = trial.settled() => {}
-                        () = unneeded(hub, server, transport.name()) => return End::Left,
+                        () = trial.finished() => {}
+                        () = unneeded(hub, server, transport.name()) => return AttemptEnd::Unneeded,
                     }
                 }
                 if let Some(lost) = read(hub, server, transport.name(), message, trial) {
-                    return End::Lost(lost);
+                    return AttemptEnd::Lost(lost);
                 }
             }
-            // C13: without anything to watch the stream is closed.
-            () = unneeded(hub, server, transport.name()) => return End::Left,
+            // C13: without a watch, the stream is closed.
+            () = unneeded(hub, server, transport.name()) => return AttemptEnd::Unneeded,
         }
     }
 }
 
-/// Hands one response to the machine; why there is none.
+/// Gives one response to the machine. Returns the failure if there is none.
 fn read(
     hub: &Hub,
     server: usize,
@@ -183,17 +183,17 @@ fn read(
     }
     match applied {
         // C3
-        Err(error) => warn!(server = name, %error, "passed over"),
-        Ok(None) => warn!(server = name, "passed over a response of a type that was not asked for"),
+        Err(error) => warn!(server = name, %error, "ignored an unreadable response"),
+        Ok(None) => warn!(server = name, "ignored a response: the client has no subscription of its type"),
         Ok(Some(applied)) => {
             for rejection in &applied.rejections {
                 warn!(server = name, type_url = %applied.type_url, "rejected {rejection}");
             }
             if applied.unwatched > 0 {
-                debug!(server = name, type_url = %applied.type_url, unwatched = applied.unwatched, "ignored");
+                debug!(server = name, type_url = %applied.type_url, unwatched = applied.unwatched, "ignored resources that nobody watches");
             }
             let type_url = applied.type_url.as_str();
-            // An error that says nothing is no resource.
+            // An error without content does not count as a resource.
             let resources =
                 applied.rejections.iter().filter(|rejection| rejection.reason != Reason::EmptyError);
             hub.recorder.updates(name, type_url, applied.valid, resources.count());
@@ -203,26 +203,26 @@ fn read(
     None
 }
 
-/// Returns when nobody needs the server.
+/// Returns when the server is no longer needed.
 async fn unneeded(hub: &Hub, server: usize, name: &str) {
     while !hub.is_closed() && hub.read(|machine| machine.is_needed(server)) {
         hub.signals(server).need.notified().await;
-        // P1.21: watchers hear that all is well also when a delta server has nothing to say (D21).
+        // P1.21: watchers are notified that the error is over even if a delta server has nothing to
+        // send (D21).
         if hub.read(|machine| machine.is_connected(server)) {
             hub.recorder.connected(name, true);
         }
     }
 }
 
-/// The requests of one stream. The transport asks for the next one when it has room, so nothing
-/// queues; and it does so for the first time when the stream was opened on a connection that stands
-/// (P5.4).
+/// The requests of one stream. The transport takes the next one when it has room, so nothing queues
+/// up. It does so for the first time when the stream is open on a working connection (P5.4).
 struct Requests {
     hub: Arc<Hub>,
     server: usize,
     name: Arc<str>,
-    /// Gone when the attempt is over: the transport may still ask then, and must neither open
-    /// anything nor take what is for the next stream.
+    /// Dropped when the attempt is over. The transport may still ask for a request then, which must
+    /// neither open a stream nor take a request of the next stream.
     of: Weak<()>,
     is_open: bool,
 }
@@ -243,12 +243,12 @@ impl Stream for Requests {
         let server = self.server;
         let opens = !std::mem::replace(&mut self.is_open, true);
         let request = self.hub.change(|machine, now| {
-            // Again, as another thread may have told the machine of the end meanwhile, and the next
-            // stream may wait here.
+            // Check again: meanwhile another thread may have reported the end to the machine, and
+            // the next stream may wait here.
             if self.is_over() {
                 return (None, Effects::default());
             }
-            // Before looking, so that no change is missed.
+            // Register before the check, so that no change is missed.
             self.hub.signals(server).requests.register(cx.waker());
             if opens {
                 machine.on_open(now, server);
@@ -257,7 +257,7 @@ impl Stream for Requests {
         });
         if opens {
             self.hub.recorder.opened(&self.name);
-            // After a failure only a response shows that the server works.
+            // After a failure, only a response shows that the server works.
             if self.hub.read(|machine| machine.is_connected(server)) {
                 self.hub.recorder.connected(&self.name, true);
             }
@@ -273,12 +273,11 @@ impl Stream for Requests {
 const SOTW: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 const DELTA: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// How long a connection may take with everything that is needed for a stream: addresses, TLS,
-/// credentials.
+/// The time limit for everything up to an open stream: name resolution, TLS, credentials.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// G10: a full state may be much larger than the 4 MiB that gRPC takes by default. What is larger
-/// than this is no configuration.
+/// G10: a full state may be much larger than 4 MiB, the default limit of gRPC. No configuration is
+/// larger than this limit.
 const RESPONSE_LIMIT_BYTES: usize = 1 << 30;
 
 #[cfg(test)]

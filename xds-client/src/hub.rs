@@ -1,4 +1,4 @@
-//! What the client, its watchers and its connections share: the machine, and where watchers look.
+//! The machine of a client, shared by the client, its watchers and its connections.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -20,29 +20,29 @@ use crate::owner::Owner;
 use crate::persist::Persist;
 use crate::slot::Slot;
 
-/// The machine and those around it.
+/// The machine, and what its users share.
 pub(crate) struct Hub {
     state: Mutex<HubState>,
     start: Instant,
-    /// The start by the clock on the wall, for people.
+    /// The start as wall-clock time, for reports.
     started_at: SystemTime,
     signals: Vec<ConnectionSignals>,
-    /// The timer has to look again.
+    /// Wakes the timer to read the next deadline again.
     pub(crate) timer: Notify,
     is_closed: AtomicBool,
     random: RandomState,
     pub(crate) recorder: Arc<dyn Recorder>,
     persist: Option<Arc<Persist>>,
-    /// The proxy that it asks for.
+    /// The proxy that owns this client, if any.
     pub(crate) owner: Option<Box<dyn Owner>>,
 }
 
-/// How a connection is told that there is something to do.
+/// Wakes the task of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionSignals {
-    /// There may be a request to send.
+    /// A request may be ready to send.
     pub(crate) requests: AtomicWaker,
-    /// Whether the server is needed may have changed, or it works again.
+    /// The server may have become needed or unneeded, or works again.
     pub(crate) need: Notify,
 }
 
@@ -50,27 +50,28 @@ struct HubState {
     machine: Machine,
     slots: HashMap<WatchId, SharedSlot>,
     declared: BTreeSet<TypeUrl>,
-    /// When the timer looks next.
+    /// The deadline for which the timer waits.
     armed: Option<Duration>,
     needed: Vec<bool>,
     failed: Vec<bool>,
 }
 
-/// Where the watchers of one subscription look.
+/// The slot of the watchers of one subscription.
 struct SharedSlot {
     slot: Arc<Slot>,
-    /// Counted here, as one that is being dropped may still hold the slot.
+    /// Counted here and not by references to the slot, because a watcher that is being dropped may
+    /// still hold it.
     watchers: usize,
 }
 
-/// One of several things that are watched at once.
+/// One of several watches that start together.
 pub(crate) struct NamedWatch<'n> {
     pub(crate) name: &'n str,
     pub(crate) watch: WatchId,
     pub(crate) slot: Arc<Slot>,
 }
 
-/// Keeps connections up; when the last one goes, they end.
+/// Keeps the connections open; when the last clone is dropped, they end.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Hub>);
 
@@ -84,7 +85,7 @@ impl Hub {
         Self::with(machine, recorder, persist, None)
     }
 
-    /// The same for a proxy, whose time it keeps.
+    /// Makes a hub. The client of a proxy uses the time of the proxy.
     pub(crate) fn with(
         machine: Machine,
         recorder: Arc<dyn Recorder>,
@@ -137,8 +138,7 @@ impl Hub {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// A random number, for backoff: a new hasher of the standard library has keys that nobody can
-    /// foresee.
+    /// A random number, for backoff. A new hasher of the standard library has unpredictable keys.
     pub(crate) fn jitter(&self) -> u32 {
         let hash = self.random.hash_one((self.now(), RandomState::new().hash_one(0)));
         u32::try_from(hash >> 32).unwrap_or(u32::MAX)
@@ -149,25 +149,26 @@ impl Hub {
         look(&self.lock().machine)
     }
 
-    /// Has an event change the machine, and tells all whom that concerns.
+    /// Applies an event to the machine, and notifies the affected watchers and connections.
     pub(crate) fn change<R>(&self, event: impl FnOnce(&mut Machine, Duration) -> (R, Effects)) -> R {
         self.change_with(event).0
     }
 
-    /// The same; also what became of it.
+    /// The same, and also returns the outcome.
     pub(crate) fn change_with<R>(
         &self,
         event: impl FnOnce(&mut Machine, Duration) -> (R, Effects),
     ) -> (R, Effects) {
         let mut state = self.lock();
-        // Under the lock, so that the machine is never told an earlier time than before.
+        // Read the time under the lock, so that the time of the machine never goes back.
         let now = self.now();
         let (result, mut effects) = event(&mut state.machine, now);
         let mut wakers = Vec::new();
         effects.touched.sort_unstable();
         for touched in effects.touched.chunk_by(|one, other| one.watch == other.watch) {
             if let Some(SharedSlot { slot, .. }) = state.slots.get(&touched[0].watch) {
-                // D32: at once, or a watcher sees that all is there before what is there.
+                // D32: in one step, or a watcher could see that a set is complete before it sees
+                // the members.
                 let mut slot = slot.lock();
                 for touched in touched {
                     slot.put(touched.member.as_ref(), state.machine.view_of(touched));
@@ -188,7 +189,7 @@ impl Hub {
         (result, effects)
     }
 
-    /// Watches something; where to look.
+    /// Starts a watch, and returns its slot.
     pub(crate) fn watch(
         &self,
         type_url: &TypeUrl,
@@ -201,7 +202,7 @@ impl Hub {
         Ok(watched)
     }
 
-    /// Watches several things, or none if one of them cannot be.
+    /// Starts several watches, or none if one is refused.
     pub(crate) fn watch_many<'n>(
         &self,
         type_url: &TypeUrl,
@@ -226,7 +227,7 @@ impl Hub {
         Ok(watched)
     }
 
-    /// The stream of a server ended, with a status that the server gave or gRPC in its place.
+    /// The stream of a server ended. The status is from the server, or from gRPC in its place.
     pub(crate) fn end(&self, server: usize, status: Option<Status>, reason: &str, jitter: u32) {
         self.change(|machine, now| {
             if let Some(owner) = &self.owner {
@@ -236,7 +237,7 @@ impl Hub {
         });
     }
 
-    /// Changes what is watched.
+    /// Changes the watches.
     pub(crate) fn edit<R>(&self, edit: impl FnOnce(&mut Machine, Duration) -> R) -> R {
         let mut state = self.lock();
         let now = self.now();
@@ -245,7 +246,7 @@ impl Hub {
         result
     }
 
-    /// Has a type decoded, if it is not yet.
+    /// Declares how to decode a type, once.
     pub(crate) fn declare(&self, type_url: &TypeUrl, decode: impl FnOnce() -> Decode) {
         let mut state = self.lock();
         if state.declared.insert(type_url.clone()) {
@@ -253,7 +254,7 @@ impl Hub {
         }
     }
 
-    /// One watcher less.
+    /// Removes a watcher.
     pub(crate) fn unwatch(&self, watch: WatchId) {
         let mut state = self.lock();
         state.unwatch(watch);
@@ -267,8 +268,8 @@ impl Hub {
         self.look_for_requests();
     }
 
-    /// Has all streams look for requests: what happened at one server may have another one asked,
-    /// or left (C15).
+    /// Wakes all streams to look for requests: an event at one server may mean that another server
+    /// becomes needed or unneeded (C15).
     pub(crate) fn look_for_requests(&self) {
         self.signals.iter().for_each(|signals| signals.requests.wake());
     }
@@ -283,7 +284,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, HubState> {
-        // A panic of the machine would be a defect; what it left is still the newest there is.
+        // A panic of the machine would be a defect; its state is still the newest.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -297,14 +298,14 @@ impl Hub {
             signals.need.notify_one();
             signals.requests.wake();
         }
-        // That of a proxy is shared by all its clients.
+        // The file of a proxy is shared by all its clients.
         if let Some(persist) = self.persist.as_ref().filter(|_| self.owner.is_none()) {
             persist.close();
         }
     }
 }
 
-/// Who has to look again after a change.
+/// The tasks to wake after a change.
 struct Wakeups {
     timer: bool,
     need: Vec<usize>,
@@ -332,7 +333,7 @@ impl HubState {
 
     fn unwatch(&mut self, watch: WatchId) {
         self.machine.on_unwatch(watch);
-        // The machine gives the number to something else after the last one.
+        // After the last watcher, the machine may reuse the number.
         if let Entry::Occupied(mut shared) = self.slots.entry(watch) {
             shared.get_mut().watchers -= 1;
             if shared.get().watchers == 0 {
@@ -378,7 +379,7 @@ impl std::fmt::Debug for Hub {
     }
 }
 
-/// Has the machine do what is due, as long as anybody uses it.
+/// Calls the machine at its deadlines until the client ends.
 pub(crate) async fn keep_time(hub: Arc<Hub>) {
     while !hub.is_closed() {
         let deadline = {

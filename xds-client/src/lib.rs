@@ -1,10 +1,10 @@
 //! The xDS client: for programs that consume xDS, in SotW and delta, by name and by locator (TP2).
 //!
-//! A [`Client`] reads whom to ask from gRPC's [`bootstrap`] document, keeps one stream to each
-//! server that is needed, and hands out watchers. A watcher is a stream of what changed, over a
-//! slot that holds the newest state: one that looks rarely sees the newest, misses what lay
-//! between, and delays nobody. All decisions are in the machine of [`xds_core::client`]; here are
-//! connections, files and the typed edge.
+//! A [`Client`] reads its servers from the [`bootstrap`] document of gRPC. It keeps one stream to
+//! each server that it needs, and returns watchers. A watcher is a stream of changes over a slot
+//! with the newest state. A watcher that is polled rarely sees the newest state, misses the states
+//! in between, and delays no other watcher. All decisions are in the machine of
+//! [`xds_core::client`]. This crate has the connections, the files and the typed API.
 //!
 //! ```no_run
 //! # #[derive(Clone, PartialEq, prost::Message)]
@@ -21,33 +21,33 @@
 //! while let Some(event) = cluster.next().await {
 //!     match event {
 //!         Event::Changed(cluster) => println!("version {}: {:?}", cluster.version(), *cluster),
-//!         Event::Absent(why) => println!("there is none: {why}"),
-//!         Event::Ambient(Some(error)) => println!("in use, but {error}"),
-//!         Event::Ambient(None) => println!("all is well again"),
+//!         Event::Absent(why) => println!("absent: {why}"),
+//!         Event::Ambient(Some(error)) => println!("still in use, but {error}"),
+//!         Event::Ambient(None) => println!("the error is over"),
 //!     }
 //! }
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Any message of prost that knows its name can be watched, those of the crate `envoy-types` among
-//! them; for all else there are bytes ([`Client::watch_raw`]).
+//! A watcher can have any prost message type that knows its name, such as those of the crate
+//! `envoy-types`. For other types there is [`Client::watch_raw`], which returns bytes.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `client` | [`Client`] and its settings |
-//! | `watcher` | [`Watcher`], [`SetWatcher`] and what they tell |
+//! | `watcher` | [`Watcher`], [`SetWatcher`] and their events |
 //! | [`bootstrap`] | the bootstrap document: servers, node, authorities |
-//! | [`last_good`] | the file that outlives the program |
+//! | [`last_good`] | the last-known-good file, for starts without a server |
 //! | [`proxy`] | the upstream side of a caching proxy |
-//! | `csds` | [`ClientStatus`]: what a client has, told to whoever asks by CSDS |
-//! | `metrics` | [`Recorder`]: what is counted, after gRFC A78 |
+//! | `csds` | [`ClientStatus`]: a CSDS service that reports the resources of clients |
+//! | `metrics` | [`Recorder`]: receives the metrics of gRFC A78 |
 //! | `prometheus` | a recorder for a registry of `prometheus-client`; needs the feature `prometheus` |
-//! | `hub`, `slot` | the machine and those around it; where watchers look |
-//! | `connection`, `transport`, `codec` | one server; how it is reached; messages as bytes |
-//! | `owner` | the proxy that a client belongs to, as its client sees it |
-//! | `persist` | writes the file |
-//! | `trial` | clients of a proxy that try a response first |
+//! | `hub`, `slot` | the machine, shared by watchers and connections; the newest state for watchers |
+//! | `connection`, `transport`, `codec` | the stream to one server; connections, TLS and credentials; messages as bytes |
+//! | `owner` | the interface through which a client calls the proxy that owns it |
+//! | `persist` | writes the last-known-good file |
+//! | `trial` | waits for the clients of a proxy that try a response first |
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;

@@ -1,50 +1,50 @@
-//! What a client counts, after gRFC A78, and what happens to its connections.
+//! The metrics of a client, after gRFC A78, and the events of its connections.
 
 use xds_core::client::Code;
 
-/// Takes what a client counts. Each method has a default that does nothing. Called on the task of a
-/// connection: it must not wait.
+/// Receives the metrics of a client. Each method has a default that does nothing. They are called
+/// on the task of a connection and must not block.
 ///
-/// | event | told |
+/// | event | calls |
 /// | --- | --- |
-/// | a stream opens, and the server did not fail before | `connected` with true |
-/// | no connection, or a stream that ends without a response (A57) | `connected` with false; `server_failure` if it is the first since the server worked, or since the start |
-/// | a stream that was answered ends | nothing: what counts is whether the next one can be opened |
+/// | a stream opens, and the server has not failed before | `connected` with true |
+/// | no connection, or a stream that ends without a response (A57) | `connected` with false; `server_failure` if it is the first failure since the server worked, or since the start |
+/// | a stream ends after a response | nothing: it depends on the next stream |
 /// | a response | `connected` with true |
-/// | nothing is said on a stream after a failure until watchers hear that all is well (D21) | `connected` with true |
-/// | a response of a watched type | `updates`: resources nobody watches count nowhere, errors and removals neither |
-/// | a response that cannot be read, or of a type that was not asked for | no `updates` |
-/// | nobody needs the server any more, or the client ended | `left` |
+/// | after a failure, a new stream is silent until watchers are notified that the error is over (D21) | `connected` with true |
+/// | a response of a watched type | `updates`; it does not count unwatched resources, errors and removals |
+/// | an unreadable response, or a response of a type without a subscription | no `updates` |
+/// | the server is no longer needed, or the client ended | `left` |
 ///
-/// The gauge of resources by state is not told: it is read by
-/// [`Client::report`](crate::Client::report) when somebody asks.
+/// The gauge of resources by state is not pushed: call [`Client::report`](crate::Client::report)
+/// when it is read.
 pub trait Recorder: Send + Sync {
-    /// `grpc.xds_client.connected`: whether the server works, as far as is known. Told again though
-    /// it did not change.
+    /// `grpc.xds_client.connected`: whether the server works, as far as is known. It may be called
+    /// again with the same value.
     fn connected(&self, server: &str, is_connected: bool) {
         _ = (server, is_connected);
     }
 
-    /// The server is not used any more, or not yet: `grpc.xds_client.connected` has no value for it
-    /// until it is told.
+    /// The server is not in use: `grpc.xds_client.connected` has no value for it until the next
+    /// call of `connected`.
     fn left(&self, server: &str) {
         _ = server;
     }
 
-    /// `grpc.xds_client.server_failure`: a server that worked, or was not tried yet, cannot be
-    /// reached.
+    /// `grpc.xds_client.server_failure`: a server that worked, or was not tried before, is not
+    /// reachable.
     fn server_failure(&self, server: &str) {
         _ = server;
     }
 
-    /// A stream was opened, and the server is asked. It did not answer yet.
+    /// A stream was opened and requests are sent. The server has not answered yet.
     fn opened(&self, server: &str) {
         _ = server;
     }
 
-    /// A server cannot be reached, or ended a stream before it answered. It will be tried again,
-    /// whatever the code is: that of the stream (0 where the server ended it without an error), or
-    /// `None` when there was none. The reason is for people.
+    /// A server is not reachable, or ended a stream before it answered. The client tries again,
+    /// whatever the code is. The code is that of the stream, 0 if the server ended it without an
+    /// error, or `None` if no stream was opened. The reason is for people.
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
         _ = (server, code, reason);
     }

@@ -1,4 +1,4 @@
-//! The proxy that a client belongs to, as its client sees it.
+//! The interface through which a client calls the proxy that owns it.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use xds_core::client::{Client as Machine, Effects, Protocol};
 use xds_core::proxy::health::Status;
 use xds_core::{Delivered, Delivery};
 
-/// Takes what becomes of the requests of one client. The client does not know the proxy otherwise:
-/// the proxy holds its clients.
+/// Receives the outcomes of one client of a proxy. The proxy holds its clients; the client knows
+/// the proxy only through this trait.
 ///
-/// Where a machine is given, the lock of its client is held, so the lock of the proxy is always the
-/// inner one.
+/// Where a method gets a machine, the lock of its client is held. So the lock of the proxy is
+/// always the inner lock.
 pub(crate) trait Owner: Send + Sync {
-    /// The moment from which the times of the proxy and its clients count.
+    /// The start of the times of the proxy and its clients.
     fn start(&self) -> Instant;
 
-    /// Where the next stream is opened, if not on the aggregated service.
+    /// The path of the next stream; `None` is the aggregated service.
     fn path(&self, protocol: Protocol) -> Option<String>;
 
-    /// A stream ended. Called before the client hears of it.
+    /// A stream ended. Called before the machine of the client is notified.
     fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>);
 
-    /// An event of the client had this outcome.
+    /// An event at the client had this outcome.
     fn on_effects(&self, now: Duration, client: &Machine, effects: &Effects);
 
-    /// The clients that try a response first; `None` when none do.
+    /// Starts a trial: some clients of the proxy try the response first. `None` if none do.
     fn try_first(&self, client: &mut Machine, server: usize, frame: &Bytes) -> Option<Delivery>;
 
-    /// How long they may take.
+    /// How long a trial may take.
     fn canary_timeout(&self) -> Duration;
 
-    /// They answered, or the time is over.
+    /// The trial ends: the clients have answered, or its time is over.
     fn conclude(&self, client: &mut Machine, results: &[Delivered]);
 
-    /// The stream of the response ended before they answered.
+    /// Cancels the trial: the stream of the response ended before the clients answered.
     fn abandon(&self, client: &mut Machine);
 }

@@ -1,4 +1,4 @@
-//! Waiting for those clients of a proxy that try a response before it is judged.
+//! Waits for the clients of a proxy that try a response before the proxy applies it.
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -7,7 +7,8 @@ use xds_core::{Delivered, Delivery};
 
 use crate::hub::Hub;
 
-/// A response that some try. Dropped before [`conclude`](Self::conclude), it was never there.
+/// A response that some clients try. If it is dropped before [`conclude`](Self::conclude), the
+/// trial is cancelled.
 pub(crate) struct Trial<'h> {
     hub: &'h Hub,
     delivery: Delivery,
@@ -16,7 +17,7 @@ pub(crate) struct Trial<'h> {
 }
 
 impl<'h> Trial<'h> {
-    /// `None` when nobody tries it.
+    /// Starts a trial; `None` if no client tries the response.
     pub(crate) fn begin(hub: &'h Hub, server: usize, frame: &Bytes) -> Option<Self> {
         let owner = hub.owner.as_ref()?;
         let delivery =
@@ -24,14 +25,14 @@ impl<'h> Trial<'h> {
         Some(Self { hub, delivery, results: Vec::new(), is_concluded: false })
     }
 
-    /// Returns when all of them said what they think of it, or had the time to.
-    pub(crate) async fn settled(&mut self) {
+    /// Returns when all these clients have answered, or the time is over.
+    pub(crate) async fn finished(&mut self) {
         let limit = self.hub.owner.as_ref().map(|owner| owner.canary_timeout()).unwrap_or_default();
-        let settled = timeout(limit, self.delivery.settled()).await;
-        self.results = settled.unwrap_or_else(|_| self.delivery.results());
+        let finished = timeout(limit, self.delivery.settled()).await;
+        self.results = finished.unwrap_or_else(|_| self.delivery.results());
     }
 
-    /// To be called right before the machine is handed the response.
+    /// Ends the trial. Call it right before the machine gets the response.
     pub(crate) fn conclude(mut self, machine: &mut Machine) {
         self.is_concluded = true;
         if let Some(owner) = &self.hub.owner {

@@ -1,4 +1,4 @@
-//! What each client has and what it said about it: CSDS of the server (C20).
+//! CSDS of the server (C20): reports the resources of each client, and whether it ACKed them.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::config::ServerConfig;
 use crate::peer::Peer;
 use crate::stream_registry::{ClientDetails, OpenStream, StreamRegistry};
 
-/// The service, over all streams of a server.
+/// The CSDS service for all streams of a server.
 #[derive(Debug)]
 pub(crate) struct StatusService {
     registry: Arc<StreamRegistry>,
@@ -31,10 +31,10 @@ pub(crate) struct StatusService {
     stopping: watch::Receiver<bool>,
 }
 
-/// Which clients are meant, and how much of them.
+/// The selection in a request: clients, and whether to include payloads.
 #[derive(Debug)]
 struct Query {
-    /// Of these any; all clients when there is none.
+    /// A client matches if one of these patterns matches; without patterns, all clients match.
     ids: Vec<IdPattern>,
     payloads: Payloads,
 }
@@ -45,7 +45,7 @@ enum IdPattern {
     Prefix(String),
 }
 
-/// Whether the resources themselves are shown.
+/// Whether the response includes the payloads of the resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payloads {
     Included,
@@ -62,7 +62,7 @@ impl StatusService {
     }
 }
 
-/// Who asks.
+/// The peer that sent a request.
 #[derive(Debug)]
 struct Requester {
     peer: Peer,
@@ -75,13 +75,13 @@ impl Requester {
         Self { peer, config: Arc::clone(config) }
     }
 
-    /// What all clients have is not for every client to see, and who may see it changes while a
+    /// Not every client may see the resources of all clients. The permission may change while a
     /// stream is open.
     fn check(&self) -> Result<(), Status> {
         if self.config.may_inspect(&self.peer) {
             return Ok(());
         }
-        Err(Status::permission_denied("this client may not see what others have"))
+        Err(Status::permission_denied("this client may not inspect the state of all clients"))
     }
 }
 
@@ -89,9 +89,9 @@ impl Requester {
 impl ClientStatusDiscoveryService for StatusService {
     type StreamClientStatusStream = ReceiverStream<Result<ClientStatusResponse, Status>>;
 
-    /// Each request is answered with one message, or with several where one would be larger than
-    /// what gRPC clients take by default. A client that has more than fits into one is told of in
-    /// several entries with the same node.
+    /// Each request gets one response, or several if one would exceed the default message limit of
+    /// gRPC clients. A client that does not fit into one response is split into several entries
+    /// with the same node.
     async fn stream_client_status(
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
@@ -110,7 +110,7 @@ impl ClientStatusDiscoveryService for StatusService {
                 () = answers.closed() => None,
             };
             if let Some(status) = status {
-                // Fails when the client is gone, and then nobody needs it.
+                // Fails if the client has disconnected, and then the status is not needed.
                 _ = answers.send(Err(status)).await;
             }
         });
@@ -129,8 +129,8 @@ impl ClientStatusDiscoveryService for StatusService {
             if !batch.add(config) {
                 let limit = MESSAGE_LIMIT_BYTES;
                 return Err(Status::resource_exhausted(format!(
-                    "the answer exceeds {limit} bytes: narrow it by node_matchers, leave the resources out by \
-                     exclude_resource_contents, or use StreamClientStatus"
+                    "the response exceeds {limit} bytes: select fewer clients with node_matchers, omit the payloads \
+                     with exclude_resource_contents, or use StreamClientStatus"
                 )));
             }
         }
@@ -138,14 +138,15 @@ impl ClientStatusDiscoveryService for StatusService {
     }
 }
 
-/// Answers requests in turn; a client that reads slowly is asked for one message at a time.
+/// Answers requests in order. For a client that reads slowly, the server makes one response at a
+/// time.
 async fn answer_all(
     requester: &Requester,
     registry: &StreamRegistry,
     requests: &mut Streaming<ClientStatusRequest>,
     answers: &mpsc::Sender<Result<ClientStatusResponse, Status>>,
 ) -> Result<(), Status> {
-    let gone = |_| Status::cancelled("the client went away");
+    let disconnected = |_| Status::cancelled("the client went away");
     while let Some(request) = requests.message().await? {
         requester.check()?;
         let query = Query::of(&request)?;
@@ -154,20 +155,20 @@ async fn answer_all(
             let Some(config) = query.ask(&streams).await else { continue };
             for part in split(config, MESSAGE_LIMIT_BYTES) {
                 if !batch.has_room(&part) {
-                    answers.send(Ok(std::mem::take(&mut batch).response)).await.map_err(gone)?;
+                    answers.send(Ok(std::mem::take(&mut batch).response)).await.map_err(disconnected)?;
                     is_answered = true;
                 }
                 batch.add(part);
             }
         }
         if !is_answered || batch.len > 0 {
-            answers.send(Ok(batch.response)).await.map_err(gone)?;
+            answers.send(Ok(batch.response)).await.map_err(disconnected)?;
         }
     }
     Ok(())
 }
 
-/// A response, and how many bytes it takes.
+/// A response and its size in bytes.
 #[derive(Debug, Default)]
 struct Batch {
     response: ClientStatusResponse,
@@ -179,7 +180,7 @@ impl Batch {
         self.len == 0 || self.len + entry_len(config.encoded_len()) <= MESSAGE_LIMIT_BYTES
     }
 
-    /// Whether it is still within the limit.
+    /// Adds an entry. Returns whether the response is still within the limit.
     fn add(&mut self, config: ClientConfig) -> bool {
         self.len += entry_len(config.encoded_len());
         self.response.config.push(config);
@@ -188,7 +189,7 @@ impl Batch {
 }
 
 impl Query {
-    /// What a request asks for.
+    /// Reads the selection in a request.
     fn of(request: &ClientStatusRequest) -> Result<Self, Status> {
         let ids = request.node_matchers.iter().map(IdPattern::of).collect::<Result<_, _>>()?;
         let payloads =
@@ -200,7 +201,7 @@ impl Query {
         self.ids.is_empty() || self.ids.iter().any(|pattern| pattern.matches(id))
     }
 
-    /// Asks the streams of one client; `None` when all have ended.
+    /// Asks the streams of one client for reports; `None` if all have ended.
     async fn ask(&self, streams: &[Arc<OpenStream>]) -> Option<ClientConfig> {
         let ClientDetails { client, user_agent, .. } = streams.first()?.details()?;
         let mut config = ClientConfig {
@@ -228,7 +229,7 @@ impl Query {
 
     fn entry(&self, type_url: &TypeUrl, resource: &ResourceReport) -> GenericXdsConfig {
         let ResourceReport { name, constraints, content, status } = resource;
-        // Keys and certificates are for those who ask for them by SDS.
+        // Keys and certificates are only for clients that subscribe to them by SDS.
         let is_shown =
             self.payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
         let payload = content.as_ref().filter(|_| is_shown).map(|(variant, _)| variant.payload().clone());
@@ -243,12 +244,12 @@ impl Query {
                 (ConfigStatus::Error, Some(failure))
             }
         };
-        // C19: an entry per variant, told apart by its constraints.
+        // C19: one entry per variant; the constraints are part of the name.
         let name = match constraints.is_unconstrained() {
             true => name.to_string(),
             false => format!("{name} [{constraints}]"),
         };
-        // A client may ask for what is not there by a name of megabytes, and by such parameters.
+        // A client may subscribe to an absent resource with a name or parameters of megabytes.
         let name = shortened(&name, NAME_LIMIT_BYTES).into_owned();
         GenericXdsConfig {
             type_url: type_url.to_string(),
@@ -284,7 +285,7 @@ impl IdPattern {
     }
 }
 
-/// The same client in as many entries as it takes to keep each below a size, as far as single
+/// Splits a client into entries that are each below the limit, as far as the sizes of single
 /// resources allow.
 fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
     let ClientConfig { node, generic_xds_configs, client_scope } = config;
@@ -303,15 +304,15 @@ fn split(config: ClientConfig, limit: usize) -> Vec<ClientConfig> {
     parts
 }
 
-/// An entry of a repeated message, with tag and length.
+/// The size of an entry of a repeated message, with its tag and length.
 fn entry_len(len: usize) -> usize {
     1 + prost::length_delimiter_len(len) + len
 }
 
-/// Of a name with its constraints.
+/// The limit for a name with its constraints.
 const NAME_LIMIT_BYTES: usize = 4096;
 
-/// gRPC clients take messages of 4 MiB unless told otherwise; a little is left for tags and lengths
+/// gRPC clients accept messages of 4 MiB by default. The difference is for the tags and lengths
 /// around entries.
 const MESSAGE_LIMIT_BYTES: usize = (4 << 20) - 1024;
 

@@ -1,32 +1,32 @@
-//! What a server does, for Prometheus.
+//! Metrics of a server for Prometheus.
 //!
 //! | metric | type | labels | meaning |
 //! | --- | --- | --- | --- |
 //! | `xds_server_streams` | gauge | service, protocol | open streams |
 //! | `xds_server_streams_ended_total` | counter | code | streams that ended, by gRPC status |
-//! | `xds_server_streams_refused_total` | counter | reason | streams that ended by a mistake of the client, a limit, or since the client may not ask |
-//! | `xds_server_limits_hit_total` | counter | limit | how often a client was refused more |
-//! | `xds_server_responses_total`, `xds_server_response_bytes_total` | counter | type | what was sent |
-//! | `xds_server_acks_total`, `xds_server_nacks_total` | counter | type | what clients said to it |
-//! | `xds_server_connections_ended_total` | counter | reason | connections that the server ended or did not take |
-//! | `xds_server_stale_nonces_total` | counter | | requests that named another response than the last |
-//! | `xds_server_node_changes_total` | counter | | requests that brought another node than the first |
-//! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | what is there |
-//! | `xds_cache_subscriptions`, `xds_cache_classes`, `xds_cache_subscribed_names` | gauge | type | what is asked for: the interest index |
+//! | `xds_server_streams_refused_total` | counter | reason | streams that the server closed because of an invalid request, a limit, or missing permission |
+//! | `xds_server_limits_hit_total` | counter | limit | how often a client reached a limit |
+//! | `xds_server_responses_total`, `xds_server_response_bytes_total` | counter | type | responses sent, and their bytes |
+//! | `xds_server_acks_total`, `xds_server_nacks_total` | counter | type | responses that clients ACKed or rejected |
+//! | `xds_server_connections_ended_total` | counter | reason | connections that the server closed or refused |
+//! | `xds_server_stale_nonces_total` | counter | | requests whose nonce is not that of a response that waits for an ACK |
+//! | `xds_server_node_changes_total` | counter | | requests with another node than the first one |
+//! | `xds_cache_resources`, `xds_cache_variants` | gauge | type | names that have a resource, and variants of all names |
+//! | `xds_cache_subscriptions`, `xds_cache_classes`, `xds_cache_subscribed_names` | gauge | type | streams, selection classes and names in the interest index |
 //! | `xds_cache_commits_total` | counter | outcome | `changed` or `unchanged` |
 //! | `xds_cache_commits_refused_total` | counter | reason | those of [`CommitError::REASONS`](xds_core::CommitError::REASONS) |
 //! | `xds_cache_newest_commit_clients` | gauge | state | `acked`, `nacked`, `pending`, `late` (after [`LATE_AFTER`]) or `gone` |
-//! | `xds_cache_answers_awaited` | gauge | state | `pending` or `late`: what streams owe to recent commits |
+//! | `xds_cache_answers_awaited` | gauge | state | `pending` or `late`: missing answers of streams to recent commits |
 //! | `xds_propagation_seconds` | histogram | type | from a commit to each ACK |
-//! | `xds_propagation_lost_total` | counter | what | `commits` and `answers` that came too fast, and answers `given_up` |
+//! | `xds_propagation_lost_total` | counter | what | not measured: `commits` and `answers` that came too fast, and answers `given_up` |
 //!
-//! No label has anything that a client chooses: a type has one of its own if it has a service or
-//! was ever committed, and there are [`TYPES_LIMIT`] at most; all others are `#other`. Polls over
-//! REST are no streams and not counted.
+//! No client can choose a label value. A type has its own label if it has a service or was ever
+//! committed, and at most [`TYPES_LIMIT`] types have one; all others are `#other`. Polls over REST
+//! are not streams and are not counted.
 //!
-//! On the path of a response this costs a look into a table of types and two or three atomic
-//! additions, without a lock or an allocation. An ACK of a commit costs its stream a note in a
-//! queue, under a lock, for the task that measures propagation.
+//! Per response this costs one look-up in a table of types and two or three atomic additions,
+//! without a lock or an allocation. An ACK of a commit costs its stream one entry in a queue, under
+//! a lock, for the task that measures propagation.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -73,7 +73,7 @@ mod cache;
 mod propagation;
 mod types;
 
-/// Counts what happens on the streams of one cache: an [`Observer`].
+/// Counts the events of the streams of one cache: an [`Observer`].
 #[derive(Debug)]
 pub struct Metrics {
     types: Arc<Types>,
@@ -109,8 +109,8 @@ struct LimitLabel {
 }
 
 impl Metrics {
-    /// Puts the metrics of one cache into a registry; to be done once for each registry. The cache
-    /// is not kept alive for that.
+    /// Registers the metrics of one cache; call it once for each registry. It does not keep the
+    /// cache alive.
     pub fn register(registry: &mut Registry, cache: &Arc<Cache>) -> Arc<Self> {
         let types = Arc::new(Types::register(registry));
         let propagation = Propagation::register(registry, Arc::clone(&types));
@@ -128,18 +128,18 @@ impl Metrics {
         let Self { streams, ended, refused, limits_hit, stale_nonces, node_changes, .. } = &metrics;
         registry.register("xds_server_streams", "Open streams", streams.clone());
         registry.register("xds_server_streams_ended", "Streams that ended, by gRPC status", ended.clone());
-        let help = "Streams that were ended by a mistake of the client, a limit, or as it may not ask";
+        let help = "Streams that the server closed: invalid request, limit, or missing permission";
         registry.register("xds_server_streams_refused", help, refused.clone());
-        let help = "How often a client wanted more than a limit allows";
+        let help = "How often a client reached a limit";
         registry.register("xds_server_limits_hit", help, limits_hit.clone());
-        let help = "Connections that the server ended or did not take, by reason";
+        let help = "Connections that the server closed or refused, by reason";
         registry.register("xds_server_connections_ended", help, metrics.connections_ended.clone());
         for end in ConnectionEnd::ALL {
             metrics.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() });
         }
-        let help = "Requests that named a response which waits for no answer";
+        let help = "Requests whose nonce is not that of a response that waits for an ACK";
         registry.register("xds_server_stale_nonces", help, stale_nonces.clone());
-        let help = "Requests that brought another node than the first";
+        let help = "Requests with another node than the first one";
         registry.register("xds_server_node_changes", help, node_changes.clone());
         LIMITS.iter().for_each(|limit| metrics.limit_hit(limit, 0));
         for protocol in [Protocol::Sotw, Protocol::Delta] {
@@ -153,9 +153,9 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    /// Measures how long commits take: to be spawned, once. It ends with the cache, which it does
-    /// not keep. Without it `xds_propagation_seconds` stays empty, and nobody is seen to be
-    /// awaited.
+    /// Measures how long clients take to ACK commits. Spawn it once; it ends with the cache, and
+    /// does not keep the cache alive. Without it, `xds_propagation_seconds` stays empty and no
+    /// answer counts as awaited.
     pub fn measure(&self, cache: &Cache) -> impl Future<Output = ()> + Send + use<> {
         follow(cache, self.propagation.clone())
     }
@@ -229,7 +229,7 @@ impl Observer for Metrics {
             Event::ConnectionEnded(end) => {
                 self.connections_ended.get_or_create_owned(&ReasonLabel { reason: end.label() }).inc();
             }
-            // Counted with what came before.
+            // Already counted with an earlier event.
             Event::Opened | Event::Rejected { .. } => {}
         }
     }
@@ -239,7 +239,7 @@ impl StreamLabels {
     fn of(service: &Service, protocol: Protocol) -> Self {
         let service = match service {
             Service::Aggregated => ADS,
-            // Streams are opened on the services of this table alone.
+            // Streams can only be opened on the services of this table.
             Service::Single(type_url) => {
                 SERVICES.iter().find(|row| row.type_url == type_url.as_str()).map_or("", |row| row.service)
             }
@@ -252,7 +252,7 @@ impl StreamLabels {
     }
 }
 
-/// What a client can want too much of; all of them count from zero.
+/// The limits that a client can reach; all are counted from zero.
 const LIMITS: [&str; 10] = [
     "streams",
     "request_bytes",

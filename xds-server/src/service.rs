@@ -1,4 +1,4 @@
-//! Which path is which service, and the server as a whole.
+//! The gRPC paths and their services, and the server as a whole.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -47,68 +47,68 @@ pub struct Server {
     registry: Arc<StreamRegistry>,
 }
 
-/// The shutdown as a handler of [`Server::with_routes`] sees it: an `axum::Extension` of each
-/// request. A handler that waits for something should also wait for this, or the drain waits for
-/// the handler.
+/// The shutdown signal for handlers of [`Server::with_routes`]: an `axum::Extension` of each
+/// request. A handler that waits for an event should also wait for this, or the drain has to wait
+/// for the handler.
 #[derive(Debug, Clone)]
 pub struct Stopping(watch::Receiver<bool>);
 
 impl Stopping {
     /// Waits until the shutdown begins.
     pub async fn begun(&mut self) {
-        // An error says that the server is gone altogether.
+        // An error means that the server has ended already.
         _ = self.0.wait_for(|stopping| *stopping).await;
     }
 }
 
-/// Why serving ended.
+/// Why the server stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// No more connections can be accepted; nothing was wrong with the resources. The connections
-    /// that are there are dropped with the runtime.
+    /// The listener cannot accept connections any more; the resources are not the cause. Open
+    /// connections end with the runtime.
     #[error("connections can no longer be accepted")]
     Accept(#[source] io::Error),
 }
 
 impl Server {
-    /// A server of this cache, with the defaults of [`ServerConfig`].
+    /// A server for this cache, with the defaults of [`ServerConfig`].
     #[must_use]
     pub fn new(cache: Arc<Cache>) -> Self {
         Self { cache, config: Arc::default(), routes: axum::Router::new(), registry: Arc::default() }
     }
 
-    /// Replaces the defaults.
+    /// Replaces the configuration.
     #[must_use]
     pub fn with_config(mut self, config: ServerConfig) -> Self {
         self.config = Arc::new(config);
         self
     }
 
-    /// Its clients, from now until it ends.
+    /// The list of its connected clients. It stays current until the server ends.
     #[must_use]
     pub fn clients(&self) -> ClientList {
         ClientList::new(Arc::clone(&self.registry))
     }
 
-    /// Serves these on the same port, also over HTTP/1.1, which is spoken only if there are any.
-    /// Their requests have [`Stopping`] as an extension. What they have for unknown paths is not
-    /// used: those are answered 404.
+    /// Serves these routes on the same port, also over HTTP/1.1, which the server accepts only if
+    /// there are routes. Their requests have [`Stopping`] as an extension. The fallback of these
+    /// routes is not used: unknown paths get 404.
     ///
     /// # Panics
-    /// When two of them, over several calls, are for one path.
+    /// If two routes, also of several calls, have the same path.
     #[must_use]
     pub fn with_routes(mut self, routes: axum::Router) -> Self {
         self.routes = self.routes.merge(routes.reset_fallback());
         self
     }
 
-    /// Serves until `shutdown` is done, then ends all streams with `UNAVAILABLE` and returns (G14).
-    /// Connections of clients that do not take the end of their streams in [`ServerConfig::drain`]
-    /// are left to the runtime.
+    /// Serves until `shutdown` completes, then closes all streams with `UNAVAILABLE` and returns
+    /// (G14). A connection that does not close within [`ServerConfig::drain`] is left to the
+    /// runtime.
     ///
     /// # Errors
-    /// [`ServeError::Accept`] when connections can no longer be accepted.
+    /// [`ServeError::Accept`] if the listener cannot accept connections any more.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -117,16 +117,17 @@ impl Server {
         self.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)), shutdown).await
     }
 
-    /// The same as [`serve`](Self::serve) over any connections: unix sockets, what a TLS acceptor
-    /// makes of TCP, or memory.
+    /// The same as [`serve`](Self::serve) over any connections: Unix sockets, connections of a TLS
+    /// acceptor, or pairs in memory.
     ///
-    /// An error among them is a connection that could not be made, and the next is asked for at
-    /// once: who makes them waits where trying again would not help. When no more can come, those
-    /// that are there are served on until `shutdown` is done. Connections without [vectored
-    /// writes](AsyncWrite::is_write_vectored) take two writes for what others take in one.
+    /// An error in `incoming` means one connection that failed, and the server asks for the next
+    /// one at once. So the stream itself must wait where an immediate retry would not help. When
+    /// the stream ends, open connections are served until `shutdown` completes. Connections without
+    /// [vectored writes](AsyncWrite::is_write_vectored) need two writes where others need one.
     ///
     /// # Errors
-    /// As those of [`serve`](Self::serve): what happens on one connection is none.
+    /// The same as [`serve`](Self::serve). An error of one connection is not an error of the
+    /// server.
     ///
     /// # Example
     /// ```
@@ -139,7 +140,7 @@ impl Server {
     /// let (mut client, connection) = duplex(1 << 16);
     /// let connections = tokio_stream::once(Ok(connection));
     /// tokio::spawn(Server::new(Cache::new()).serve_with_incoming(connections, std::future::pending()));
-    /// // From here on a client of gRPC would have its end. HTTP/2 begins with this, and a frame of no SETTINGS.
+    /// // A gRPC client would use this end of the pair. HTTP/2 starts with this text and an empty SETTINGS frame.
     /// client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await?;
     /// let mut head = [0; 9];
     /// client.read_exact(&mut head).await?;
@@ -161,7 +162,7 @@ impl Server {
     /// The same as [`serve`](Self::serve) with TLS.
     ///
     /// # Errors
-    /// As those of [`serve`](Self::serve): a client whose handshake fails is none.
+    /// The same as [`serve`](Self::serve). A failed handshake is not an error of the server.
     #[cfg(feature = "tls")]
     pub async fn serve_tls(
         self,
@@ -203,7 +204,7 @@ impl Server {
         };
         tokio::select! {
             result = &mut serving => return result.map_err(ServeError::Accept),
-            // It may be what commits, so it runs from the start.
+            // `shutdown` may be the future that commits to the cache, so it runs from the start.
             () = shutdown => {}
             () = report => {}
         }
@@ -213,12 +214,12 @@ impl Server {
         registry.stop(drain, drain_rate);
         match tokio::time::timeout(drain + LAST_WORDS, serving).await {
             Ok(result) => result.map_err(ServeError::Accept),
-            // A client that reads nothing does not keep the server.
+            // A client that reads nothing must not delay the shutdown.
             Err(_) => Ok(()),
         }
     }
 
-    /// The aggregated and every per-type service, a route per method.
+    /// Adds a route for each method of the aggregated service and of the per-type services.
     fn add_discovery(&self, routes: Routes, registry: &Arc<StreamRegistry>) -> Routes {
         let rows = SERVICES.iter().flat_map(|row| {
             let service = Service::Single(row.type_url.into());
@@ -250,16 +251,16 @@ impl Server {
     }
 }
 
-/// Every service, and the server as a whole.
+/// Sets the health status of every service and of the whole server.
 async fn set_all(health: &HealthReporter, status: ServingStatus) {
     for service in SERVICES.iter().map(|row| row.service).chain([ADS, CSDS, ""]) {
         health.set_service_status(service, status).await;
     }
 }
 
-/// G13: before the first commit nobody can be told anything, so clients are better off elsewhere.
+/// G13: before the first commit the server cannot answer, so clients should use another server.
 async fn synced(cache: &Cache) {
-    // Before the look, so that no commit comes in between.
+    // Subscribe before the check, so that no commit is missed in between.
     let mut commits = cache.commits(1);
     while !cache.read(Snapshot::is_synced) {
         if commits.next().await.is_none() {
@@ -268,14 +269,14 @@ async fn synced(cache: &Cache) {
     }
 }
 
-/// How long streams that were told of their end may take to say so.
+/// How long the transport may take to send the end of the streams.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Of a path at which there is nothing.
+/// The limit for an unknown path in a response.
 const PATH_SHOWN_BYTES: usize = 256;
 
-/// G5: a method that is not there, such as SotW VHDS, is `UNIMPLEMENTED`. S41: any other path is
-/// not found.
+/// G5: an unknown gRPC method, such as SotW VHDS, gets `UNIMPLEMENTED`. S41: any other unknown path
+/// gets 404.
 async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body::Body> {
     let content_type = request.headers().get(http::header::CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
@@ -288,7 +289,7 @@ async fn unknown_path(request: Request<axum::body::Body>) -> Response<axum::body
     response
 }
 
-/// Both versions of the reflection protocol; tools in use know one or the other.
+/// Both versions of the reflection protocol, because tools use one or the other.
 fn add_reflection(routes: Routes) -> Routes {
     let builder = || {
         tonic_reflection::server::Builder::configure()
@@ -311,7 +312,7 @@ struct Method {
     clients: Arc<ClientGroups>,
     registry: Arc<StreamRegistry>,
     lists: Arc<Lists>,
-    /// One permit for each stream that may be.
+    /// One permit per stream (G9).
     streams: Arc<Semaphore>,
 }
 
@@ -324,14 +325,15 @@ impl tonic::codegen::Service<Request<axum::body::Body>> for Method {
         Poll::Ready(Ok(()))
     }
 
-    /// The headers go out at once: some clients wait for them before they send.
+    /// The response headers are sent at once: some clients wait for them before they send a
+    /// request.
     fn call(&mut self, request: Request<axum::body::Body>) -> Self::Future {
         let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
             if let Some(observer) = &self.config.observer {
                 observer.on_event(&Client::default(), Event::TooManyStreams);
             }
             let limit = self.config.streams_limit;
-            let text = format!("more than {limit} streams at the same time exceed the limit");
+            let text = format!("too many streams: the limit of this server is {limit}");
             return ready(Ok(Status::resource_exhausted(text).into_http()));
         };
         let peer = Peer::of(request.extensions());

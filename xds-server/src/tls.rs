@@ -1,5 +1,5 @@
-//! TLS and mTLS from files that change: who renews certificates replaces files, and no stream ends
-//! for it.
+//! TLS and mTLS from files that may change: to renew a certificate, replace its files. Open streams
+//! continue.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,20 @@ use xds_file::Reloads;
 use crate::connections::Handshake;
 use crate::peer::{Identity, Peer};
 
-/// Where certificates are, all of them PEM.
+/// The paths of the TLS files, all in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate of the server, and those between it and its authority, in this order.
+    /// The server certificate, followed by the intermediate certificates.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key of the server certificate.
     pub key: PathBuf,
-    /// The authorities of clients. Who has no certificate that one of them signed is refused;
-    /// without such a file nobody is asked for a certificate, and nobody has an [`Identity`].
+    /// The authorities of client certificates. With this file, a client without a certificate from
+    /// one of them is refused. Without it, the server requests no certificates, and no client has
+    /// an [`Identity`].
     pub client_authorities: Option<PathBuf>,
 }
 
-/// What connections are greeted with: the newest content of [`TlsFiles`] that could be used.
+/// The TLS configuration for new connections: the newest usable content of the [`TlsFiles`].
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -49,7 +50,7 @@ struct Loaded {
     expires: SystemTime,
 }
 
-/// What was in the files.
+/// The content of the files.
 #[derive(PartialEq, Eq)]
 struct FileContents {
     certificate: Vec<u8>,
@@ -57,38 +58,38 @@ struct FileContents {
     client_authorities: Option<Vec<u8>>,
 }
 
-/// A key must not come into a log.
+/// Debug output must not contain the key.
 impl std::fmt::Debug for FileContents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("FileContents")
     }
 }
 
-/// Why files cannot be used. What was used before stays in use.
+/// Why the TLS files are not usable. The former content stays in use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file cannot be read.
+    /// A file is not readable.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// Which one.
+        /// The file.
         path: PathBuf,
         /// Why.
         #[source]
         error: io::Error,
     },
-    /// A file is not PEM of the kind that it should be.
+    /// A file does not contain PEM of the expected kind.
     #[error("{} holds no {expected} in PEM", path.display())]
     Malformed {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected kind.
         expected: &'static str,
-        /// What was wrong; `None` when there is nothing in it.
+        /// The error; `None` if the file contains no PEM of this kind.
         #[source]
         error: Option<pem::Error>,
     },
-    /// The certificate and the key do not belong together, or are of a kind that is not known.
+    /// The certificate and the key do not match, or have an unsupported type.
     #[error("the certificate in {} and the key in {} cannot be used", certificate.display(), key.display())]
     Unusable {
         /// The file of the certificate.
@@ -99,13 +100,13 @@ pub enum TlsError {
         #[source]
         error: rustls::Error,
     },
-    /// The certificate is not valid any more: no client would take it.
+    /// The certificate has expired, so clients would refuse it.
     #[error("the certificate in {} has expired", path.display())]
     Expired {
         /// Its file.
         path: PathBuf,
     },
-    /// The authorities of clients are none.
+    /// The file of client authorities has no usable certificate.
     #[error("the client authorities in {} cannot be used", path.display())]
     Authorities {
         /// Their file.
@@ -117,7 +118,7 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files and checks them.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -128,23 +129,23 @@ impl Tls {
         Ok(Arc::new(Self { files, current: ArcSwap::from_pointee(loaded), reloads }))
     }
 
-    /// Until when the certificate in use is valid.
+    /// When the certificate in use expires.
     #[must_use]
     pub fn expires(&self) -> SystemTime {
         self.current.load().expires
     }
 
-    /// What came of reading the files.
+    /// The results of reading the files.
     #[must_use]
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
     }
 
-    /// Reads the files again, and whether they had changed. New connections are greeted with what
-    /// is there now; those that are there go on.
+    /// Reads the files again. Returns whether they have changed. New connections use the new
+    /// content; open ones continue.
     ///
     /// # Errors
-    /// See [`TlsError`]; then what was there before stays in use.
+    /// See [`TlsError`]. The former content stays in use then.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let reloaded = self.read_again();
         match &reloaded {
@@ -164,23 +165,23 @@ impl Tls {
         Ok(true)
     }
 
-    /// Reads the files again and again, for ever, and tells the log what came of it. By time and
-    /// content, not by notice of the file system: the three files of a mounted secret change one
-    /// after the other, or by a link above them.
+    /// Reads the files again at this interval, forever, and logs changes and errors. It compares
+    /// contents instead of using file system events: the three files of a mounted secret change one
+    /// after the other, or by a link in a parent directory.
     pub async fn follow(self: Arc<Self>, every: Duration) {
         loop {
             self.reloads.due(every).await;
             let (tls, refusals) = (Arc::clone(&self), self.reloads.refusals());
-            // Files may be on a disk that is slow.
+            // The files may be on a slow disk.
             let reloaded = self.reloads.blocking("certificates", move || tls.reload()).await;
             let Ok(reloaded) = reloaded else { return };
             match reloaded {
                 Ok(true) => {
-                    info!(certificate = %self.files.certificate.display(), "the certificates are new");
+                    info!(certificate = %self.files.certificate.display(), "loaded new certificates");
                 }
                 Err(error) if self.reloads.refusals() > refusals => {
                     let because = std::error::Error::source(&error).map(ToString::to_string);
-                    warn!(%error, because, "the certificates cannot be used, the former stay in use");
+                    warn!(%error, because, "cannot use the new certificates; the former ones stay in use");
                 }
                 Ok(false) | Err(_) => {}
             }
@@ -222,7 +223,7 @@ impl Loaded {
             error,
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // What the TLS library takes can be read, too.
+        // A certificate that the TLS library accepts is readable here too.
         Ok(Self { contents, config: Arc::new(config), expires: expires.unwrap_or(SystemTime::UNIX_EPOCH) })
     }
 }
@@ -254,29 +255,29 @@ impl Handshake<TcpStream> for Arc<Tls> {
     async fn complete(&self, hello: Self::Hello) -> io::Result<(Self::Secured, Option<Arc<Identity>>)> {
         let config = Arc::clone(&self.current.load().config);
         let io = hello.into_stream(config).await?;
-        let identity = shown(&io);
+        let identity = identity_of(&io);
         Ok((io, identity))
     }
 }
 
 impl Tls {
-    /// Makes a connection of HTTP/1.1 of one that was accepted, and says who is there: for ports of
-    /// one's own. Give it a time.
+    /// Performs the TLS handshake of an accepted connection for HTTP/1.1, and returns its peer: for
+    /// ports that a program serves itself. Use it with a timeout.
     ///
     /// # Errors
-    /// The handshake failed.
+    /// When the handshake fails.
     pub async fn accept_http1(&self, io: TcpStream) -> io::Result<(TlsStream<TcpStream>, Peer)> {
         let mut config = ServerConfig::clone(&self.current.load().config);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let address = io.peer_addr().ok();
         let io = TlsAcceptor::from(Arc::new(config)).accept(io).await?;
-        let identity = shown(&io);
+        let identity = identity_of(&io);
         Ok((io, Peer { address, identity, ..Peer::default() }))
     }
 }
 
-/// What the certificate says that the peer showed, if it did.
-fn shown(io: &TlsStream<TcpStream>) -> Option<Arc<Identity>> {
+/// The identity in the certificate of the peer, if it has one.
+fn identity_of(io: &TlsStream<TcpStream>) -> Option<Arc<Identity>> {
     let certificates = io.get_ref().1.peer_certificates();
     certificates.and_then(|chain| identity(chain.first()?)).map(Arc::new)
 }
@@ -288,8 +289,8 @@ fn certificates(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>,
     if found.is_empty() { Err(malformed(None)) } else { Ok(found) }
 }
 
-/// The names in a certificate that was verified: its SPIFFE id alone if it has one, as that is then
-/// who it is.
+/// The names in a verified certificate. If it has a SPIFFE id, only that id, because it identifies
+/// the client.
 fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let expires = expires(certificate)?;
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -300,7 +301,7 @@ fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
         _ => None,
     });
     let uris: Vec<_> = uris.collect();
-    // SPIFFE: exactly one. Of several nobody can say which it is.
+    // SPIFFE requires exactly one id. With several, the certificate identifies nobody.
     let names = match uris.len() {
         0 => names.iter().filter_map(dns_name).collect(),
         1 => uris,
@@ -316,12 +317,12 @@ fn dns_name(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-/// Until when it is valid.
+/// When the certificate expires.
 fn expires(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let seconds = certificate.validity().not_after.timestamp().try_into().unwrap_or_default();
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// More than any certificate, key or bundle of authorities has.
+/// Larger than any certificate, key or bundle of authorities.
 const FILE_LIMIT_BYTES: usize = 16 << 20;

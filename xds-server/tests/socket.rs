@@ -472,7 +472,7 @@ async fn g9_streams_over_the_limit_are_refused_and_a_place_is_free_again() {
     let mut client = AggregatedDiscoveryServiceClient::new(server.channel().await);
     let refused = client.stream_aggregated_resources(tokio_stream::pending()).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(refused.message(), "more than 1 streams at the same time exceed the limit");
+    assert_eq!(refused.message(), "too many streams: the limit of this server is 1");
     drop((requests, responses));
     // The place is free as soon as the server noticed.
     while client.stream_aggregated_resources(tokio_stream::pending()).await.is_err() {

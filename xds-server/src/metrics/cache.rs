@@ -1,4 +1,4 @@
-//! What is read of the cache when somebody scrapes.
+//! Metrics that are read from the cache with each scrape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use super::ReasonLabel;
 use super::propagation::Awaited;
 use super::types::{TypeLabel, Types};
 
-/// Counts what is in a cache, and what is asked of it.
+/// Counts the resources in a cache and the subscriptions to them.
 ///
-/// A scrape costs a walk over the classes of streams, during which no stream can change what it
-/// asks for, and one over the clients of the newest commit.
+/// A scrape costs a walk over the selection classes, during which no stream can change its
+/// subscription, and a walk over the clients of the newest commit.
 #[derive(Debug)]
 pub(super) struct CacheCollector {
     pub(super) cache: Weak<Cache>,
@@ -48,8 +48,8 @@ struct StateLabel {
 impl CacheCollector {
     fn by_type(&self, cache: &Cache) -> BTreeMap<TypeLabel, TypeCounts> {
         let snapshot = cache.snapshot();
-        // Of a proxy there are also types that a client asked for, and that upstream has nothing
-        // of.
+        // The cache of a proxy also has types that clients subscribe to and that the upstream has
+        // no resource of.
         let committed = snapshot.counts().filter(|(_, count)| *count > 0);
         self.types.learn(committed.map(|(type_url, _)| type_url.clone()));
         let mut by_type = BTreeMap::<_, TypeCounts>::new();
@@ -70,16 +70,18 @@ impl CacheCollector {
 
 impl Collector for CacheCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // With the cache its numbers go.
+        // When the cache is dropped, its metrics disappear.
         let Some(cache) = self.cache.upgrade() else { return Ok(()) };
         let by_type = self.by_type(&cache);
         type Of = fn(&TypeCounts) -> usize;
         let gauges: [(&str, &str, Of); 5] = [
             ("xds_cache_resources", "Names that have a resource", |of| of.resources),
             ("xds_cache_variants", "Variants of all names", |of| of.variants),
-            ("xds_cache_subscriptions", "Streams that ask for the type", |of| of.subscriptions),
-            ("xds_cache_classes", "Classes of streams that ask for the same", |of| of.classes),
-            ("xds_cache_subscribed_names", "Names that streams ask for", |of| of.names),
+            ("xds_cache_subscriptions", "Streams that subscribe to the type", |of| of.subscriptions),
+            ("xds_cache_classes", "Selection classes: groups of streams with the same selection", |of| {
+                of.classes
+            }),
+            ("xds_cache_subscribed_names", "Names that streams subscribe to", |of| of.names),
         ];
         for (name, help, of) in gauges {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -108,7 +110,7 @@ impl Collector for CacheCollector {
         }
         let mut clients = encoder.encode_descriptor(
             "xds_cache_newest_commit_clients",
-            "Clients that the newest commit concerned, by how far they are with it",
+            "Clients that the newest commit affects, by their answer to it",
             None,
             MetricType::Gauge,
         )?;
@@ -117,7 +119,7 @@ impl Collector for CacheCollector {
         }
         let mut answers = encoder.encode_descriptor(
             "xds_cache_answers_awaited",
-            "Answers that streams owe to recent commits, one for each type",
+            "Missing answers of streams to recent commits, one for each type",
             None,
             MetricType::Gauge,
         )?;

@@ -1,4 +1,4 @@
-//! How long commits take to be used, and who has not answered yet.
+//! How long clients take to ACK a commit, and which answers are missing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use xds_core::{Commit, Decided, Outcome, Revision, TypeUrl};
 use super::types::{TypeLabel, Types};
 use crate::follow::{Lost, TrackedCommit, Tracker};
 
-/// What the task that follows commits measures.
+/// The metrics that the task which follows commits updates.
 #[derive(Debug, Clone)]
 pub(super) struct Propagation {
     seconds: Family<TypeLabel, Histogram, Buckets>,
@@ -24,15 +24,15 @@ pub(super) struct Propagation {
     awaited: Arc<Awaited>,
 }
 
-/// What is waited for, for those who scrape.
+/// The missing answers, read with each scrape.
 #[derive(Debug, Default)]
 pub(super) struct Awaited(Mutex<AwaitedState>);
 
 #[derive(Debug, Default)]
 struct AwaitedState {
-    /// The newest commit that concerned anybody, and when it was seen.
+    /// The newest commit that affected a stream, and when the task saw it.
     newest: Option<(Commit, Instant)>,
-    /// When each commit was seen that is followed, and how many owe an answer.
+    /// For each followed commit: when the task saw it, and how many answers are missing.
     open: Vec<(Instant, usize)>,
 }
 
@@ -56,17 +56,17 @@ impl Propagation {
         let lost = Family::default();
         registry.register(
             "xds_propagation_seconds",
-            "Time from a commit to the ACK of each stream and type that it concerned",
+            "Time from a commit to the ACK of each stream and type that it affects",
             seconds.clone(),
         );
         registry.register(
             "xds_propagation_lost",
-            "What was not measured, because there was too much of it or it took too long",
+            "Commits and answers that were not measured: they came too fast or took too long",
             lost.clone(),
         );
         let propagation = Self { seconds, lost, types, awaited: Arc::default() };
         for what in [LOST_COMMITS, LOST_ANSWERS, GIVEN_UP] {
-            propagation.lose(what, 0);
+            propagation.count_lost(what, 0);
         }
         propagation
     }
@@ -75,7 +75,7 @@ impl Propagation {
         &self.awaited
     }
 
-    fn lose(&self, what: &'static str, count: u64) {
+    fn count_lost(&self, what: &'static str, count: u64) {
         self.lost.get_or_create_owned(&LossLabel { what }).inc_by(count);
     }
 }
@@ -83,7 +83,7 @@ impl Propagation {
 impl Tracker for Propagation {
     fn on_commit(&mut self, commit: &Commit, changed: &[(TypeUrl, usize)]) -> bool {
         self.types.learn(changed.iter().map(|(type_url, _)| type_url.clone()));
-        // Of those that concern nobody the one before tells more.
+        // Ignore a commit that affects no stream; the one before is of more use.
         if commit.concerned() > 0 {
             self.awaited.lock().newest = Some((commit.clone(), Instant::now()));
         }
@@ -99,14 +99,14 @@ impl Tracker for Propagation {
 
     fn on_end(&mut self, _: Revision, undecided: usize) {
         if undecided > 0 {
-            self.lose(GIVEN_UP, undecided as u64);
+            self.count_lost(GIVEN_UP, undecided as u64);
         }
     }
 
     fn on_loss(&mut self, lost: Lost) {
         match lost {
-            Lost::Commits(count) => self.lose(LOST_COMMITS, count),
-            Lost::Answers(count) => self.lose(LOST_ANSWERS, count),
+            Lost::Commits(count) => self.count_lost(LOST_COMMITS, count),
+            Lost::Answers(count) => self.count_lost(LOST_ANSWERS, count),
         }
     }
 
@@ -119,26 +119,26 @@ impl Tracker for Propagation {
 }
 
 impl Awaited {
-    /// The clients of the newest commit, by how far they are.
+    /// The clients that the newest commit affects, by their outcome.
     pub(super) fn clients(&self) -> [(&'static str, usize); 5] {
         let newest = self.lock().newest.clone();
         let mut counts = [("acked", 0), ("nacked", 0), ("pending", 0), ("late", 0), ("gone", 0)];
         let Some((commit, at)) = newest else { return counts };
         let is_late = at.elapsed() >= LATE_AFTER;
         for delivered in commit.applied(|_| true).results() {
-            let place = match delivered.outcome {
+            let index = match delivered.outcome {
                 Outcome::Acked => 0,
                 Outcome::Nacked { .. } => 1,
                 Outcome::Pending if !is_late => 2,
                 Outcome::Pending | Outcome::Late => 3,
                 Outcome::Gone => 4,
             };
-            counts[place].1 += 1;
+            counts[index].1 += 1;
         }
         counts
     }
 
-    /// The answers that are owed to all commits that are followed.
+    /// The missing answers of all followed commits.
     pub(super) fn answers(&self) -> [(&'static str, usize); 2] {
         let (mut pending, mut late) = (0, 0);
         for (at, undecided) in &self.lock().open {
@@ -148,7 +148,7 @@ impl Awaited {
     }
 
     fn lock(&self) -> MutexGuard<'_, AwaitedState> {
-        // What is in there is whole whoever panicked.
+        // The data is consistent even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,10 +157,10 @@ const LOST_COMMITS: &str = "commits";
 const LOST_ANSWERS: &str = "answers";
 const GIVEN_UP: &str = "given_up";
 
-/// From when on a client that has not answered counts as late.
+/// After this time, a client that has not answered counts as late.
 pub const LATE_AFTER: Duration = Duration::from_secs(30);
 
-/// A healthy client in the same building ACKs within milliseconds; past the last bound nobody asks
-/// how much.
+/// A healthy client in the same data centre ACKs within milliseconds. Above the last bound, the
+/// exact time does not matter.
 const BUCKETS_SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];

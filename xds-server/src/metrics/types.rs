@@ -1,4 +1,4 @@
-//! Which types have a label of their own, and what is counted of each on the path of the streams.
+//! Which types have their own label, and the counters per type that streams update.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use xds_core::TypeUrl;
 use xds_proto::service::SERVICES;
 
-/// One label, the same for all that is counted by type.
+/// The type label of all metrics by type.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub(super) struct TypeLabel {
     pub(super) r#type: Arc<str>,
@@ -28,14 +28,14 @@ pub(super) struct TypeCounters {
     pub(super) nacks: Counter,
 }
 
-/// Types by their URL. A look costs a hash of the URL, and neither waits nor allocates; it is
-/// written when a type is committed for the first time.
+/// The types by their URL. A look-up costs one hash of the URL; it does not wait or allocate. The
+/// table changes when a type is committed for the first time.
 #[derive(Debug)]
 pub(super) struct Types {
     table: ArcSwap<HashMap<TypeUrl, Arc<TypeCounters>, RandomState>>,
     other: Arc<TypeCounters>,
     families: Families,
-    /// Who adds a type.
+    /// Held while a type is added.
     writer: Mutex<()>,
 }
 
@@ -48,7 +48,7 @@ struct Families {
 }
 
 impl Types {
-    /// Those that have a service of their own; all of them count from zero.
+    /// The types that have a service of their own; they are counted from zero.
     pub(super) fn register(registry: &mut Registry) -> Self {
         let families = Families::default();
         let Families { responses, response_bytes, acks, nacks } = &families;
@@ -66,7 +66,7 @@ impl Types {
         types
     }
 
-    /// What is counted of a type, or of all others together.
+    /// The counters of a type, or those that all other types share.
     pub(super) fn with<R>(&self, type_url: &TypeUrl, count: impl FnOnce(&TypeCounters) -> R) -> R {
         let table = self.table.load();
         count(table.get(type_url).unwrap_or(&self.other))
@@ -76,14 +76,13 @@ impl Types {
         self.with(type_url, |of_type| of_type.label.clone())
     }
 
-    /// Gives types that were committed a label of their own, as long as there are fewer than
-    /// [`TYPES_LIMIT`].
+    /// Gives committed types their own labels, as long as there are fewer than [`TYPES_LIMIT`].
     pub(super) fn learn(&self, committed: impl Iterator<Item = TypeUrl>) {
         let mut unknown = committed.filter(|type_url| !self.table.load().contains_key(type_url)).peekable();
         if unknown.peek().is_none() || self.table.load().len() >= TYPES_LIMIT {
             return;
         }
-        // The table is whole whoever panicked.
+        // The table is consistent even after a panic.
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut table = HashMap::clone(&self.table.load());
         for type_url in unknown.take(TYPES_LIMIT.saturating_sub(table.len())) {
@@ -108,10 +107,10 @@ impl Families {
     }
 }
 
-/// The label of all types without one of their own.
+/// The label of all types without their own label.
 const OTHER: &str = "#other";
 
-/// How many types have a label of their own: a proxy may hold what its clients ask for.
+/// How many types have their own label. A proxy may have any type that its clients subscribe to.
 pub const TYPES_LIMIT: usize = 100;
 
 #[cfg(test)]
