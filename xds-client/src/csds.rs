@@ -1,4 +1,4 @@
-//! What a client has, told to whoever asks: CSDS (C19, gRFC A40).
+//! CSDS for a client: reports its resources (C19, gRFC A40).
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,21 +24,21 @@ use crate::hub::Handle;
 /// The service `envoy.service.status.v3.ClientStatusDiscoveryService` over one or several clients
 /// of a program.
 ///
-/// An answer has one entry per client that lives, with its node as servers are told it, and therein
-/// one entry per resource that is watched:
+/// A response has one entry per live client, with its node as it is sent to servers. The entry has
+/// one element per watched resource:
 ///
-/// - The name of a variant is followed by its constraints: `r [env=prod]`. Where several locators
-///   have one name, one without a resource is followed by its parameters: `r {env="prod"}`.
-/// - Content and version are those in use, also beside an error; what was rejected is not shown,
-///   only its version and why.
-/// - There is no time for content from the last-known-good file: it came in an earlier life. No
-///   server confirmed it yet, so it is in use though its status is `REQUESTED`.
-/// - Content of secrets is never shown. The rest is: it is for those who may see the configuration,
-///   so serve it to them only.
+/// - The name of a variant is followed by its constraints: `r [env=prod]`. If several locators have
+///   the same name, a locator without a resource is followed by its parameters: `r {env="prod"}`.
+/// - Content and version are those in use, also beside an error. Rejected content is not included,
+///   only its version and the reason.
+/// - A resource from the last-known-good file has no time, because an earlier process received it.
+///   Until a server confirms it, it is in use although its status is `REQUESTED`.
+/// - Content of secrets is never included. All other content is, so serve it only to peers that may
+///   see the configuration.
 ///
-/// Whoever asks must send no `node_matchers`: a client knows of no other nodes. The dump of many
-/// resources exceeds the 4 MiB that gRPC clients take by default; `exclude_resource_contents`
-/// leaves the content out.
+/// A request must have no `node_matchers`, because a client knows no other nodes. A response with
+/// many resources exceeds the 4 MiB that gRPC clients accept by default;
+/// `exclude_resource_contents` omits their content.
 ///
 /// ```no_run
 /// # async fn run(client: xds_client::Client) -> Result<(), tonic::Status> {
@@ -56,7 +56,7 @@ pub struct ClientStatus {
     clients: Arc<Mutex<Vec<StatusClient>>>,
 }
 
-/// One client, which is not kept alive for being shown.
+/// One client; it is not kept alive for this service.
 #[derive(Debug, Clone)]
 struct StatusClient {
     scope: Arc<str>,
@@ -64,7 +64,7 @@ struct StatusClient {
     node: Arc<Node>,
 }
 
-/// Whether the resources themselves are shown.
+/// Whether a response includes the payloads of the resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payloads {
     Included,
@@ -72,14 +72,14 @@ enum Payloads {
 }
 
 impl ClientStatus {
-    /// The state of no client yet.
+    /// A service without clients.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Shows a client too, as long as anybody else uses it. The scope tells what it is for: gRPC
-    /// says its target, or `#server`.
+    /// Adds a client, for as long as it is used elsewhere. The scope says what the client is for:
+    /// gRPC uses its target, or `#server`.
     pub fn add(&self, scope: impl Into<Arc<str>>, client: &Client) {
         let (handle, node) = (Arc::downgrade(client.handle()), Arc::clone(client.shared_node()));
         let mut clients = self.lock();
@@ -87,7 +87,7 @@ impl ClientStatus {
         clients.push(StatusClient { scope: scope.into(), handle, node });
     }
 
-    /// The service; all of them show the same clients.
+    /// The gRPC service. All services of one `ClientStatus` report the same clients.
     #[must_use]
     pub fn service(&self) -> ClientStatusDiscoveryServiceServer<Self> {
         ClientStatusDiscoveryServiceServer::new(self.clone())
@@ -96,19 +96,19 @@ impl ClientStatus {
     fn answer(&self, request: &ClientStatusRequest) -> Result<ClientStatusResponse, Status> {
         if !request.node_matchers.is_empty() {
             return Err(Status::invalid_argument(
-                "node_matchers must be empty: a client tells of itself only",
+                "node_matchers must be empty: a client reports only itself",
             ));
         }
         let payloads =
             if request.exclude_resource_contents { Payloads::Excluded } else { Payloads::Included };
-        // Not under the lock: a client may end with what is held here.
+        // Not under the lock: the last reference to a client may be dropped here.
         let clients = self.lock().clone();
         let config = clients.iter().filter_map(|shown| shown.config(payloads)).collect();
         Ok(ClientStatusResponse { config })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<StatusClient>> {
-        // A list is whole whoever panicked.
+        // The list is consistent even after a panic.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,7 +117,7 @@ impl ClientStatus {
 impl ClientStatusDiscoveryService for ClientStatus {
     type StreamClientStatusStream = BoxStream<ClientStatusResponse>;
 
-    /// P6.1: each request is answered once, as by the other method.
+    /// P6.1: each request gets one response, as with the other method.
     async fn stream_client_status(
         &self,
         request: Request<Streaming<ClientStatusRequest>>,
@@ -134,7 +134,7 @@ impl ClientStatusDiscoveryService for ClientStatus {
     }
 }
 
-/// Answers requests in turn, when there is room for an answer.
+/// Answers requests in order, when there is room for a response.
 struct Answers {
     requests: Streaming<ClientStatusRequest>,
     clients: ClientStatus,
@@ -150,7 +150,7 @@ impl Stream for Answers {
 }
 
 impl StatusClient {
-    /// `None` when nobody uses the client any more.
+    /// `None` if the client is no longer used.
     fn config(&self, payloads: Payloads) -> Option<ClientConfig> {
         let handle = self.handle.upgrade()?;
         let hub = handle.hub();
@@ -163,7 +163,7 @@ impl StatusClient {
     }
 }
 
-/// One entry for each variant in use, and for each locator that has none.
+/// One element for each variant in use, and for each locator without one.
 fn entries(reports: &[Report], started_at: SystemTime, payloads: Payloads) -> Vec<GenericXdsConfig> {
     let of_names =
         reports.chunk_by(|one, other| (&one.type_url, &one.name) == (&other.type_url, &other.name));
@@ -173,7 +173,7 @@ fn entries(reports: &[Report], started_at: SystemTime, payloads: Payloads) -> Ve
         let from = entries.len();
         for report in of_name {
             let entry = entry(report, is_one_of_many, started_at, payloads);
-            // Locators that get the same variant.
+            // Several locators may get the same variant.
             if !entries[from..].contains(&entry) {
                 entries.push(entry);
             }
@@ -189,7 +189,7 @@ fn entry(
     payloads: Payloads,
 ) -> GenericXdsConfig {
     let Report { type_url, name, parameters, status, copy, version, error } = report;
-    // Keys and certificates are for those who ask for them by SDS.
+    // Keys and certificates are only for clients that subscribe to them by SDS.
     let is_shown = payloads == Payloads::Included && type_url.as_str() != xds_proto::type_url::SECRET;
     let name = match copy {
         Some(copy) if !copy.constraints().is_unconstrained() => format!("{name} [{}]", copy.constraints()),

@@ -1,10 +1,10 @@
-//! The upstream side of a caching proxy: fills a cache with what the streams in front of it ask
-//! for.
+//! The upstream side of a caching proxy: fills a cache with the resources that downstream clients
+//! subscribe to.
 //!
-//! A [`Proxy`] has a [cache](Proxy::cache) that anything may serve from, as a server of
-//! `xds-server` does; it knows nothing of that but what its streams ask for. All decisions are in
-//! the machine of [`xds_core::proxy`]: here are the clients of its upstreams, one for each
-//! [`Route`], the file for the next start, and the task that keeps them together.
+//! A [`Proxy`] has a [cache](Proxy::cache) from which any server can serve, such as that of
+//! `xds-server`. The proxy knows only the subscriptions of the streams of that cache. All decisions
+//! are in the machine of [`xds_core::proxy`]. This module has the upstream clients, one for each
+//! [`Route`], the file for the next start, and the task that drives them.
 //!
 //! ```no_run
 //! use xds_client::Protocol;
@@ -48,8 +48,8 @@ use crate::transport::{Connector, Credentials};
 
 pub use xds_core::proxy::{ProxyConfig, Route, Sharing, UpstreamKind, health, view};
 
-/// A cache that is filled from upstreams with what is asked for. When the last clone is gone, its
-/// connections end.
+/// A cache that is filled from upstreams on demand. When the last clone is dropped, its connections
+/// end.
 #[derive(Clone)]
 pub struct Proxy {
     shared: Arc<ProxyHub>,
@@ -64,7 +64,7 @@ pub struct ProxyBuilder {
     last_good: Option<(PathBuf, Secrets)>,
 }
 
-/// What the clients of all routes are made with.
+/// The settings of the clients of all routes.
 struct Settings {
     bootstrap: Bootstrap,
     protocol: machine::Protocol,
@@ -74,7 +74,7 @@ struct Settings {
     mapping: Arc<ParameterMapping>,
 }
 
-/// The machine and those around it.
+/// The machine and its clients, shared by all clones of a proxy.
 struct ProxyHub {
     state: Mutex<ProxyState>,
     start: Instant,
@@ -83,14 +83,14 @@ struct ProxyHub {
     config: ProxyConfig,
     settings: Settings,
     persist: Option<Arc<Persist>>,
-    /// There are orders, or an earlier deadline.
+    /// Wakes the task: the machine has orders, or an earlier deadline.
     wake: Notify,
 }
 
 struct ProxyState {
     machine: Machine,
     clients: BTreeMap<Route, Client>,
-    /// What was known in an earlier life, until the client that it is for starts.
+    /// Resources from the file, until the client of their route starts.
     restored: Vec<Restored>,
     is_closed: bool,
 }
@@ -98,42 +98,43 @@ struct ProxyState {
 /// Ends the task with the last [`Proxy`].
 struct Guard(Arc<ProxyHub>);
 
-/// How the client of one route tells the proxy what became of what it asked.
+/// Passes the outcomes of the client of one route to the proxy.
 struct Relay {
     route: Route,
     shared: Arc<ProxyHub>,
-    /// The next stream is opened on the service of the type.
+    /// The next stream is opened on the service of its type, not on the aggregated one.
     asks_own_service: AtomicBool,
 }
 
-/// How the file for the next start stands.
+/// The state of the cache file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheFile {
-    /// Something could not be written, above all as the disk is full. It is tried again; until then
-    /// no wildcard is restored from the file.
+    /// Something could not be written, usually because the disk is full. The proxy tries again;
+    /// until then, no wildcard is restored from the file.
     pub is_behind: bool,
-    /// How often writing failed.
+    /// The number of failed writes.
     pub failures: u64,
 }
 
-/// How one upstream stands.
+/// The state of one upstream.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// What is asked there.
+    /// The subscriptions that go to it.
     pub route: Route,
-    /// Its servers, in the order of the configuration, and whether each is connected.
+    /// Its servers in the order of the configuration, and whether each is connected.
     pub servers: Vec<(Arc<str>, bool)>,
-    /// Since when nothing came; `None` before the first response. While no server is connected,
-    /// what is at hand is as old as this.
+    /// The time since the last response; `None` before the first one. While no server is connected,
+    /// its resources in the cache are as old as this.
     pub silent_for: Option<Duration>,
-    /// How each type stands that is asked for there; empty for what goes aside or alone.
+    /// The state of each type with a subscription there; empty for side streams and for upstreams
+    /// of a single locator.
     pub types: Vec<(TypeUrl, SyncState)>,
 }
 
 impl Proxy {
-    /// A proxy to be, in front of the servers of a bootstrap document. Its node is how the proxy
-    /// shows itself; it should have no metadata, as a server may choose variants by that (T44,
-    /// T46).
+    /// The builder of a proxy for the servers of a bootstrap document. The proxy identifies itself
+    /// with the node of the document. This node should have no metadata, because a server may
+    /// choose variants by it (T44, T46).
     pub fn builder(bootstrap: Bootstrap) -> ProxyBuilder {
         ProxyBuilder {
             config: ProxyConfig::default(),
@@ -149,46 +150,46 @@ impl Proxy {
         }
     }
 
-    /// What it fills, and its streams read.
+    /// The cache that the proxy fills.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.shared.cache
     }
 
-    /// What it did since its start.
+    /// Its counters since the start.
     #[must_use]
     pub fn counts(&self) -> ProxyCounts {
         self.shared.lock().machine.counts()
     }
 
-    /// How much is asked for, and how much it asks for.
+    /// The numbers of downstream and upstream subscriptions.
     #[must_use]
     pub fn load(&self) -> ProxyLoad {
         self.shared.lock().machine.load()
     }
 
-    /// How its [file](ProxyBuilder::last_good) stands, if it has one.
+    /// The state of its [file](ProxyBuilder::last_good), if it has one.
     #[must_use]
     pub fn cache_file(&self) -> Option<CacheFile> {
         let (is_behind, failures) = self.shared.persist.as_ref()?.trouble();
         Some(CacheFile { is_behind, failures })
     }
 
-    /// The clients that it has, by route.
+    /// Its upstream clients, by route.
     #[must_use]
     pub fn clients(&self) -> Vec<(Route, Client)> {
         let state = self.shared.lock();
         state.clients.iter().map(|(route, client)| (route.clone(), client.clone())).collect()
     }
 
-    /// What readers in this process see of its shared upstream: a generation at a time, and nothing
-    /// of types that the upstream does not serve.
+    /// The view of its shared upstream for readers in this process: one generation at a time,
+    /// without types that the upstream does not serve.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.shared.view
     }
 
-    /// How its upstreams stand, by route.
+    /// The states of its upstreams, by route.
     #[must_use]
     pub fn upstreams(&self) -> Vec<Upstream> {
         let of_client = |(route, client): (Route, Client)| {
@@ -211,7 +212,7 @@ impl Proxy {
 
 #[cfg(feature = "prometheus")]
 impl Proxy {
-    /// The same as long as anybody else uses it.
+    /// Returns a function that gives the proxy as long as another clone exists.
     pub(crate) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + Sync + use<> {
         let guard = Arc::downgrade(&self._guard);
         move || guard.upgrade().map(|guard| Self { shared: Arc::clone(&guard.0), _guard: guard })
@@ -219,20 +220,21 @@ impl Proxy {
 }
 
 impl ProxyBuilder {
-    /// How it shares, and what its upstreams understand.
+    /// How the proxy shares responses, and what its upstreams support.
     pub fn config(mut self, config: ProxyConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// The protocol with all servers. Default: delta, in which absence is told.
+    /// The protocol with all servers. Default: delta, in which a server reports absent resources.
     pub fn protocol(mut self, protocol: machine::Protocol) -> Self {
         self.settings.protocol = protocol;
         self
     }
 
-    /// Where parameters stand in a node, for [upstreams that know nothing
-    /// else](UpstreamKind::Node): the same as that of the server in front. Default: metadata.
+    /// The mapping of parameters to the node, for [upstreams that support nothing
+    /// else](UpstreamKind::Node). Use the mapping of the server that serves the cache. Default:
+    /// metadata.
     pub fn mapping(mut self, mapping: Arc<ParameterMapping>) -> Self {
         self.settings.mapping = mapping;
         self
@@ -256,16 +258,16 @@ impl ProxyBuilder {
         self
     }
 
-    /// Keeps what was accepted in this file, and starts from what is there: streams are served that
-    /// at once, and wildcards that the file proves to be whole (see
+    /// Stores accepted resources in this file, and starts from its content. Streams are served
+    /// these at once, and also the wildcards that the file proves to be complete (see
     /// [`last_good`](crate::last_good)).
     pub fn last_good(mut self, path: impl AsRef<Path>, secrets: Secrets) -> Self {
         self.last_good = Some((path.as_ref().to_owned(), secrets));
         self
     }
 
-    /// Starts it on the tokio runtime that this is called in. Connections are made when something
-    /// is asked for. Reads the file, if there is one, and blocks for that.
+    /// Starts the proxy on the current tokio runtime. It connects when a client subscribes. Reads
+    /// the file, if one is set, and blocks while it does.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -304,7 +306,7 @@ impl ProxyBuilder {
             persist,
             wake: Notify::new(),
         });
-        // What is wrong with the configuration is told now, not when the first client comes.
+        // Report an invalid configuration now, not when the first client connects.
         shared.client(&Route::Shared)?;
         if let (Some(persist), Some(file)) = (&shared.persist, file) {
             runtime.spawn(Arc::clone(persist).run(file));
@@ -316,11 +318,11 @@ impl ProxyBuilder {
 
 impl ProxyHub {
     fn lock(&self) -> MutexGuard<'_, ProxyState> {
-        // A panic of the machine would be a defect; what it left is still the newest there is.
+        // A panic of the machine would be a defect; its state is still the newest.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client of a route, which is started if it is not there yet.
+    /// The client of a route; it is started if it does not exist.
     fn client(self: &Arc<Self>, route: &Route) -> Result<Client, StartError> {
         if let Some(client) = self.lock().clients.get(route) {
             return Ok(client.clone());
@@ -329,7 +331,7 @@ impl ProxyHub {
         let settings = &self.settings;
         let mut bootstrap = settings.bootstrap.clone();
         if settings.protocol == machine::Protocol::Delta {
-            // C6: absence is told in delta, so silence is none.
+            // C6: a delta server reports absence, so silence does not mean absence.
             let authorities = bootstrap.authorities.values_mut().flat_map(|authority| &mut authority.servers);
             for server in bootstrap.servers.iter_mut().chain(authorities) {
                 server.features.resource_timer_is_transient_error = true;
@@ -350,7 +352,7 @@ impl ProxyHub {
                     shared: Arc::clone(self),
                     asks_own_service: AtomicBool::new(false),
                 }),
-                // What is for one locator alone, or passes through, is not kept.
+                // Do not store resources for a single locator, or of side streams.
                 persist: self.persist.clone().filter(|_| matches!(route, Route::Shared | Route::Node(_))),
                 restored,
             });
@@ -368,7 +370,7 @@ impl ProxyHub {
         Ok(client)
     }
 
-    /// What was known in an earlier life and came by this route.
+    /// Takes the resources from the file that belong to this route.
     fn take_restored(&self, route: &Route) -> Vec<Restored> {
         let mut state = self.lock();
         let stamp = route.relay(&self.cache, &self.config.upstream).stamp;
@@ -381,15 +383,16 @@ impl ProxyHub {
         own
     }
 
-    /// Lets readers in this process see how the shared upstream stands.
+    /// Updates the view for readers in this process with the state of the shared upstream.
     fn follow(&self, machine: &Machine) {
         if let Some(health) = machine.health(&Route::Shared) {
             self.view.follow(health);
         }
     }
 
-    /// Has everybody do what is due.
-    fn settle(self: &Arc<Self>) {
+    /// Applies everything that is due: new demand, timeouts, and the orders of the machine to its
+    /// clients.
+    fn apply_orders(self: &Arc<Self>) {
         {
             let mut state = self.lock();
             let now = self.start.elapsed();
@@ -410,7 +413,7 @@ impl ProxyHub {
                         self.note_sets(&mut state);
                     }),
                     Err(error) => {
-                        error!(?route, "cannot ask upstream: {error}");
+                        error!(?route, "cannot start a client for the upstream: {error}");
                         return;
                     }
                 }
@@ -422,13 +425,13 @@ impl ProxyHub {
             let unneeded: Vec<_> = routes.iter().filter_map(|route| state.clients.remove(route)).collect();
             (unneeded, state.machine.take_notices())
         };
-        // They take their own locks.
+        // Dropping clients takes their own locks.
         drop(unneeded);
-        notices.into_iter().for_each(|notice| self.hear(notice));
+        notices.into_iter().for_each(|notice| self.log_notice(notice));
     }
 
-    /// Has the file follow which sets are whole. The lock of the client is held, so nothing happens
-    /// to their members before.
+    /// Passes changes of complete sets to the file. The lock of the client is held, so nothing can
+    /// happen to their members before.
     fn note_sets(&self, state: &mut ProxyState) {
         let changes = state.machine.take_set_changes();
         if let Some(persist) = &self.persist {
@@ -436,20 +439,20 @@ impl ProxyHub {
         }
     }
 
-    fn hear(&self, notice: Notice) {
+    fn log_notice(&self, notice: Notice) {
         match notice {
             Notice::Unshared { type_url, name } => warn!(
                 %type_url, ?name,
-                "the upstream does not say whom this is for, or forbids to keep it: each client is asked for alone"
+                "the upstream sends no constraints for this name, or forbids caching: clients do not share it"
             ),
             Notice::Overlapping { type_url, name } => warn!(
-                %type_url, ?name, "the upstream has variants that overlap: this name is not shared any more"
+                %type_url, ?name, "the upstream has variants that overlap: clients no longer share this name"
             ),
             Notice::Refused { variants, client, detail } => {
                 for VariantId { type_url, name, constraints } in variants {
                     warn!(
                         %type_url, ?name, %constraints, node = %client.id, %detail,
-                        "a client rejected what it was sent first; nobody else is, and the upstream is told"
+                        "a client rejected a response that it tried first; other clients are not sent it, and the upstream is sent a NACK"
                     );
                 }
             }
@@ -462,7 +465,7 @@ impl ProxyHub {
                     }
                 }
                 Event::Reclassified { type_url, state } => {
-                    info!(?route, %type_url, ?state, "stands otherwise");
+                    info!(?route, %type_url, ?state, "the state of a type at the upstream changed");
                 }
             },
             _ => {}
@@ -470,11 +473,11 @@ impl ProxyHub {
     }
 }
 
-/// Keeps the machine and its clients going until the last [`Proxy`] is gone.
+/// Drives the machine and its clients until the last [`Proxy`] is dropped.
 async fn run(shared: Arc<ProxyHub>) {
     let Some(subscriptions) = shared.cache.on_demand_subscriptions() else { return };
     loop {
-        shared.settle();
+        shared.apply_orders();
         let deadline = {
             let state = shared.lock();
             if state.is_closed {
@@ -498,8 +501,8 @@ async fn run(shared: Arc<ProxyHub>) {
 
 impl Owner for Relay {
     fn on_stream_end(&self, now: Duration, server: usize, status: Option<Status>) {
-        // A server that refuses a type in the aggregated service may have a service for it, and the
-        // other way round. One that takes its place is asked from the start.
+        // A server that refuses a type on the aggregated service may have a service for the type,
+        // and vice versa. The next server is tried on the aggregated service first.
         if matches!(self.route, Route::SideStream { .. }) {
             let is_refused = status.as_ref().is_some_and(Status::may_mean_a_type);
             let asked_it = self.asks_own_service.load(Ordering::Relaxed);
@@ -528,7 +531,7 @@ impl Owner for Relay {
     }
 
     fn try_first(&self, client: &mut ClientMachine, server: usize, frame: &Bytes) -> Option<Delivery> {
-        // Most proxies try nothing.
+        // Most proxies have no trials.
         if self.shared.config.canaries == 0 {
             return None;
         }

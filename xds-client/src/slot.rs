@@ -1,6 +1,8 @@
-//! Where watchers look: the newest view of what they watch, and who waits for a newer one.
+//! The newest view of a subscription for its watchers, and the wakers of watchers that wait for a
+//! newer one.
 //!
-//! Nothing queues here. A watcher that does not look costs what it watches, and delays nobody.
+//! Nothing queues here. A watcher that is not polled uses memory only for what it watches, and
+//! delays no other watcher.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,27 +17,27 @@ pub(crate) struct Slot(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
-    /// Of its own name; of a glob or wildcard as a whole.
+    /// The view of the name; for a glob or wildcard, the view of the whole set.
     pub(crate) view: ResourceView,
-    /// Of a glob or wildcard.
+    /// The members of a glob or wildcard.
     pub(crate) members: Option<Box<Members>>,
-    /// Who is to be woken when the view changes: each watcher where it was asked last.
+    /// The wakers for the next change: one per watcher, from its last poll.
     wakers: BTreeMap<u64, Waker>,
-    /// How many watchers there were.
+    /// The number of watchers so far.
     watchers: u64,
-    /// No more changes come.
+    /// No more changes will come.
     pub(crate) is_closed: bool,
 }
 
-/// What a glob or wildcard stands for.
+/// The members of a glob or wildcard.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     pub(crate) views: BTreeMap<ResourceName, ResourceView>,
-    /// Per watcher, the members that changed since it looked.
+    /// Per watcher, the members that changed since its last look.
     unseen: BTreeMap<u64, BTreeMap<ResourceName, Reported>>,
 }
 
-/// Whether a watcher was told of a member.
+/// Whether a member was reported to a watcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reported {
     Never,
@@ -43,7 +45,7 @@ enum Reported {
 }
 
 impl Slot {
-    /// With what is known at the start.
+    /// A slot with the state at the start.
     pub(crate) fn new(view: ResourceView, members: Option<BTreeMap<ResourceName, ResourceView>>) -> Self {
         let members = members.map(|views| Box::new(Members { views, ..Members::default() }));
         Self(Mutex::new(Inner { view, members, ..Inner::default() }))
@@ -64,19 +66,19 @@ impl Inner {
         }
     }
 
-    /// No more changes come; who is to be woken.
+    /// Marks the end of changes; returns the wakers to wake.
     pub(crate) fn close(&mut self) -> impl Iterator<Item = Waker> + use<> {
         self.is_closed = true;
         self.take_waiting()
     }
 
-    /// Who is to be woken after a change.
+    /// Takes the wakers to wake after a change.
     pub(crate) fn take_waiting(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.wakers).into_values()
     }
 
-    /// Wakes a watcher at the next change. What it gives back is to be dropped when the slot is not
-    /// locked any more: it may be all that keeps a task, and with it other watchers of the same.
+    /// Registers a watcher for the next change. Drop the returned waker after the slot is unlocked:
+    /// it may own a task, and with it other watchers of the same slot.
     #[must_use]
     pub(crate) fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
         match self.wakers.get_mut(&watcher) {
@@ -86,7 +88,7 @@ impl Inner {
         }
     }
 
-    /// A watcher that has seen nothing yet; its number.
+    /// Adds a watcher that has seen nothing yet; returns its number.
     pub(crate) fn join(&mut self) -> u64 {
         self.watchers += 1;
         if let Some(members) = &mut self.members {
@@ -96,7 +98,7 @@ impl Inner {
         self.watchers
     }
 
-    /// A watcher that goes. What it gives back is to be dropped as by [`Self::wait`].
+    /// Removes a watcher. Drop the returned waker as after [`Self::wait`].
     #[must_use]
     pub(crate) fn leave(&mut self, watcher: u64) -> Option<Waker> {
         if let Some(members) = &mut self.members {
@@ -105,8 +107,8 @@ impl Inner {
         self.wakers.remove(&watcher)
     }
 
-    /// A member that changed since the watcher looked; `None` for the view of one that is no member
-    /// any more.
+    /// A member that changed since the last look of the watcher; the view is `None` if it is no
+    /// longer a member.
     pub(crate) fn next_member(&mut self, watcher: u64) -> Option<(ResourceName, Option<ResourceView>)> {
         let members = self.members.as_mut()?;
         let (name, _) = members.unseen.get_mut(&watcher)?.pop_first()?;
@@ -114,7 +116,7 @@ impl Inner {
         Some((name, view))
     }
 
-    /// Has a watcher look at a member once more.
+    /// Makes a watcher look at a member once more.
     pub(crate) fn look_again(&mut self, watcher: u64, name: &ResourceName) {
         let members = self.members.as_mut();
         if let Some(unseen) = members.and_then(|members| members.unseen.get_mut(&watcher)) {
@@ -125,17 +127,17 @@ impl Inner {
 
 impl Members {
     fn put(&mut self, name: &ResourceName, view: ResourceView) {
-        let is_gone = view.copy.is_none() && view.error.is_none();
-        let before = match is_gone {
+        let is_removed = view.copy.is_none() && view.error.is_none();
+        let before = match is_removed {
             true => self.views.remove(name),
             false => self.views.insert(name.clone(), view),
         };
-        // What is there and not to be looked at was looked at.
+        // A known member without a pending look was reported before.
         let reported = if before.is_some() { Reported::Before } else { Reported::Never };
         for unseen in self.unseen.values_mut() {
             let reported = *unseen.entry(name.clone()).or_insert(reported);
-            // Names that come and go would pile up for a watcher that does not look.
-            if is_gone && reported == Reported::Never {
+            // Otherwise, names that come and go would accumulate for a watcher that is not polled.
+            if is_removed && reported == Reported::Never {
                 unseen.remove(name);
             }
         }

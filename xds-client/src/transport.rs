@@ -23,16 +23,16 @@ pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T> Io for T where T: AsyncRead + AsyncWrite + Send + Unpin {}
 
-/// What a hook gives back later.
+/// The future that a hook returns.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Makes connections in the place of TCP: pairs in memory for tests, or a tunnel.
+/// Makes connections instead of TCP, for example pairs in memory for tests, or a tunnel.
 pub type Connector = Arc<dyn Fn(&Server) -> Pending<io::Result<Box<dyn Io>>> + Send + Sync>;
 
-/// Gives the metadata that each stream is opened with, such as a token.
+/// Returns the metadata for a new stream, such as a token.
 pub type Credentials = Arc<dyn Fn(&Server) -> Pending<Result<MetadataMap, Status>> + Send + Sync>;
 
-/// How one server is reached.
+/// How to connect to one server.
 pub(crate) struct Transport {
     server: Server,
     name: Arc<str>,
@@ -42,7 +42,7 @@ pub(crate) struct Transport {
     credentials: Option<Credentials>,
 }
 
-/// Why there is no stream. The client tries again by itself (C7).
+/// Why no stream could be opened. The client tries again (C7).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TransportError {
     #[error("cannot read {path}")]
@@ -53,7 +53,7 @@ pub(crate) enum TransportError {
     Connect(#[source] Box<dyn Error + Send + Sync>),
     #[error("no credentials: {0}")]
     Credentials(Status),
-    #[error("a token must not go over a connection without TLS")]
+    #[error("a token must not be sent over a connection without TLS: use TLS for this server")]
     TokenInPlain,
     #[error("no stream could be opened within {0:?}")]
     TimedOut(Duration),
@@ -62,7 +62,7 @@ pub(crate) enum TransportError {
 }
 
 impl TransportError {
-    /// With what it stems from, which is where the reason is.
+    /// The text with its causes, which contain the reason.
     pub(crate) fn with_causes(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
@@ -101,7 +101,7 @@ impl Transport {
         &self.name
     }
 
-    /// Connects. Files are read each time, so certificates that were exchanged meanwhile count.
+    /// Connects. It reads the TLS files each time, so replaced certificates take effect.
     pub(crate) async fn connect(&self) -> Result<Channel, TransportError> {
         let mut endpoint = self.endpoint.clone();
         if let ChannelCredentials::Tls(files) = &self.server.credentials {
@@ -123,7 +123,7 @@ impl Transport {
         connecting.await.map_err(|error| TransportError::Connect(error.into()))
     }
 
-    /// Adds what the server wants to know about who asks.
+    /// Adds the call credentials and metadata to a request.
     pub(crate) async fn authenticate<T>(&self, request: &mut Request<T>) -> Result<(), TransportError> {
         for credentials in &self.server.call_credentials {
             match credentials {
@@ -133,7 +133,8 @@ impl Transport {
                     }
                     let token = read(path).await?;
                     let token = String::from_utf8_lossy(&token);
-                    let invalid = |_| Status::invalid_argument("the token has characters that no header has");
+                    let invalid =
+                        |_| Status::invalid_argument("the token has characters that a header cannot have");
                     let value = format!("Bearer {}", token.trim()).parse().map_err(invalid);
                     let value = value.map_err(TransportError::Credentials)?;
                     request.metadata_mut().insert("authorization", value);
@@ -169,18 +170,16 @@ async fn read(path: &Path) -> Result<Vec<u8>, TransportError> {
         .map_err(|source| TransportError::File { path: path.to_owned(), source })
 }
 
-/// The largest certificate, key or token that is read.
+/// The limit for a certificate, key or token file.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pings more often than this let servers of gRPC end the connection, unless they are told
-/// otherwise.
+/// With more frequent pings, gRPC servers close the connection in their default configuration.
 const PING_INTERVAL: Duration = Duration::from_secs(300);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So a peer that vanished without a word is noticed after some 35 s by the system, whatever it
-/// says to pings.
+/// With these values, the system detects a peer that vanished after about 35 s, whatever pings do.
 const TCP_KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE_PROBES: u32 = 3;

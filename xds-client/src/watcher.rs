@@ -1,4 +1,4 @@
-//! Watchers: the newest state of what is watched, as a stream of what changed in it.
+//! Watchers: the newest state of a watched resource, as a stream of changes.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,18 +16,18 @@ use xds_core::{Constraints, ResourceName};
 use crate::hub::Handle;
 use crate::slot::Slot;
 
-/// A message that can be watched: any of prost that knows its name.
+/// A message type that can be watched: any prost message that knows its name.
 pub trait ResourceType: Message + Name + Default + Send + Sync + 'static {}
 
 impl<T> ResourceType for T where T: Message + Name + Default + Send + Sync + 'static {}
 
-/// What the payloads of a watcher are made into: a message, or bytes that nobody looks into.
+/// The value that a watcher makes of payloads: a message, or the bytes as they are.
 pub trait Payload: Sized + Send + Sync + 'static {
-    /// Makes it from what was received.
+    /// Makes the value from an accepted resource.
     ///
     /// # Errors
-    /// When the payload is not a message of the type, which only a watcher is told that came after
-    /// those of another type.
+    /// When the payload is not a message of the type. This happens only to a watcher whose type was
+    /// declared after the first watchers of the type URL.
     fn read(accepted: &Accepted) -> Result<Arc<Self>, prost::DecodeError>;
 }
 
@@ -51,38 +51,39 @@ impl Payload for Raw {
     }
 }
 
-/// A resource in use, with what is known about it. It is used as the message that it holds.
+/// A resource in use, with its metadata. It dereferences to its message.
 pub struct Resource<T> {
     value: Arc<T>,
     accepted: Arc<Accepted>,
 }
 
 impl<T> Resource<T> {
-    /// The name of the resource; for an alias that of what it stands for.
+    /// The name of the resource; for an alias, the name of the resource behind it.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
         self.accepted.name()
     }
 
-    /// The version that came with it: its own in delta, that of the response in SotW. Opaque.
+    /// Its version: that of the resource in delta, that of the response in SotW. Opaque.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.accepted.version
     }
 
-    /// Whom this variant is for; none for a resource that is for everyone.
+    /// The constraints of this variant; none for a resource that matches every client.
     #[must_use]
     pub fn constraints(&self) -> &Constraints {
         self.accepted.constraints()
     }
 
-    /// Which stream of its server brought it, counted from 1; 0 for what was restored.
+    /// The number of the stream of its server that brought it, counted from 1; 0 for a restored
+    /// resource.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.accepted.generation
     }
 
-    /// It stems from the last-known-good file, and no server said since that it still holds.
+    /// Whether it comes from the last-known-good file and no server has confirmed it since.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.accepted.is_restored
@@ -94,7 +95,7 @@ impl<T> Resource<T> {
         self.accepted.payload()
     }
 
-    /// The message, to be kept.
+    /// The message, shared.
     #[must_use]
     pub fn value(&self) -> &Arc<T> {
         &self.value
@@ -129,31 +130,33 @@ where
     }
 }
 
-/// What happened to a resource since the watcher looked (C8).
+/// What happened to a resource since the last look of the watcher (C8).
 #[derive(Debug)]
 pub enum Event<T> {
-    /// There is one, or another one. Whatever was wrong before is over.
+    /// The resource is new or has changed. Any former error is over.
     Changed(Resource<T>),
-    /// There is none: it is to be used no longer, and the error says why. Without one before: it
-    /// cannot be had so far.
+    /// The resource is absent: stop using it. The error gives the reason. If there was no resource
+    /// before, none is available so far.
     Absent(Arc<ResourceFailure>),
-    /// Something is wrong beside the resource, which is still to be used; `None`: not any more.
+    /// An error that does not affect the resource: keep using it. `None`: the error is over.
     Ambient(Option<Arc<ResourceFailure>>),
 }
 
 /// Watches one resource. Dropping the last watcher of it ends the subscription.
 ///
-/// It is a [`Stream`] of what changed since the last look. A watcher that looks rarely sees the
-/// newest state and nothing in between; it delays nobody. The stream ends with the client.
+/// It is a [`Stream`] of changes since the last look. A watcher that is polled rarely sees the
+/// newest state and nothing in between; it delays no other watcher. The stream ends with the
+/// client.
 pub struct Watcher<T> {
     reader: SlotReader,
     seen: ResourceView,
     of: PhantomData<fn() -> T>,
 }
 
-/// Watches a glob or everything of a type. Dropping the last watcher of it ends the subscription.
+/// Watches a glob or all resources of a type. Dropping the last watcher of it ends the
+/// subscription.
 ///
-/// As a [`Stream`] it gives members with what happened to them since the last look.
+/// As a [`Stream`] it returns members with their changes since the last look.
 pub struct SetWatcher<T> {
     reader: SlotReader,
     seen: ResourceView,
@@ -162,24 +165,25 @@ pub struct SetWatcher<T> {
     of: PhantomData<fn() -> T>,
 }
 
-/// What happened to a glob or wildcard.
+/// An event of a glob or wildcard.
 #[derive(Debug)]
 pub enum SetEvent<T> {
-    /// One of its members came, changed or went.
+    /// A member was added, changed or removed.
     Member(ResourceName, Event<T>),
-    /// The server said all that it has, and it was given out. Said once, and again after an error
-    /// of the whole.
+    /// All members of the server have been reported. It occurs once, and again after an error of
+    /// the whole set.
     Complete,
-    /// The whole cannot be had, or something is wrong beside it; `None`: not any more.
+    /// The whole set is not available, or has an error that does not affect its members. `None`:
+    /// the error is over.
     Failed(Option<Arc<ResourceFailure>>),
 }
 
-/// Where a watcher looks, and what it keeps up.
+/// The slot that a watcher reads, and its subscription.
 struct SlotReader {
     handle: Arc<Handle>,
     watch: WatchId,
     slot: Arc<Slot>,
-    /// Its number among those who look there.
+    /// Its number among the watchers of the slot.
     watcher: u64,
 }
 
@@ -196,14 +200,14 @@ where
         std::future::poll_fn(|cx| self.poll_change(cx)).await
     }
 
-    /// What is to be used now, whether or not it was told.
+    /// The resource to use now, whether or not it was reported as an event.
     #[must_use]
     pub fn borrow(&self) -> Option<Resource<T>> {
         let copy = self.reader.slot.lock().view.copy.clone()?;
         resource(&copy).ok()
     }
 
-    /// What is wrong now: beside the resource, or why there is none.
+    /// The current error: beside the resource, or the reason for its absence.
     #[must_use]
     pub fn error(&self) -> Option<Arc<ResourceFailure>> {
         self.reader.slot.lock().view.error.clone()
@@ -253,7 +257,8 @@ where
                 None if is_known => Some(Event::Absent(no_longer_member(&name))),
                 None => None,
             };
-            // An ambient error beside what is new is the next event of the member.
+            // If a new resource also has an ambient error, the error is the next event of the
+            // member.
             let is_behind = view.as_ref().is_some_and(|view| view.error.is_some() && seen.error.is_none());
             if view.is_none() {
                 self.members.remove(&name);
@@ -268,7 +273,7 @@ where
         let error = slot.view.error.clone();
         if !is_same(&self.seen.error, &error) {
             self.seen.error.clone_from(&error);
-            // While it stands, what was said to be complete is not said to be it again.
+            // While the error lasts, `Complete` is not reported again.
             self.reported_complete &= error.is_some();
             return Poll::Ready(Some(SetEvent::Failed(error)));
         }
@@ -335,7 +340,7 @@ impl<T> fmt::Debug for SetWatcher<T> {
     }
 }
 
-/// What a watcher is told next that has seen one view and not yet the other (P1.18: the resource,
+/// The next event for a watcher that has seen `seen` and not yet `now` (P1.18: the resource first,
 /// then the error).
 fn change<T>(seen: &mut ResourceView, now: &ResourceView) -> Option<Event<T>>
 where
@@ -367,7 +372,7 @@ where
     }
 }
 
-/// Whether it is the same error in memory, or none both times.
+/// Whether both are the same error in memory, or both are none.
 fn is_same(one: &Option<Arc<ResourceFailure>>, other: &Option<Arc<ResourceFailure>>) -> bool {
     one.as_ref().map(Arc::as_ptr) == other.as_ref().map(Arc::as_ptr)
 }
@@ -380,11 +385,11 @@ where
 }
 
 fn no_longer_member(name: &ResourceName) -> Arc<ResourceFailure> {
-    failure(Code::NOT_FOUND, format!("{:?} is no member any more", name.as_str()))
+    failure(Code::NOT_FOUND, format!("{:?} is no longer a member", name.as_str()))
 }
 
 fn unknown_for_now() -> Arc<ResourceFailure> {
-    failure(Code::UNAVAILABLE, "it is not known any more".to_owned())
+    failure(Code::UNAVAILABLE, "the resource is no longer known".to_owned())
 }
 
 fn unreadable(accepted: &Accepted, error: &prost::DecodeError) -> Arc<ResourceFailure> {
