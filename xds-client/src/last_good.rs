@@ -1,42 +1,42 @@
-//! The last-known-good file: what a client or proxy was sent, so that it can start while its
-//! control plane is down.
+//! The last-known-good file: the accepted resources of a client or proxy, so that it can start
+//! while its control plane is down.
 //!
-//! A [`LastGood`] is a log that is appended to and now and then written anew with what still
-//! counts. It is keyed by type URL, name and canonical constraints ([`VariantId`]). What it
-//! restores may be old: whoever opens it marks the records as stale until an upstream confirms or
-//! replaces them.
+//! A [`LastGood`] is an append-only log. From time to time it is rewritten with its live entries
+//! only. Its key is the type URL, the name and the canonical constraints ([`VariantId`]). Restored
+//! resources may be old: the caller marks them as stale until an upstream confirms or replaces
+//! them.
 //!
-//! Deliberately not here: a runtime. [`LastGood::open`] and [`LastGood::flush`] block on files, so
-//! async code calls them from a blocking task; [`LastGood::put`] and [`LastGood::remove`] only note
-//! a change in memory.
+//! This module has no runtime on purpose. [`LastGood::open`] and [`LastGood::flush`] block on
+//! files, so async code calls them on a blocking task. [`LastGood::put`] and [`LastGood::remove`]
+//! only note a change in memory.
 //!
-//! The file holds configuration and may hold secrets, so on Unix only its owner may read it.
-//! Resources of the type [`SECRET`] are left out unless asked for ([`Secrets`]); private keys
-//! inlined in other types are not noticed.
+//! The file contains configuration and perhaps secrets, so on Unix only its owner may read it.
+//! Resources of the type [`SECRET`] are not stored by default ([`Secrets`]). Private keys inside
+//! other types are not detected.
 //!
-//! What went wrong with the file never keeps a client from starting:
+//! A damaged file never prevents a start:
 //!
-//! | seen when opening | done |
+//! | found at opening | reaction |
 //! | --- | --- |
-//! | the last entry is cut short, or the file ends in zeros (a crash while appending) | cut off and reported as [`Restored::cut_bytes`] |
-//! | entries are damaged | all whole entries are restored and go into a new file, the damaged file is [set aside](SetAside) |
-//! | the header is damaged, or the file is shorter than it says | the same |
-//! | another kind of file, or a format unknown here | set aside, and an empty one begun |
-//! | the format before | written anew in this one |
-//! | an entry whose name or constraints cannot be read (any more) | [skipped](Restored::skipped) |
+//! | the last entry is incomplete, or the file ends in zeros (a crash during an append) | the end is cut off and reported as [`Restored::cut_bytes`] |
+//! | entries are damaged | all intact entries are restored and written to a new file; the damaged file is [set aside](SetAside) |
+//! | the header is damaged, or the file is shorter than its header says | the same |
+//! | another kind of file, or an unknown format | the file is set aside, and an empty one is created |
+//! | the former format | the file is rewritten in this format |
+//! | an entry with an unreadable name or constraints | the entry is [skipped](Restored::skipped) |
 //!
-//! Damage can undo what came later: a removal whose entry is damaged is forgotten, an older payload
-//! may come back. Both are stale like everything restored, and the first answer of an upstream
-//! corrects them.
+//! Damage can undo later changes: if the entry of a removal is damaged, the removal is lost, and an
+//! older payload may come back. Both are stale like everything restored, and the first response of
+//! an upstream corrects them.
 //!
-//! **A set** (a wildcard or glob of a caching proxy) is another matter: where a full state lacks a
-//! member, clients delete it. So a set has an entry of its own, written after its members and
-//! synced with them, with the number of its members and a digest of their entries. It is
-//! [restored](Restored::sets) only when the members in the file are exactly these, nothing after
-//! that entry is damaged, and the file is as long as its header says. The digest includes the
-//! contents: were only the names counted, a damaged entry could take a member back to what it was
-//! before, while a client that runs has the newer. A set that is not restored waits for an
-//! upstream; its members can be used by name all the same.
+//! **A set** (a wildcard or glob of a caching proxy) needs more care: if a full state lacks a
+//! member, clients delete it. So a set has its own entry, written after its members and synced with
+//! them. It contains the number of members and a digest of their entries. The set is
+//! [restored](Restored::sets) only if the file has exactly these members, nothing after that entry
+//! is damaged, and the file is as long as its header says. The digest includes the contents. With
+//! names alone, a damaged entry could reset a member to older content, while running clients have
+//! the newer one. A set that is not restored waits for an upstream; its members are still served to
+//! clients that subscribe by name.
 //!
 //! ```
 //! use xds_client::last_good::{LastGood, Record, Secrets};
@@ -60,12 +60,12 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `record` | a record, and the message it is stored as |
-//! | `frame` | how entries lie in the file and are found again |
-//! | `replay` | what the entries of a file amount to |
-//! | `sets` | which sets are whole, and the proof of it |
-//! | `log` | the open file: appending, writing it anew |
-//! | `disk` | where its bytes are |
+//! | `record` | a record, and its encoding |
+//! | `frame` | the file format: finds entries again, also after damage |
+//! | `replay` | reads a file: its records, sets and damage |
+//! | `sets` | which sets are complete, and their proofs |
+//! | `log` | the open file: appends and rewrites |
+//! | `disk` | its bytes, on disk or in memory |
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -101,39 +101,39 @@ mod sets_tests;
 #[cfg(test)]
 mod tests;
 
-/// An open last-known-good file and the changes that are not yet in it.
+/// An open last-known-good file and the changes that are not written yet.
 ///
-/// Payloads are held only until they are written: what stays in memory per record is its id and a
-/// place in the file, about 150 bytes beside the texts. One process at a time has the file open, by
-/// a lock on `<path>.lock`, as the file itself is replaced from time to time.
+/// Payloads are in memory only until they are written. Each record keeps its id and its location in
+/// the file in memory, about 150 bytes beside the texts. Only one process can have the file open.
+/// The lock is on `<path>.lock`, because the file itself is replaced from time to time.
 #[derive(Debug)]
 pub struct LastGood {
     log: Log,
-    /// Newest change per id that the file holds or the caller has, so it is bounded however long no
-    /// flush succeeds.
+    /// The newest change per id. It is bounded by the ids of the file and the caller, however long
+    /// flushes fail.
     pending: BTreeMap<Key, Change>,
     sets: Sets,
-    /// What is to be done before anything else is written, as it could not be when it was opened.
+    /// A repair that has to come before any other write; set if it failed at opening.
     repair: Option<Repair>,
     secrets: Secrets,
-    /// Unlocked when it is closed.
+    /// Released when it is closed.
     _lock: Option<File>,
 }
 
 impl LastGood {
-    /// Opens the file, begins it if there is none, and mends it if it has to be. Blocks.
+    /// Opens the file, creates it if it does not exist, and repairs it if necessary. Blocks.
     ///
     /// # Errors
-    /// Only when the file cannot be used at all, see [`OpenError`]; what the file holds is never an
-    /// error. Where it can be read but not written, such as on a full disk, [`read`] gives what it
-    /// holds.
+    /// Only if the file is not usable at all, see [`OpenError`]; its content is never an error. If
+    /// it is readable but not writable, for example because the disk is full, [`read`] returns its
+    /// content.
     pub fn open(path: impl AsRef<Path>, secrets: Secrets) -> Result<(Self, Restored), OpenError> {
-        // A link and what it points to are one file with one lock; the working directory may change
-        // later.
+        // A link and its target are the same file with the same lock. The working directory may
+        // change later.
         let path = fs::canonicalize(&path)
             .or_else(|_| std::path::absolute(&path))
             .map_err(|source| OpenError::new(path.as_ref(), source))?;
-        // Before anything is created; and reading a pipe would wait for ever.
+        // Check before anything is created; and the read of a pipe could block forever.
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
             return Err(OpenError::NotAFile { path });
         }
@@ -144,23 +144,22 @@ impl LastGood {
         Self::over(Disk::of_file(file), path.clone(), Some(lock), secrets).map_err(at_path)
     }
 
-    /// One in memory, that begins as this image of a file: for those who simulate what becomes of
-    /// it.
+    /// A file in memory that starts with this image, for simulations.
     ///
     /// # Errors
-    /// None that a file in memory could have.
+    /// Does not fail for a file in memory.
     pub fn in_memory(image: Vec<u8>, secrets: Secrets) -> io::Result<(Self, Restored)> {
         Self::over(Disk::in_memory(image), PathBuf::new(), None, secrets)
     }
 
-    /// The bytes of one that is in memory, as a crash would leave them.
+    /// The bytes of a file in memory, as a crash would leave them.
     #[must_use]
     pub fn image(&self) -> Option<Vec<u8>> {
         self.log.image()
     }
 
-    /// From now on writes fail that need more room than this, as on a disk that is full. For those
-    /// who try what comes of it.
+    /// Limits the size of the file, as a full disk would: larger writes fail from now on. For
+    /// simulations.
     pub fn limit(&mut self, room_bytes: Option<u64>) {
         self.log.limit(room_bytes);
     }
@@ -173,7 +172,7 @@ impl LastGood {
         for (id, (location, holds)) in read.sets {
             locations.insert(Key::Set(id.clone()), location);
             if !holds {
-                // What does not hold now could hold again after the next write.
+                // A proof that does not hold now could hold again after the next write.
                 pending.insert(Key::Set(id.clone()), Change::Void(id));
             }
         }
@@ -190,7 +189,7 @@ impl LastGood {
         let (mut cut_bytes, mut set_aside) = (0, None);
         opened.repair = match read.ending {
             Ending::Whole if has_header => None,
-            // The header of a file that was just created is written like this too.
+            // The header of a new file is written in the same way.
             Ending::Whole => Some(Repair { aside: None }),
             Ending::Torn { bytes } => {
                 cut_bytes = bytes;
@@ -206,9 +205,9 @@ impl LastGood {
             }
         };
         match opened.repair() {
-            // The disk may have room later, and what was read is good to start with.
+            // The disk may have room later, and the content that was read is usable.
             Err(error) if is_full(&error) => {
-                tracing::warn!(path = %path.display(), "the last-known-good file cannot be written yet: {error}");
+                tracing::warn!(path = %path.display(), "cannot write the last-known-good file yet; trying again: {error}");
             }
             repaired => repaired?,
         }
@@ -223,45 +222,45 @@ impl LastGood {
         Ok((opened, Restored { records, sets: whole, unproved, skipped, cut_bytes, set_aside }))
     }
 
-    /// Notes that this is the newest of its id. It is written by the next [`Self::flush`], unless
-    /// the file holds exactly that already.
+    /// Notes the newest record of its id. The next [`Self::flush`] writes it, unless the file
+    /// already contains exactly this record.
     ///
-    /// Not kept are secrets where they are left out, and records of more than [`ENTRY_LIMIT_BYTES`]
-    /// as stored; of the latter's id nothing is kept then.
+    /// Secrets are ignored unless they are [kept](Secrets::Kept). A record that takes more than
+    /// [`ENTRY_LIMIT_BYTES`] is not stored, and the former record of its id is removed.
     pub fn put(&mut self, record: Record) {
         if !self.secrets.leave_out(&record.id.type_url) {
-            self.sets.no_longer_lack(&record.id);
+            self.sets.remove_missing(&record.id);
             self.pending.insert(Key::Variant(record.id.clone()), Change::Put(record));
         }
     }
 
-    /// Notes that there is no such variant any more. The next [`Self::flush`] writes it down.
+    /// Notes the removal of a variant. The next [`Self::flush`] writes it.
     pub fn remove(&mut self, id: VariantId) {
-        self.sets.no_longer_lack(&id);
+        self.sets.remove_missing(&id);
         let key = Key::Variant(id.clone());
-        if self.log.holds(&key) {
+        if self.log.contains(&key) {
             self.pending.insert(key, Change::Remove(id));
         } else {
             self.pending.remove(&key);
         }
     }
 
-    /// Notes that there is such a variant, and that it must not be kept: sets that it is a member
-    /// of are not either.
+    /// Notes that a variant exists and must not be stored. Sets with this member are not stored
+    /// either.
     pub fn leave_out(&mut self, id: VariantId) {
         self.remove(id.clone());
-        self.sets.lack([id]);
+        self.sets.add_missing([id]);
     }
 
-    /// Notes what became of a set. While one is complete, each flush that changes its members
-    /// proves it anew.
+    /// Notes a change of a set. While a set is complete, each flush that changes its members writes
+    /// a new proof.
     pub fn note_set(&mut self, change: SetChange) {
         match change {
             SetChange::Complete(id) if self.secrets.leave_out(&id.type_url) => {}
-            SetChange::Complete(id) => self.sets.hold(id),
-            SetChange::Left(id) => self.sets.release(&id),
+            SetChange::Complete(id) => self.sets.add_complete(id),
+            SetChange::Left(id) => self.sets.remove_complete(&id),
             SetChange::Unkept { type_url, name } => {
-                self.sets.release_all(&type_url, &name);
+                self.sets.remove_all_named(&type_url, &name);
                 let is_it = |id: &&SetId| id.type_url == type_url && id.name == name;
                 let voided: Vec<_> = self.log.sets().filter(is_it).cloned().collect();
                 for id in voided {
@@ -271,21 +270,21 @@ impl LastGood {
         }
     }
 
-    /// Whether a flush has something to look at.
+    /// Whether a flush would write something.
     #[must_use]
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty() || self.sets.is_changed() || self.repair.is_some()
     }
 
-    /// Writes down what changed, and has the disk confirm it. Blocks.
+    /// Writes the changes, and syncs them to the disk. Blocks.
     ///
-    /// When the file has more than [`COMPACTION_MIN_BYTES`] and is more than twice what counts, it
-    /// is then written anew.
+    /// If the file is larger than [`COMPACTION_MIN_BYTES`] and more than twice its live entries, it
+    /// is rewritten afterwards.
     ///
     /// # Errors
-    /// See [`FlushError`], which says what became of the changes. The names in the file are intact
-    /// in every case. When the changes could not be written, the header says so, as far as the disk
-    /// lets it: then no set is restored from it.
+    /// See [`FlushError`], which says whether the changes are in the file. The records in the file
+    /// are intact in every case. If the changes could not be written, the header is marked, if the
+    /// disk allows it; then no set is restored from the file.
     pub fn flush(&mut self) -> Result<(), FlushError> {
         if !self.has_pending() {
             return Ok(());
@@ -301,7 +300,7 @@ impl LastGood {
         }
         match self.log.compact_if_bloated() {
             Ok(lost) => {
-                self.lose(lost);
+                self.note_lost(lost);
                 Ok(())
             }
             Err(source) => Err(FlushError::Compact { path: self.log.path().to_path_buf(), source }),
@@ -311,11 +310,12 @@ impl LastGood {
     fn append(&mut self) -> io::Result<()> {
         self.repair()?;
         let mut batch = self.log.begin()?;
-        let is_proved_anew = |change: &Change| matches!(change, Change::Void(id) if self.sets.holds(id));
+        let is_proved_anew =
+            |change: &Change| matches!(change, Change::Void(id) if self.sets.is_complete(id));
         for change in self.pending.values().filter(|change| !is_proved_anew(change)) {
             batch.push(change)?;
         }
-        self.sets.lack(batch.appended().left_out.iter().cloned());
+        self.sets.add_missing(batch.appended().left_out.iter().cloned());
         let of_sets = self.sets.changes(&self.log, &batch.appended().changed);
         for change in &of_sets {
             batch.push(change)?;
@@ -327,45 +327,44 @@ impl LastGood {
         Ok(())
     }
 
-    /// Writes the file anew, if it has to be before it is used.
+    /// Rewrites the file if it needs a repair.
     fn repair(&mut self) -> io::Result<()> {
         if let Some(Repair { aside }) = &self.repair {
             let lost = self.log.rewrite(aside.as_deref())?;
             self.repair = None;
-            self.lose(lost);
+            self.note_lost(lost);
         }
         Ok(())
     }
 
-    /// Entries of these were damaged since they were written.
-    fn lose(&mut self, lost: Vec<VariantId>) {
+    /// Notes variants whose entries were damaged after they were written.
+    fn note_lost(&mut self, lost: Vec<VariantId>) {
         if !lost.is_empty() {
-            self.sets.lack(lost);
-            self.sets.look_up_all();
+            self.sets.add_missing(lost);
+            self.sets.recompute_all();
         }
     }
 }
 
-/// How a file has to be written anew, and where to the one before goes.
+/// A rewrite, and the name for the former file, if it is set aside.
 #[derive(Debug)]
 struct Repair {
     aside: Option<PathBuf>,
 }
 
-/// Whether it may go away by itself: there is no room.
+/// Whether the error may end by itself: the disk is full.
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// Whether resources of the type [`SECRET`] are stored, which SDS serves: keys, tokens and
-/// certificates.
+/// Whether resources of the type [`SECRET`] are stored: keys, tokens and certificates of SDS.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Secrets {
-    /// They are not, and those that a file holds from before are not restored but erased from it.
+    /// They are not stored. Those in an older file are not restored but erased.
     #[default]
     LeftOut,
-    /// They are, as they came: not encrypted.
+    /// They are stored unencrypted.
     Kept,
 }
 
@@ -375,56 +374,57 @@ impl Secrets {
     }
 }
 
-/// What a file held when it was opened.
+/// The content of a file at opening.
 #[derive(Debug)]
 pub struct Restored {
-    /// The newest of each id, in their order. All are stale until an upstream says otherwise.
+    /// The newest record of each id, sorted by id. All are stale until an upstream confirms or
+    /// replaces them.
     pub records: Vec<Record>,
-    /// Sets whose members are all among the records.
+    /// Sets whose members are all in the records.
     pub sets: Vec<SetId>,
-    /// How many sets were whole once, and are not proved to be: something is damaged, came from
-    /// another time, or could not be written.
+    /// The number of sets that were complete once and are not proved to be now: an entry is
+    /// damaged, has an older state, or could not be written.
     pub unproved: usize,
-    /// How many entries were left alone because their name or constraints cannot be read here. They
-    /// go when the file is next written anew.
+    /// The number of entries that were ignored because their name or constraints are not readable.
+    /// They disappear with the next rewrite.
     pub skipped: usize,
-    /// How much was cut off the end after a crash, in bytes.
+    /// The number of bytes that were cut off the end after a crash.
     pub cut_bytes: u64,
-    /// Told when the file was damaged; the records are then those that were not.
+    /// Set if the file was damaged; the records are then the intact ones.
     pub set_aside: Option<SetAside>,
 }
 
-/// A damaged file that was moved out of the way, for whoever wants to know what happened to it.
+/// A damaged file that was renamed, for an analysis of the damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetAside {
-    /// Where it is now: `<path>.bad`, then `.bad.1` and so on. `None` when there are
-    /// [`SET_ASIDE_LIMIT`] already, which are never overwritten: then it is gone.
+    /// Its new path: `<path>.bad`, then `.bad.1` and so on. `None` if [`SET_ASIDE_LIMIT`] such
+    /// files exist, which are never overwritten; then the damaged file is lost.
     pub path: Option<PathBuf>,
-    /// What is wrong with it.
+    /// The damage.
     pub reason: Broken,
 }
 
-/// What [`read`] finds.
+/// The content of a file as [`read`] returns it.
 #[derive(Debug)]
 pub struct Contents {
-    /// The newest of each id, in their order.
+    /// The newest record of each id, sorted by id.
     pub records: Vec<Record>,
     /// As [`Restored::sets`].
     pub sets: Vec<SetId>,
     /// As [`Restored::unproved`].
     pub unproved: usize,
-    /// How many entries have a name or constraints that cannot be read here.
+    /// The number of entries whose name or constraints are not readable.
     pub skipped: usize,
-    /// Whether the file is whole.
+    /// Whether the file is intact.
     pub ending: Ending,
-    /// Where its last whole entry ends, in bytes from the start. Zero without a header.
+    /// The end of its last intact entry, in bytes from the start. Zero without a header.
     pub end: u64,
 }
 
-/// Reads such a file as it stands, secrets too; it is neither locked nor mended.
+/// Reads such a file without a change to it, including secrets. It is neither locked nor repaired.
 ///
 /// # Errors
-/// Only those of the input; no bytes are an error.
+/// Only those of the input; content is never an error.
 pub fn read(input: impl Read) -> io::Result<Contents> {
     let replay = Replay::of(input, Secrets::Kept)?;
     let sets = replay.whole_sets();
@@ -433,8 +433,8 @@ pub fn read(input: impl Read) -> io::Result<Contents> {
     Ok(Contents { records, sets, unproved, skipped, ending, end })
 }
 
-/// Takes the lock that a file is used under. The lock file stays: were it removed, two processes
-/// could hold locks of that name at once.
+/// Takes the lock of a file. The lock file stays: if it were removed, two processes could hold
+/// locks of that name at once.
 fn lock(path: &Path) -> Result<File, OpenError> {
     let file = log::owner_only().read(true).write(true).create(true).truncate(false).open(path);
     let file = file.map_err(|source| OpenError::new(path, source))?;
@@ -445,13 +445,13 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The first name for a damaged file that is not taken.
+/// The first free name for a damaged file.
 fn free_name(path: &Path) -> Option<PathBuf> {
     let names = (0..SET_ASIDE_LIMIT).map(|nth| match nth {
         0 => beside(path, ".bad"),
         _ => beside(path, &format!(".bad.{nth}")),
     });
-    // A link that leads nowhere takes a name too.
+    // A broken link also takes a name.
     names.into_iter().find(|name| fs::symlink_metadata(name).is_err())
 }
 
@@ -461,5 +461,6 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// How many damaged files are kept; they can be as large as the file was, and hold what it held.
+/// How many damaged files are kept. They can be as large as the file was, and have the same
+/// content.
 pub const SET_ASIDE_LIMIT: usize = 8;

@@ -1,4 +1,4 @@
-//! Writes what was accepted to the last-known-good file, beside the streams.
+//! Writes accepted resources to the last-known-good file, on a task of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -16,30 +16,30 @@ use xds_core::{ResourceName, TypeUrl, VariantId};
 
 use crate::last_good::{FlushError, LastGood, Record};
 
-/// What the file does not have yet. The newest of each variant counts, so this is no larger than
-/// what is known.
+/// The changes that are not in the file yet. Only the newest of each variant counts, so they are no
+/// larger than the known resources.
 #[derive(Default)]
 pub(crate) struct Persist {
     pending: Mutex<Pending>,
     changed: Notify,
-    /// The file lacks something that could not be written.
+    /// The file lacks a change that could not be written.
     is_behind: AtomicBool,
-    /// How often that was tried in vain.
+    /// The number of failed writes.
     failures: AtomicU64,
 }
 
 #[derive(Default)]
 struct Pending {
     changes: BTreeMap<VariantId, Option<Arc<Accepted>>>,
-    /// Those that no proof may be left of. They come before the others.
+    /// Sets whose proofs must be removed from the file. They are written before the others.
     unkept: BTreeSet<(TypeUrl, ResourceName)>,
-    /// Complete, or left.
+    /// Sets that became complete, or are no longer subscribed to.
     sets: BTreeMap<SetId, SetChange>,
     is_closed: bool,
 }
 
 impl Persist {
-    /// Takes what an event did.
+    /// Notes the effects of an event.
     pub(crate) fn note(&self, effects: &Effects) {
         if effects.accepted.is_empty() && effects.removed.is_empty() {
             return;
@@ -55,7 +55,7 @@ impl Persist {
         self.changed.notify_one();
     }
 
-    /// Takes what became of sets. To be called before anything else happens to their members.
+    /// Notes changes of sets. Call it before anything else happens to their members.
     pub(crate) fn note_sets(&self, changes: Vec<SetChange>) {
         if changes.is_empty() {
             return;
@@ -76,18 +76,18 @@ impl Persist {
         self.changed.notify_one();
     }
 
-    /// Has the rest written, and no more.
+    /// Writes the rest, then ends the task.
     pub(crate) fn close(&self) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Whether the file lacks what could not be written, and how often that was tried in vain.
+    /// Whether the file lacks a change that could not be written, and the number of failed writes.
     pub(crate) fn trouble(&self) -> (bool, u64) {
         (self.is_behind.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
-    /// Writes what comes until it is closed.
+    /// Writes changes until it is closed.
     pub(crate) async fn run(self: Arc<Self>, mut file: LastGood) {
         let mut retry: Option<Duration> = None;
         loop {
@@ -115,7 +115,7 @@ impl Persist {
                 (file, flushed)
             });
             let Ok((returned, flushed)) = written.await else { return };
-            retry = self.judge(flushed, retry);
+            retry = self.note_flush(flushed, retry);
             if is_closed {
                 return;
             }
@@ -123,8 +123,8 @@ impl Persist {
         }
     }
 
-    /// Notes what became of a flush; when to try again.
-    fn judge(&self, flushed: Result<(), FlushError>, retry: Option<Duration>) -> Option<Duration> {
+    /// Notes the result of a flush; returns the delay of the next try, if one is needed.
+    fn note_flush(&self, flushed: Result<(), FlushError>, retry: Option<Duration>) -> Option<Duration> {
         let cause = |error: &FlushError| error.source().map(ToString::to_string).unwrap_or_default();
         match flushed {
             Err(error @ FlushError::Append { .. }) => {
@@ -132,7 +132,7 @@ impl Persist {
                 if !self.is_behind.swap(true, Ordering::Relaxed) {
                     warn!(
                         cause = cause(&error),
-                        "{error}; it is tried again, and until then no wildcard is restored from it"
+                        "{error}; trying again; until then, no wildcard is restored from this file"
                     );
                 }
                 return Some(retry.map_or(FIRST_RETRY, |last| (last * 2).min(LAST_RETRY)));
@@ -141,12 +141,13 @@ impl Persist {
             Ok(()) => {}
         }
         if self.is_behind.swap(false, Ordering::Relaxed) {
-            info!("the last-known-good file can be written again, and has everything");
+            info!("the last-known-good file is writable again and complete");
         }
         None
     }
 
-    /// Waits until then; not for changes, as each would only fail again.
+    /// Waits until this time or until it is closed. It does not wait for changes, because another
+    /// write would fail too.
     async fn closed_or(&self, at: Instant) {
         loop {
             tokio::select! {
@@ -161,6 +162,6 @@ impl Persist {
     }
 }
 
-/// After a flush that failed; twice as long after each one more, up to the last.
+/// The delay after a failed flush. It doubles with each further failure, up to the last value.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);

@@ -1,14 +1,14 @@
-//! Where the bytes are: on a disk, or in memory.
+//! The bytes of a file: on disk, or in memory.
 
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 
-/// A file, of which there may be no more than some room.
+/// A file with an optional size limit.
 #[derive(Debug)]
 pub(super) struct Disk {
     bytes: Bytes,
-    /// What is past this byte cannot be written, for those who try what comes of it.
+    /// Writes past this byte fail; for simulations.
     pub(super) room_bytes: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Disk {
         matches!(self.bytes, Bytes::InMemory(_))
     }
 
-    /// All of it, if it is in memory.
+    /// The whole content, if it is in memory.
     pub(super) fn image(&self) -> Option<Vec<u8>> {
         match &self.bytes {
             Bytes::OnDisk(_) => None,
@@ -64,7 +64,7 @@ impl Disk {
         }
     }
 
-    /// As much as there is room for.
+    /// The part of the bytes for which there is room.
     fn fitting<'b>(&self, bytes: &'b [u8]) -> io::Result<&'b [u8]> {
         let Some(room_bytes) = self.room_bytes else { return Ok(bytes) };
         let mut at = self;

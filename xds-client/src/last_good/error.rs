@@ -1,14 +1,14 @@
-//! What the file system can refuse.
+//! Errors of the last-known-good file.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no last-known-good file. A client can go on without one; its operator has to change
-/// something.
+/// Why the last-known-good file is not usable. A client can run without it; the operator has to
+/// correct the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it open, or this one a second time.
+    /// Another process has the file open, or this process a second time.
     #[error(
         "last-known-good file is in use by another process, which holds {}; give each process a file of its own",
         path.display()
@@ -17,35 +17,35 @@ pub enum OpenError {
         /// The lock file.
         path: PathBuf,
     },
-    /// There is no directory to put it in.
+    /// The directory of the file does not exist.
     #[error("no directory for the last-known-good file {}; create it or name another", path.display())]
     MissingDirectory {
-        /// The file that was asked for, or its lock.
+        /// The path of the file, or of its lock.
         path: PathBuf,
     },
-    /// The user of this process may not do what it takes.
+    /// The user of this process has no permission.
     #[error(
         "no permission for the last-known-good file {}; it has to be readable and writable, and so does its directory",
         path.display()
     )]
     Denied {
-        /// The file that was asked for, or its lock.
+        /// The path of the file, or of its lock.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is something else of that name, such as a directory.
+    /// The path leads to something else, such as a directory.
     #[error("{} is not a regular file; name another last-known-good file", path.display())]
     NotAFile {
-        /// What was asked for.
+        /// The path.
         path: PathBuf,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("last-known-good file {} cannot be used: {source}", path.display())]
     Io {
-        /// The file that was asked for, or its lock.
+        /// The path of the file, or of its lock.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -62,7 +62,7 @@ impl OpenError {
     }
 }
 
-/// What a flush could not do. The file is as good as it was before; later flushes may succeed.
+/// Why a flush failed. The file is as valid as before; later flushes may succeed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
@@ -71,16 +71,16 @@ pub enum FlushError {
     Append {
         /// The file.
         path: PathBuf,
-        /// What the system says, above all that the disk is full.
+        /// The error of the system, usually a full disk.
         source: io::Error,
     },
-    /// The changes are in the file, but it is longer than it has to be. It is tried again when the
-    /// file has doubled.
-    #[error("cannot write the last-known-good file {} anew: {source}", path.display())]
+    /// The changes are in the file, but the rewrite that would shorten it failed. It is tried again
+    /// when the file has doubled.
+    #[error("cannot rewrite the last-known-good file {}: {source}", path.display())]
     Compact {
         /// The file.
         path: PathBuf,
-        /// What the system says, above all that the disk is full.
+        /// The error of the system, usually a full disk.
         source: io::Error,
     },
 }

@@ -1,18 +1,19 @@
-//! How entries lie in the file, and how they are found again.
+//! The file format: finds the entries of a file, also after damage.
 //!
 //! ```text
 //! file   = magic format length sum entry*   8 bytes, u32, u64, u32
 //! entry  = length sum head_sum body         u32 each; length and sum are those of the body
 //! ```
 //!
-//! Numbers are little-endian, sums are CRC-32. The head of an entry has a sum of its own, over
-//! length, sum and the place of the entry in the file: a length that can be trusted tells an entry
-//! that was cut short from a damaged one, and leads past the latter to the next. Past a damaged
-//! head the next entry is searched for; none is taken for one that lies elsewhere.
+//! Numbers are little-endian, sums are CRC-32. The head of an entry has its own sum, over the
+//! length, the sum and the position of the entry in the file. So the length is reliable. It
+//! distinguishes an incomplete entry at the end from a damaged one, and leads to the entry after a
+//! damaged body. After a damaged head, the reader searches for the next entry; the position in the
+//! sum prevents a copy of an entry from elsewhere being accepted.
 //!
-//! The length in the header is that of the file after the last write that succeeded, or [`BEHIND`].
-//! It is the only thing that is ever overwritten, and the only way to tell a file that was cut
-//! between two entries. Format 1 has no length, and the sums of its heads do not know their place.
+//! The length in the header is that of the file after the last successful write, or [`BEHIND`]. It
+//! is the only part that is ever overwritten. Only this length reveals that a file was cut between
+//! two entries. Format 1 has no length, and the sums of its heads do not include the position.
 
 use std::io::{self, Read};
 
@@ -23,25 +24,25 @@ use crc32fast::Hasher;
 #[derive(Debug)]
 pub(super) struct Reader<R> {
     input: R,
-    /// Read already, in search of an entry.
+    /// Bytes that the search for an entry has already read.
     ahead: Bytes,
-    /// Where the next entry begins; zero before the header is read.
+    /// The position of the next entry; zero before the header is read.
     at: u64,
     header: Header,
 }
 
-/// What stands at the beginning of a file.
+/// The header of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Header {
-    /// None that can be read.
+    /// There is no readable header.
     Missing,
-    /// That of the format before, which proves no set.
+    /// The header of the former format, which proves no set.
     Old,
-    /// The length that the file has to have; `None` when it is damaged, or [`BEHIND`].
+    /// The length of the file; `None` if it is damaged. It may be [`BEHIND`].
     Known { length: Option<u64> },
 }
 
-/// What comes next in a file.
+/// The next part of a file.
 #[derive(Debug)]
 pub(super) enum Step {
     Entry { at: u64, body: Bytes },
@@ -49,48 +50,48 @@ pub(super) enum Step {
     End(Ending),
 }
 
-/// How a file ends.
+/// The end of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// With a whole entry, with its header, or it is empty.
+    /// The file ends after an entry or the header, or is empty.
     Whole,
-    /// As if a crash had cut short what was being written.
+    /// The last write is incomplete, as after a crash.
     Torn {
-        /// How much of it is there.
+        /// The number of bytes of the incomplete write.
         bytes: u64,
     },
-    /// It is damaged there or before, or no such file at all.
+    /// The file is damaged, or is not such a file.
     Broken(Broken),
 }
 
-/// What is wrong with a file.
+/// The damage of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
-    /// It does not begin like one.
+    /// It does not begin like a last-known-good file.
     #[error("it is not a last-known-good file")]
     Foreign,
     /// A later version of this program wrote it.
     #[error("its format is {found}, and this program knows those up to {FORMAT}")]
     UnknownFormat {
-        /// The format it has.
+        /// Its format.
         found: u32,
     },
-    /// The length in the header is not as it was written.
+    /// The length in the header is damaged.
     #[error("its header is damaged")]
     Header,
-    /// Its end is missing.
+    /// The end of the file is missing.
     #[error("it ends at byte {found}, and was {written} bytes long")]
     Short {
-        /// Where its last whole entry ends, in bytes from the start.
+        /// The end of its last intact entry, in bytes from the start.
         found: u64,
-        /// How long it was when it was written last.
+        /// Its length after the last write.
         written: u64,
     },
-    /// An entry is not as it was written. There may be more of them after this one.
+    /// An entry is damaged. More of them may follow.
     #[error("the entry at byte {at} is damaged")]
     Entry {
-        /// Where the entry begins, in bytes from the start.
+        /// The position of the entry, in bytes from the start.
         at: u64,
     },
 }
@@ -100,7 +101,7 @@ impl<R: Read> Reader<R> {
         Self { input, ahead: Bytes::new(), at: 0, header: Header::Missing }
     }
 
-    /// Where the last whole entry ended.
+    /// The end of the last intact entry.
     pub(super) fn at(&self) -> u64 {
         self.at
     }
@@ -135,7 +136,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Reads the header. If there is none, that is how the file ends.
+    /// Reads the header. Without a header, returns the end of the file.
     fn read_header(&mut self) -> io::Result<Option<Ending>> {
         let header = self.bytes(MARK.len())?;
         if header == MARK {
@@ -162,7 +163,7 @@ impl<R: Read> Reader<R> {
         })))
     }
 
-    /// Finds the next entry after one whose head is damaged. Only here is the rest of a file in
+    /// Finds the next entry after a damaged head. Only this search reads the rest of the file into
     /// memory.
     fn search(&mut self, head: &[u8]) -> io::Result<Step> {
         let at = self.at;
@@ -189,12 +190,12 @@ impl<R: Read> Reader<R> {
         Ok(Step::Damaged { at })
     }
 
-    /// What the sum of a head depends on beside the head.
+    /// The position that the sum of a head includes; `None` in the former format.
     fn place(&self, at: u64) -> Option<u64> {
         Some(at).filter(|_| self.header != Header::Old)
     }
 
-    /// How a file ends with these bytes, which are too few for what should stand there.
+    /// The end of a file with these bytes, which are too few for the next part.
     fn ending_of(&self, rest: &[u8]) -> Ending {
         if rest.is_empty() { self.checked(Ending::Whole) } else { self.torn(rest.len() as u64) }
     }
@@ -203,7 +204,7 @@ impl<R: Read> Reader<R> {
         self.checked(Ending::Torn { bytes })
     }
 
-    /// An ending, unless the file has to be longer.
+    /// The ending, unless the header says that the file was longer.
     fn checked(&self, ending: Ending) -> Ending {
         match self.header {
             Header::Known { length: None } => Ending::Broken(Broken::Header),
@@ -214,8 +215,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The file as torn if nothing but zeros is left of it, the bytes just read included: some file
-    /// systems leave them when a file grew and the machine failed before its content was written.
+    /// `Torn` if the rest of the file is only zeros, including the bytes just read. Some file
+    /// systems leave zeros when a file grew and the machine failed before the content was written.
     fn zeros(&mut self, read: &[u8]) -> io::Result<Option<Ending>> {
         let mut bytes = read.len() as u64;
         let mut chunk = read.to_vec();
@@ -229,7 +230,7 @@ impl<R: Read> Reader<R> {
         Ok(None)
     }
 
-    /// As many bytes, fewer only at the end of the input.
+    /// Reads `count` bytes; fewer only at the end of the input.
     fn bytes(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let mut bytes = self.ahead.split_to(count.min(self.ahead.len())).to_vec();
         self.input.by_ref().take((count - bytes.len()) as u64).read_to_end(&mut bytes)?;
@@ -237,7 +238,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What stands before a body that begins an entry there.
+/// The head of an entry at this position.
 pub(super) fn head(body: &[u8], at: u64) -> [u8; HEAD_BYTES] {
     let length = u32::try_from(body.len()).expect("a body keeps its limit");
     let mut head = [0; HEAD_BYTES];
@@ -248,14 +249,14 @@ pub(super) fn head(body: &[u8], at: u64) -> [u8; HEAD_BYTES] {
     head
 }
 
-/// The body of an entry that is read as a whole from its place, if it is intact.
+/// The body of a whole entry, if it is intact.
 pub(super) fn body(entry: &[u8], place: Option<u64>) -> Option<&[u8]> {
     let (&head, body) = entry.split_first_chunk()?;
     let (length, sum) = read_head(head, place)?;
     (body.len() == length && crc32fast::hash(body) == sum).then_some(body)
 }
 
-/// Length and sum of the body, unless the head is damaged or the length absurd.
+/// The length and the sum of the body, unless the head is damaged or the length exceeds the limit.
 fn read_head(head: [u8; HEAD_BYTES], place: Option<u64>) -> Option<(usize, u32)> {
     let [length, sum, head_sum] = [0, 4, 8].map(|at| {
         let number = head[at..].first_chunk().expect("a head has three numbers");
@@ -274,7 +275,7 @@ fn sum_of_head(head: &[u8; HEAD_BYTES], place: Option<u64>) -> u32 {
     sum.finalize()
 }
 
-/// The length of a file, as its header has it.
+/// The encoded length of a file for its header.
 pub(super) fn length(length: u64) -> [u8; LENGTH_BYTES] {
     let mut bytes = [0; LENGTH_BYTES];
     bytes[..8].copy_from_slice(&length.to_le_bytes());
@@ -288,19 +289,19 @@ fn read_length(bytes: [u8; LENGTH_BYTES]) -> Option<u64> {
     (length(number) == bytes).then_some(number)
 }
 
-/// The largest entry. Ours stay below the receive limits of gRPC, which are a few MiB; anything
-/// larger is damage, not to be allocated.
+/// The largest entry. Resources are below the receive limits of gRPC, which are a few MiB, so a
+/// larger length is damage and must not be allocated.
 pub const ENTRY_LIMIT_BYTES: usize = 64 << 20;
 
 pub(super) const HEAD_BYTES: usize = 12;
 
-/// What every file begins with. The line break shows when one was treated as text.
+/// The start of every file. The line break reveals whether the file was treated as text.
 const MAGIC: [u8; 8] = *b"xdsgood\n";
 
-/// Goes up when a file cannot be read by the programs before.
+/// The version of the format. It increases when older programs cannot read a file.
 const FORMAT: u32 = 2;
 
-/// What a file begins with, before the length.
+/// The start of a file, before the length.
 pub(super) const MARK: [u8; 12] = mark(FORMAT);
 
 const OLD_MARK: [u8; 12] = mark(1);
@@ -312,14 +313,13 @@ const fn mark(format: u32) -> [u8; 12] {
     mark
 }
 
-/// A number and its sum.
+/// The size of the length and its sum.
 const LENGTH_BYTES: usize = 12;
 
-/// Where the first entry begins.
+/// The position of the first entry.
 pub(super) const HEADER_BYTES: u64 = (MARK.len() + LENGTH_BYTES) as u64;
 
-/// In place of the length: something could not be written since, so that no set is as the file has
-/// it.
+/// Instead of the length: a later change could not be written, so no set in the file is proved.
 pub(super) const BEHIND: u64 = u64::MAX;
 
 const CHUNK_BYTES: usize = 8 << 10;

@@ -15,21 +15,21 @@ use super::frame::{self, BEHIND, ENTRY_LIMIT_BYTES, HEADER_BYTES, Header, MARK};
 use super::record::{Change, Entry, Key, Record};
 use super::replay::EntryLocation;
 
-/// A file, and where in it lies what still counts.
+/// A file, and the locations of its live entries.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
     file: Disk,
     header: Header,
     locations: BTreeMap<Key, EntryLocation>,
-    /// Where the next entry goes. What the file has past it is left over from a write that failed.
+    /// The position of the next entry. Bytes after it are left over from a failed write.
     end: u64,
     live_bytes: u64,
-    /// Only a longer file is compacted.
+    /// Only a longer file is compacted; see [`COMPACTION_MIN_BYTES`].
     compact_past: u64,
 }
 
-/// Entries on their way to the file.
+/// Entries that are being written.
 #[derive(Debug)]
 pub(super) struct Batch<'l> {
     log: &'l Log,
@@ -37,11 +37,11 @@ pub(super) struct Batch<'l> {
     appended: Appended,
 }
 
-/// What an append did, to be [taken](Log::take) once it is certain.
+/// The result of an append, to be [taken](Log::take) after its sync.
 #[derive(Debug)]
 pub(super) struct Appended {
     pub(super) changed: Vec<(Key, Option<EntryLocation>)>,
-    /// Variants that are too large.
+    /// Variants that are too large for an entry.
     pub(super) left_out: Vec<VariantId>,
     end: u64,
 }
@@ -62,7 +62,7 @@ impl Log {
         &self.path
     }
 
-    pub(super) fn holds(&self, key: &Key) -> bool {
+    pub(super) fn contains(&self, key: &Key) -> bool {
         self.locations.contains_key(key)
     }
 
@@ -70,7 +70,7 @@ impl Log {
         self.locations.get(key)
     }
 
-    /// What the file has of a set.
+    /// The members of a set in the file.
     pub(super) fn members<'l>(&'l self, set: &'l SetId) -> impl Iterator<Item = &'l EntryLocation> {
         let (type_url, name) = (set.type_url.clone(), "".into());
         let first = Key::Variant(VariantId { type_url, name, constraints: Constraints::NONE });
@@ -81,7 +81,7 @@ impl Log {
         variants.filter(|(id, _)| set.covers(id)).map(|(_, location)| location)
     }
 
-    /// The sets that it has entries of.
+    /// The sets with an entry.
     pub(super) fn sets(&self) -> impl Iterator<Item = &SetId> {
         self.locations.keys().rev().map_while(|key| match key {
             Key::Set(id) => Some(id),
@@ -89,22 +89,22 @@ impl Log {
         })
     }
 
-    /// There is no room past this byte, neither of this file nor of one that takes its place.
+    /// Limits the size of this file, and of files that replace it.
     pub(super) fn limit(&mut self, room_bytes: Option<u64>) {
         self.file.room_bytes = room_bytes;
     }
 
-    /// All of it, if it is in memory.
+    /// The whole content, if it is in memory.
     pub(super) fn image(&self) -> Option<Vec<u8>> {
         self.file.image()
     }
 
-    /// Cuts off what is past the end.
+    /// Cuts off the bytes after the end.
     pub(super) fn cut(&self) -> io::Result<()> {
         self.file.set_len(self.end)
     }
 
-    /// Begins to append. Until that is taken, the next append overwrites it.
+    /// Starts an append. If the result is not taken, the next append overwrites it.
     pub(super) fn begin(&self) -> io::Result<Batch<'_>> {
         self.cut()?;
         (&self.file).seek(SeekFrom::Start(self.end))?;
@@ -127,8 +127,8 @@ impl Log {
         self.end = appended.end;
     }
 
-    /// Says in the header that something could not be written: what the file has of a set may be
-    /// too little by now. That takes no room, so a full disk does not keep it from that.
+    /// Marks the file in its header: a change could not be written, so its sets may be incomplete.
+    /// The mark needs no space, so it works on a full disk.
     pub(super) fn mark_behind(&self) -> io::Result<()> {
         if !matches!(self.header, Header::Known { .. }) {
             return Ok(());
@@ -142,22 +142,22 @@ impl Log {
         file.write_all(&frame::length(length))
     }
 
-    /// Gives the variants that it lost, as [`rewrite`](Self::rewrite) does.
+    /// Returns the lost variants, as [`rewrite`](Self::rewrite) does.
     pub(super) fn compact_if_bloated(&mut self) -> io::Result<Vec<VariantId>> {
         if self.end <= self.compact_past || self.end / 2 <= self.live_bytes {
             return Ok(Vec::new());
         }
-        // A full disk does not make every flush copy the file.
+        // A full disk must not make every flush copy the file.
         self.compact_past = self.end.saturating_mul(2);
         let lost = self.rewrite(None)?;
         self.compact_past = COMPACTION_MIN_BYTES;
         Ok(lost)
     }
 
-    /// Puts a new file with the live entries in place of this one, which gets the other name if
-    /// there is one. Gives the variants whose entries were damaged since they were written.
+    /// Replaces the file by a new one with the live entries. The former file gets the name `aside`,
+    /// if there is one. Returns the variants whose entries were damaged after they were written.
     ///
-    /// A crash at any moment leaves the one or the other file under the path.
+    /// After a crash at any moment, the path has the former or the new file.
     pub(super) fn rewrite(&mut self, aside: Option<&Path>) -> io::Result<Vec<VariantId>> {
         if self.file.is_in_memory() {
             let (file, locations, lost) = self.copy(Disk::in_memory(Vec::new()))?;
@@ -165,15 +165,15 @@ impl Log {
             return Ok(lost);
         }
         let new_path = beside(&self.path, ".new");
-        // One may be left over from a crash, with other permissions even.
+        // One may be left over from a crash, even with other permissions.
         match fs::remove_file(&new_path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
         let replaced = self.replace_by(&new_path, aside);
         if replaced.is_err() {
-            // A full disk has no room for half a copy. What was renamed already is not there any
-            // more.
+            // A full disk has no room for half a copy. A file that was renamed already no longer
+            // exists under this name.
             fs::remove_file(&new_path).ok();
         }
         replaced
@@ -183,7 +183,8 @@ impl Log {
         let file = owner_only().read(true).write(true).create_new(true).open(new_path)?;
         let (file, locations, lost) = self.copy(Disk::of_file(file))?;
         if let Some(aside) = aside {
-            // Not every file system has links; without them, a crash just here costs the records.
+            // Some file systems have no hard links; there, a crash at this moment loses the
+            // records.
             fs::hard_link(&self.path, aside).or_else(|_| fs::rename(&self.path, aside))?;
         }
         fs::rename(new_path, &self.path)?;
@@ -192,7 +193,7 @@ impl Log {
         Ok(lost)
     }
 
-    /// Goes on with another file, that has these.
+    /// Continues with another file and these entries.
     fn replace(&mut self, file: Disk, locations: BTreeMap<Key, EntryLocation>) {
         self.live_bytes = locations.values().map(|location| location.size_bytes).sum();
         self.end = HEADER_BYTES + self.live_bytes;
@@ -200,7 +201,7 @@ impl Log {
         (self.file, self.locations) = (file, locations);
     }
 
-    /// Has another file hold what is live, and the disk confirm it.
+    /// Copies the live entries to another file and syncs it.
     fn copy(&self, mut file: Disk) -> io::Result<(Disk, BTreeMap<Key, EntryLocation>, Vec<VariantId>)> {
         file.room_bytes = self.file.room_bytes;
         let (locations, lost) = self.copy_live(&file)?;
@@ -210,7 +211,7 @@ impl Log {
         Ok((file, locations, lost))
     }
 
-    /// Writes a header and the live entries, in the order in which they lie.
+    /// Writes a header and the live entries, in the order of the file.
     fn copy_live(&self, file: &Disk) -> io::Result<(BTreeMap<Key, EntryLocation>, Vec<VariantId>)> {
         let mut live: Vec<_> = self.locations.iter().collect();
         live.sort_unstable_by_key(|(_, location)| location.at);
@@ -230,7 +231,7 @@ impl Log {
                     at = location.at,
                     r#type = key.type_url().message_name(),
                     name = key.name().as_str(),
-                    "an entry of the last-known-good file was damaged since it was written, and is dropped"
+                    "dropped an entry of the last-known-good file: it was damaged after it was written"
                 );
                 lost.extend(match key {
                     Key::Variant(id) => Some(id.clone()),
@@ -249,7 +250,7 @@ impl Log {
 }
 
 impl Batch<'_> {
-    /// Writes the change, if it makes a difference.
+    /// Writes the change, unless the file already has it.
     pub(super) fn push(&mut self, change: &Change) -> io::Result<()> {
         let key = change.key();
         let known = self.log.locations.get(&key);
@@ -286,7 +287,7 @@ impl Batch<'_> {
         &self.appended
     }
 
-    /// Has the disk confirm all of it, and that it is all.
+    /// Writes the new length and syncs everything.
     pub(super) fn commit(mut self) -> io::Result<Appended> {
         self.out.flush()?;
         let Self { log, appended, .. } = self;
@@ -296,19 +297,25 @@ impl Batch<'_> {
     }
 }
 
-/// The body of what is stored of a record, unless it is too large.
+/// The encoded entry of a record, unless it is too large.
 fn stored(record: &Record) -> Option<Vec<u8>> {
     let entry = Entry::put(record);
     let (size_bytes, limit_bytes) = (entry.encoded_len(), ENTRY_LIMIT_BYTES);
     if size_bytes > limit_bytes {
         let (r#type, name) = (record.id.type_url.message_name(), record.id.name.as_str());
-        tracing::warn!(r#type, name, size_bytes, limit_bytes, "too large for the last-known-good file");
+        tracing::warn!(
+            r#type,
+            name,
+            size_bytes,
+            limit_bytes,
+            "did not store a resource: it is too large for the last-known-good file"
+        );
         return None;
     }
     Some(entry.encode_to_vec())
 }
 
-/// Of files that are created, only their owner may read them.
+/// Options for new files that only their owner may read.
 pub(super) fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -316,7 +323,7 @@ pub(super) fn owner_only() -> OpenOptions {
     options
 }
 
-/// Has the disk confirm what names there are. Only Unix opens directories.
+/// Syncs the names in the directory. Only Unix can open directories.
 fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) if cfg!(unix) => File::open(directory)?.sync_all(),
@@ -324,10 +331,10 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A shorter file is not compacted: what it wastes costs less than the copying. Default 64 KiB.
+/// A shorter file is not compacted: the space costs less than the copy. Default 64 KiB.
 pub const COMPACTION_MIN_BYTES: u64 = 64 << 10;
 
-/// How much is written at once, so that a large batch is not in memory a second time.
+/// The size of the write buffer, so that a large batch is not in memory twice.
 const WRITE_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
@@ -377,6 +384,6 @@ mod tests {
         file.put(large);
         file.flush().unwrap();
         assert_eq!(folder.contents().records, []);
-        assert!(!file.log.holds(&Key::Variant(id("a"))));
+        assert!(!file.log.contains(&Key::Variant(id("a"))));
     }
 }

@@ -1,4 +1,4 @@
-//! What is stored of a variant, and as which message.
+//! A stored variant, and its encoding.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use xds_core::{Constraints, ResourceName, TypeUrl, VariantId, XdstpName};
 
 use super::sets::Proof;
 
-/// One variant as it was last received.
+/// A variant as it was received last.
 ///
-/// Equal records may have constraints that were written differently; the file keeps them as
-/// received all the same (T23).
+/// Equal records may have constraints that were written differently; the file stores them as
+/// received (T23).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it is known by.
+    /// Its id.
     pub id: VariantId,
     /// The encoded message.
     pub payload: Bytes,
-    /// Its version, as the upstream wrote it: a reconnect hands it back.
+    /// Its version as the upstream wrote it; a reconnect sends it to the upstream.
     pub version: String,
-    /// The URI of the server that it came from.
+    /// The URI of the server that sent it.
     pub origin: String,
-    /// How long it is good after it was received (S38). When that was is not known any more, so
-    /// whoever restores it counts from the start.
+    /// Its time to live after its receipt (S38). The time of the receipt is not stored, so a
+    /// restored TTL starts again.
     pub ttl: Option<Duration>,
     /// Its other names (D24).
     pub aliases: Vec<ResourceName>,
 }
 
 impl Record {
-    /// One without TTL and aliases.
+    /// A record without TTL and aliases.
     #[must_use]
     pub fn new(id: VariantId, payload: Bytes, version: String, origin: String) -> Self {
         Self { id, payload, version, origin, ttl: None, aliases: Vec::new() }
@@ -63,18 +63,18 @@ impl From<Record> for Restored {
     }
 }
 
-/// What an entry of the file says.
+/// The change in an entry of the file.
 #[derive(Debug)]
 pub(super) enum Change {
     Put(Record),
     Remove(VariantId),
-    /// The set was whole, and these were its members.
+    /// The set was complete, with these members.
     Prove(SetId, Proof),
-    /// It is not known to be whole any more.
+    /// The set is no longer known to be complete.
     Void(SetId),
 }
 
-/// What an entry is about. Sets come after their members.
+/// The subject of an entry. Sets are sorted after their members.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Variant(VariantId),
@@ -107,8 +107,8 @@ impl Change {
     }
 }
 
-/// The body of an entry. Fields can be added: what an older program does not know it ignores, so
-/// they must not change what the others mean. A body without a known kind is skipped.
+/// The body of an entry. Fields can be added: older programs ignore unknown fields, so new fields
+/// must not change the meaning of others. A body of an unknown kind is skipped.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
     #[prost(string, tag = "1")]
@@ -194,21 +194,20 @@ impl Entry {
             payload: record.payload.clone(),
             version: record.version.clone(),
             origin: record.origin.clone(),
-            // A message of seconds cannot hold more than some hundred billion years, and that is as
-            // good as none.
+            // The message cannot hold more than some hundred billion years; a longer TTL is as good
+            // as none.
             ttl: record.ttl.and_then(|ttl| ttl.try_into().ok()),
             aliases: record.aliases.iter().map(|alias| alias.as_str().to_owned()).collect(),
         };
         Self::new(&record.id, Kind::Put(content))
     }
 
-    /// Whether it says that a wildcard was complete, as programs before this one wrote it: without
-    /// a proof.
+    /// Whether it marks a complete wildcard in the former format, which has no proof.
     pub(super) fn is_unproved_set(&self) -> bool {
         self.name == "*" && matches!(self.kind, Some(Kind::Put(_)))
     }
 
-    /// What it says, if that can be read here.
+    /// The change in it, if it is readable.
     pub(super) fn into_change(self) -> Option<Change> {
         let type_url = TypeUrl::new(self.type_url);
         let name = ResourceName::new(self.name);

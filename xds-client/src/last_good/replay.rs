@@ -1,4 +1,4 @@
-//! What the entries of a file amount to.
+//! Reads all entries of a file: its records, sets and damage.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -13,30 +13,30 @@ use super::frame::{BEHIND, Broken, Ending, HEAD_BYTES, Header, Reader, Step};
 use super::record::{Change, Entry, Record};
 use super::sets::Proof;
 
-/// A file that was read to its end.
+/// The result of reading a file.
 #[derive(Debug)]
 pub(super) struct Replay {
-    /// The newest put of each id that was not removed since.
+    /// The newest record of each id without a later removal.
     pub(super) live: BTreeMap<VariantId, (EntryLocation, Record)>,
-    /// The newest proof of each set that was not voided since, and whether it holds.
+    /// The newest proof of each set without a later `Void`, and whether the proof holds.
     pub(super) sets: BTreeMap<SetId, (EntryLocation, bool)>,
-    /// How many sets were whole once, and are not proved to be.
+    /// The number of sets that were complete once and are not proved to be.
     pub(super) unproved: usize,
-    /// Entries whose id or kind cannot be read.
+    /// The number of entries with an unreadable id or kind.
     pub(super) skipped: usize,
-    /// Whether there is an entry that should not be there, be it an old one.
+    /// Whether any entry, also an old one, has a secret that should not be stored.
     pub(super) found_secrets: bool,
     pub(super) header: Header,
     pub(super) ending: Ending,
-    /// Where the last whole entry ends.
+    /// The end of the last intact entry.
     pub(super) end: u64,
 }
 
-/// Where an entry lies, and what its body is.
+/// The location of an entry and the digest of its body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryLocation {
     pub(super) at: u64,
-    /// Of the whole entry.
+    /// The size of the whole entry.
     pub(super) size_bytes: u64,
     pub(super) digest: Version,
 }
@@ -62,7 +62,7 @@ impl Replay {
             end: 0,
         };
         let mut proofs = BTreeMap::new();
-        // Where something may have stood that was written later than what comes before it.
+        // The last damage: later entries may have been lost there.
         let mut damaged_at = None;
         let mut damage = None;
         let ending = loop {
@@ -94,7 +94,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// The sets that are proved to be whole.
+    /// The sets that are proved to be complete.
     pub(super) fn whole_sets(&self) -> Vec<SetId> {
         let whole = self.sets.iter().filter(|(_, (_, holds))| *holds);
         whole.map(|(id, _)| id.clone()).collect()

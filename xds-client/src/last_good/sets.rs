@@ -1,4 +1,4 @@
-//! Which wildcards and globs are whole, and how the file proves it.
+//! Which wildcards and globs are complete, and how the file proves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use super::log::Log;
 use super::record::{Change, Key};
 use super::replay::EntryLocation;
 
-/// All members of a set that a file had at one moment: how many, and a digest of their entries.
+/// The members of a set in a file at one moment: their number, and a digest of their entries.
 ///
-/// The digest is a sum, so that it follows one change at the cost of that change. It has to stand
-/// against damage, not against an attacker: whoever can write the file can write any proof.
+/// The digest is a sum, so that an update costs no more than the change. It protects against
+/// damage, not against attackers: whoever can write the file can write any proof.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) count: u64,
@@ -37,18 +37,17 @@ impl Proof {
     }
 }
 
-/// The sets that are whole while the file is open.
+/// The sets that are complete while the file is open.
 ///
-/// What the file says of others stays as it is: their proofs hold until one of their members
-/// changes.
+/// Entries of other sets stay unchanged: their proofs hold until one of their members changes.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
-    /// With what the file proves, or `None` when that has to be looked up.
-    held: BTreeMap<SetId, Option<Proof>>,
-    /// Variants that exist, and that the file lacks. No set with such a member is whole in the
-    /// file.
-    holes: BTreeSet<VariantId>,
-    /// Sets or holes came or went.
+    /// The complete sets, with the proof in the file; `None` if it has to be computed.
+    complete: BTreeMap<SetId, Option<Proof>>,
+    /// Variants that exist and are missing in the file. No set with such a member is complete in
+    /// the file.
+    missing: BTreeSet<VariantId>,
+    /// Complete sets or missing variants were added or removed.
     is_changed: bool,
 }
 
@@ -57,43 +56,43 @@ impl Sets {
         self.is_changed
     }
 
-    pub(super) fn hold(&mut self, id: SetId) {
-        self.held.entry(id).or_insert_with(|| {
+    pub(super) fn add_complete(&mut self, id: SetId) {
+        self.complete.entry(id).or_insert_with(|| {
             self.is_changed = true;
             None
         });
     }
 
-    pub(super) fn holds(&self, id: &SetId) -> bool {
-        self.held.contains_key(id)
+    pub(super) fn is_complete(&self, id: &SetId) -> bool {
+        self.complete.contains_key(id)
     }
 
-    pub(super) fn release(&mut self, id: &SetId) {
-        self.held.remove(id);
+    pub(super) fn remove_complete(&mut self, id: &SetId) {
+        self.complete.remove(id);
     }
 
-    pub(super) fn release_all(&mut self, type_url: &TypeUrl, name: &ResourceName) {
-        self.held.retain(|id, _| (&id.type_url, &id.name) != (type_url, name));
+    pub(super) fn remove_all_named(&mut self, type_url: &TypeUrl, name: &ResourceName) {
+        self.complete.retain(|id, _| (&id.type_url, &id.name) != (type_url, name));
     }
 
-    /// The file lacks these from now on.
-    pub(super) fn lack(&mut self, ids: impl IntoIterator<Item = VariantId>) {
-        let before = self.holes.len();
-        self.holes.extend(ids);
-        self.is_changed |= self.holes.len() > before;
+    /// Notes variants that are missing in the file.
+    pub(super) fn add_missing(&mut self, ids: impl IntoIterator<Item = VariantId>) {
+        let before = self.missing.len();
+        self.missing.extend(ids);
+        self.is_changed |= self.missing.len() > before;
     }
 
-    pub(super) fn no_longer_lack(&mut self, id: &VariantId) {
-        self.is_changed |= self.holes.remove(id);
+    pub(super) fn remove_missing(&mut self, id: &VariantId) {
+        self.is_changed |= self.missing.remove(id);
     }
 
-    /// What the file proved may be otherwise.
-    pub(super) fn look_up_all(&mut self) {
-        self.held.values_mut().for_each(|proof| *proof = None);
+    /// Computes all proofs again with the next change.
+    pub(super) fn recompute_all(&mut self) {
+        self.complete.values_mut().for_each(|proof| *proof = None);
         self.is_changed = true;
     }
 
-    /// What to write of sets after these changes of a file.
+    /// The entries of sets to write after these changes of variants.
     pub(super) fn changes(&self, log: &Log, changed: &[(Key, Option<EntryLocation>)]) -> Vec<Change> {
         let variants = changed.iter().filter_map(|(key, location)| match key {
             Key::Variant(id) => Some((id, log.location(key), location)),
@@ -101,14 +100,14 @@ impl Sets {
         });
         let changed: Vec<_> = variants.collect();
         let mut changes = Vec::new();
-        for (id, known) in &self.held {
+        for (id, known) in &self.complete {
             let mut proof = known.unwrap_or_else(|| Proof::of(log.members(id)));
             for (_, before, after) in changed.iter().filter(|(member, ..)| id.covers(member)) {
                 before.iter().for_each(|location| proof.remove(location));
                 after.iter().for_each(|location| proof.add(location));
             }
             if *known != Some(proof) || self.is_changed {
-                changes.push(match self.holes.iter().any(|hole| id.covers(hole)) {
+                changes.push(match self.missing.iter().any(|missing| id.covers(missing)) {
                     true => Change::Void(id.clone()),
                     false => Change::Prove(id.clone(), proof),
                 });
@@ -117,7 +116,7 @@ impl Sets {
         changes
     }
 
-    /// They were written.
+    /// Notes that these entries were written.
     pub(super) fn take(&mut self, changes: Vec<Change>) {
         self.is_changed = false;
         for change in changes {
@@ -126,7 +125,7 @@ impl Sets {
                 Change::Void(id) => (id, None),
                 Change::Put(_) | Change::Remove(_) => continue,
             };
-            if let Some(known) = self.held.get_mut(&id) {
+            if let Some(known) = self.complete.get_mut(&id) {
                 *known = proof;
             }
         }
