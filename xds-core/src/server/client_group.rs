@@ -168,7 +168,7 @@ impl Seat {
         let Some(stream) = all.get_mut(&self.id) else { return };
         let mut is_changed = false;
         for state in types {
-            state.is_moved = false;
+            state.is_unpublished = false;
             is_changed |= match stream.summaries.get_mut(&state.type_url) {
                 Some(summary) => summary.update(state, is_alone),
                 None => {
@@ -206,11 +206,11 @@ impl Seat {
     /// What the client has of such types on its other streams.
     pub(super) fn target_statuses(
         &self,
-        is_asked: impl Fn(&str) -> bool,
+        is_relevant: impl Fn(&str) -> bool,
         snapshot: &Snapshot,
     ) -> Vec<TargetStatus<'static>> {
         let streams = lock(&self.group.0.streams);
-        let others = streams.others(self.id).filter(|(type_url, _)| is_asked(type_url.as_str()));
+        let others = streams.others(self.id).filter(|(type_url, _)| is_relevant(type_url.as_str()));
         others.filter_map(|(type_url, summary)| summary.target_status(type_url, snapshot)).collect()
     }
 
@@ -283,9 +283,9 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut streams = lock(&self.group.0.streams);
-        let left = streams.streams.remove(&self.id);
+        let removed = streams.streams.remove(&self.id);
         streams.awaited.clear();
-        for type_url in left.iter().flat_map(|left| left.summaries.keys()) {
+        for type_url in removed.iter().flat_map(|removed| removed.summaries.keys()) {
             let count = streams.followed.get_mut(type_url).expect("what a stream follows is counted");
             *count -= 1;
             if *count == 0 {

@@ -8,7 +8,7 @@ use crate::wire::ResourceKey;
 use crate::xdstp;
 
 /// Whether a subscription asks for a resource, by its name or another one.
-pub(super) fn is_asked_for(
+pub(super) fn is_subscribed(
     key: &ResourceKey,
     subscription: &Subscription,
     resources: Option<&TypeSnapshot>,
@@ -21,7 +21,10 @@ pub(super) fn is_asked_for(
 }
 
 /// As what a subscription asks for a variant: by its name, an alias or a glob.
-pub(super) fn asking_for(subscription: &Subscription, variant: &Variant) -> impl Iterator<Item = Locator> {
+pub(super) fn covering_locators(
+    subscription: &Subscription,
+    variant: &Variant,
+) -> impl Iterator<Item = Locator> {
     let glob = xdstp::glob_of(variant.name());
     let names = std::iter::once(variant.name()).chain(variant.aliases()).cloned().chain(glob);
     names.flat_map(move |name| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::client_group::ClientGroup;
 use super::clusters_sent::ClustersSent;
 use super::config::StreamConfig;
-use super::covering::is_asked_for;
+use super::covering::is_subscribed;
 use super::encode::{self, DELTA_ERRORS};
 use super::report::TypeReport;
 use super::response::{Next, Response, Service, StreamError, Verdict};
@@ -59,15 +59,15 @@ pub struct DeltaRequest {
 struct DeltaOwed {
     locators: Locators,
     /// Given up while a wildcard stays (D18).
-    left: Locators,
+    unsubscribed: Locators,
     /// The same while what is new is held back: without that a wildcard would be left without a
     /// variant (T31).
-    left_later: Locators,
+    unsubscribed_later: Locators,
     /// Held removals of what was given up so.
     removals: BTreeSet<ResourceKey>,
     everything: bool,
     /// What cannot be asked for (G8).
-    refused: BTreeSet<Failure>,
+    errors: BTreeSet<Failure>,
     /// S21: nothing was asked for, and the client waits to hear so.
     nothing: bool,
     /// What rejected responses held besides something that was put right since (D8).
@@ -128,7 +128,7 @@ impl DeltaStream {
             ignored = self.stream.take_invalid(at, &mut request.unsubscribe)?;
             self.stream.entry(at).state.spelled = spelled;
         }
-        let mut refused = self.stream.take_invalid(at, &mut request.subscribe)?;
+        let mut failures = self.stream.take_invalid(at, &mut request.subscribe)?;
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.stream.watch), self.stream.config.names_limit);
         let TypeEntry { state, owed } = self.stream.entry(at);
@@ -141,20 +141,20 @@ impl DeltaStream {
             verdict
         });
         // D17: later ones do not end it.
-        if is_first && (!refused.is_empty() || !ignored.is_empty()) {
+        if is_first && (!failures.is_empty() || !ignored.is_empty()) {
             state.subscription.end_legacy_wildcard();
         }
         // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
         let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
-        let unreadable = refused.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
+        let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
         owed.removals.extend(unreadable.map(ResourceKey::of_name));
         // C4: a client rejects an error that has no name.
-        refused.retain(|failure| !failure.name.as_str().is_empty());
+        failures.retain(|failure| !failure.name.as_str().is_empty());
         // As where a type is not served (G4): who has nothing of it need not wait for it.
-        let denied = refused.iter().filter(|failure| !state.allows(&failure.name));
+        let denied = failures.iter().filter(|failure| !state.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
         owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
-        owed.refused.extend(refused);
+        owed.errors.extend(failures);
         // D1: only the first request says what the client has from another stream.
         if is_first {
             // X4: also what it has goes by its canonical name.
@@ -173,38 +173,38 @@ impl DeltaStream {
             let is_giving_up = state.responses.are_in_flight() && !request.unsubscribe.is_empty();
             let before = is_giving_up.then(|| state.subscription.locators());
             let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
-            state.awaits_sets |= added.wildcard;
+            state.awaits_wildcards |= added.wildcard;
             let dropped = before.map(|before| before.without(&state.subscription.locators()));
             // By name the answer to who asks again says all.
             let leaves_variants = |dropped: &Locators| {
                 state.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
             };
             if let Some(dropped) = dropped.filter(leaves_variants) {
-                state.responses.cross_contents(asked_by(&dropped));
+                state.responses.cross_contents(covers_key(&dropped));
             }
             state.check_limit(names_limit)?;
-            let left = state.reselect(&watch);
+            let dropped = state.reselect(&watch);
             if is_first {
-                state.forget_unasked(&mut owed.brought);
+                state.forget_unsubscribed(&mut owed.brought);
             }
             // D18: as without a wildcard nobody waits to hear of them.
-            owed.removals.extend(left.into_iter().filter(|_| state.subscription.is_wildcard()));
-            state.retain_asked(&mut owed.uncertain);
+            owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
+            state.retain_subscribed(&mut owed.uncertain);
             owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
             if !state.is_served {
                 // G4: what the client has it keeps, and what it has not it need not wait for.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
                 owed.removals.extend(missing.map(ResourceKey::of_name));
-                owed.refused.extend(state.unserved(&added.locators));
+                owed.errors.extend(state.unserved(&added.locators));
                 owed.nothing |= added.wildcard;
                 return Ok(verdict);
             }
             owed.locators.extend(added.locators);
             state.subscription.retain_covered(&mut owed.locators);
-            owed.left.extend(added.unsubscribed);
+            owed.unsubscribed.extend(added.unsubscribed);
             if !state.subscription.is_wildcard() {
-                owed.left.clear();
-                owed.left_later.clear();
+                owed.unsubscribed.clear();
+                owed.unsubscribed_later.clear();
             }
             owed.everything = state.subscription.is_wildcard() && (owed.everything || added.wildcard);
         }
@@ -250,38 +250,38 @@ fn respond(
     // D11: each subscriber is told once.
     let released = stream.release(at, now, snapshot);
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
-    let is_held_back = stream.is_held_back(at, now, snapshot);
+    let must_wait = stream.must_wait(at, now, snapshot);
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
-    let mut left_later = std::mem::take(&mut owed.left_later);
+    let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
     content.removed.extend(owed.removals.iter().cloned());
     // S8b: what was on its way when it was given up, and is asked for again before it came, may be
     // gone meanwhile.
     if owed.everything || !owed.locators.is_empty() {
-        let is_asked = asked_by(&owed.locators);
-        let is_asked = |key: &ResourceKey| owed.everything || is_asked(key);
-        let mut crossed = state.responses.take_crossed_contents(is_asked);
+        let is_requested = covers_key(&owed.locators);
+        let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
+        let mut crossed = state.responses.take_crossed_contents(is_requested);
         crossed.retain(|key| {
             let chosen = state.chosen(&key.name, snapshot);
             let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
         // T33: what is for none of its locators the client drops by itself.
-        state.retain_asked(&mut crossed);
+        state.retain_subscribed(&mut crossed);
         content.removed.extend(crossed);
     }
     if state.membership.is_some() {
         let form = state.form();
-        let is_asked = asked_by(&owed.locators);
-        let has = |_: &Subscription, removed: &Variant| match is_asked(&removed.key(form)) {
+        let is_requested = covers_key(&owed.locators);
+        let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(form)) {
             // Its answer says so already. D14: a removal too many does no harm.
             true if form == Form::Name && owed.locators.has_name(removed.name()) => Has::No,
-            is_asked if is_asked || owed.everything => Has::Perhaps,
+            is_requested if is_requested || owed.everything => Has::Perhaps,
             _ => Has::Yes,
         };
-        let ResponseBasis { update, removed, unsure } = match is_held_back && !owed.everything {
+        let ResponseBasis { update, removed, resend } = match must_wait && !owed.everything {
             true => {
-                left_later.append(&mut owed.left);
+                unsubscribed_later.append(&mut owed.unsubscribed);
                 state.stay(&owed.locators, snapshot)
             }
             false => state.advance(now, snapshot, has)?,
@@ -290,7 +290,7 @@ fn respond(
         if update.from == Revision::ZERO {
             content.first_answer(state, &owed, &update, clusters_sent, now, snapshot);
         } else {
-            content.update(state, &owed, &unsure, &update, snapshot);
+            content.update(state, &owed, &resend, &update, snapshot);
         }
         content.refresh(state, now, update.from, snapshot);
     }
@@ -298,7 +298,7 @@ fn respond(
     content.narrow_names(state, snapshot);
     content.drop_returned();
     // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
-    let is_answer = owed.nothing || !owed.refused.is_empty() || (owed.everything && owed.brought.is_empty());
+    let is_answer = owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.is_empty());
     let mut uncertain = owed.uncertain;
     if content.is_empty() && !is_answer {
         content.resend_uncertain(state, &std::mem::take(&mut uncertain), snapshot);
@@ -306,7 +306,7 @@ fn respond(
     state.is_resending = false;
     if content.is_empty() && !is_answer {
         state.responses.bring_uncertain();
-        stream.entry(at).owed.left_later = left_later;
+        stream.entry(at).owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
     // A bare name removes all that the client has of it.
@@ -325,8 +325,8 @@ fn respond(
     if !content.heartbeats.is_empty() {
         bodies.push(Arc::new(encode::heartbeats(state.encoding(), now, content.heartbeats.iter())));
     }
-    if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.encoding(), owed.refused.iter())));
+    if !owed.errors.is_empty() {
+        bodies.push(Arc::new(encode::errors(DELTA_ERRORS, state.encoding(), owed.errors.iter())));
     }
     let endpoints: Cow<'_, [_]> = match &content.shared {
         Some(update) if content.changed.is_empty() => update.endpoints().into(),
@@ -343,7 +343,7 @@ fn respond(
     state.refresh_late(now, content.changed());
     state.is_resending = !uncertain.is_empty();
     owed_next.uncertain = uncertain;
-    owed_next.left_later = left_later;
+    owed_next.unsubscribed_later = unsubscribed_later;
     // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
     stream.owe_endpoints(&endpoints);
     match stream.endpoints() {
@@ -357,7 +357,7 @@ fn respond(
 }
 
 /// What they ask for, by its name or by a set that it may belong to.
-fn asked_by(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
+fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     let is_wildcard = locators.has_name(&WILDCARD.into());
     move |ResourceKey { name, .. }| {
         let glob = || xdstp::glob_of(name);
@@ -368,11 +368,11 @@ fn asked_by(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
 impl TypeState {
     /// D1: what the client brought and does not ask for it drops, so later it has none of these
     /// versions.
-    fn forget_unasked(&self, brought: &mut BTreeMap<ResourceName, String>) {
+    fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         for (name, version) in brought {
-            if !is_asked_for(&ResourceKey::of_name(name), &self.subscription, resources) {
+            if !is_subscribed(&ResourceKey::of_name(name), &self.subscription, resources) {
                 version.clear();
             }
         }
@@ -382,11 +382,11 @@ impl TypeState {
 impl DeltaOwed {
     fn is_empty(&self) -> bool {
         let has_answers = !self.locators.is_empty()
-            || !self.left.is_empty()
+            || !self.unsubscribed.is_empty()
             || !self.removals.is_empty()
             || !self.uncertain.is_empty()
             || !self.endpoints.is_empty();
-        !has_answers && !self.everything && !self.nothing && self.refused.is_empty()
+        !has_answers && !self.everything && !self.nothing && self.errors.is_empty()
     }
 }
 
@@ -395,23 +395,23 @@ impl Owed for DeltaOwed {
     const ERRORS_FIELD: u32 = DELTA_ERRORS;
 
     fn has_deferred(&self) -> bool {
-        !self.left_later.is_empty()
+        !self.unsubscribed_later.is_empty()
     }
 
     fn resume(&mut self) {
-        self.left.append(&mut self.left_later);
+        self.unsubscribed.append(&mut self.unsubscribed_later);
     }
 
-    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
         self.locators.take(is_unknown)
     }
 
-    fn ask(&mut self, locator: Locator, _: Duration) {
+    fn owe(&mut self, locator: Locator, _: Duration) {
         self.locators.extend(std::iter::once(locator).collect());
     }
 
-    fn refuse(&mut self, failure: Failure, _: Duration) {
-        self.refused.insert(failure);
+    fn owe_error(&mut self, failure: Failure, _: Duration) {
+        self.errors.insert(failure);
     }
 
     fn names(&self) -> impl Iterator<Item = &ResourceName> {

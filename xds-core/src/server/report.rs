@@ -61,8 +61,8 @@ impl<O: Owed> Stream<O> {
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.type_url);
             // X12, D24: what is asked for may stand for other names.
-            let asked = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
-            let unanswered: BTreeSet<_> = asked.flatten().collect();
+            let requested = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
+            let unanswered: BTreeSet<_> = requested.flatten().collect();
             state.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
         });
         types.filter(|report| !report.resources.is_empty()).collect()
@@ -131,7 +131,7 @@ impl TypeState {
     /// Whether the stream is as far as the commit that brought a content.
     fn has_reached(&self, variant: &Arc<Variant>) -> bool {
         let cursor = self.cursor();
-        cursor > Revision::ZERO && (variant.changed_at <= cursor || is_sent(&self.ahead, variant))
+        cursor > Revision::ZERO && (variant.changed_at <= cursor || is_sent(&self.sent_ahead, variant))
     }
 
     /// What the client said of what it was sent last of a variant.

@@ -13,7 +13,7 @@ use crate::xdstp::{XdstpError, XdstpName};
 impl TypeState {
     /// Takes new-style names by their canonical text (X4), and out those that no resource can have
     /// (X6).
-    pub(super) fn read_names(&mut self, asked: &mut Requested) -> Vec<Failure> {
+    pub(super) fn read_names(&mut self, requested: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut read = |name: &ResourceName| match self.canonical(name) {
             Ok(None) => Some(name.clone()),
@@ -30,7 +30,7 @@ impl TypeState {
                 None
             }
         };
-        asked.edit_names(|names| names.iter().filter_map(&mut read).collect());
+        requested.edit_names(|names| names.iter().filter_map(&mut read).collect());
         failures
     }
 
@@ -43,19 +43,19 @@ impl TypeState {
 
     /// G4: what is said of names that were asked for, when the type is not served, or not to this
     /// client.
-    pub(super) fn unserved(&self, asked: &Locators) -> impl Iterator<Item = Failure> {
+    pub(super) fn unserved(&self, requested: &Locators) -> impl Iterator<Item = Failure> {
         let r#type = self.type_url.message_name();
         let (code, message) = match self.is_denied() {
             true => (Code::PERMISSION_DENIED, format!("this client may read no {}", r#type)),
             false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
         };
-        let names: BTreeSet<_> = asked.names().collect();
+        let names: BTreeSet<_> = requested.names().collect();
         names.into_iter().map(move |name| Failure::new(name.clone(), code, message.clone()))
     }
 
     /// Takes out what the client may not read, and locators that claim other parameters than it
     /// has.
-    pub(super) fn take_denied(&self, access: &Access, asked: &mut Requested) -> Vec<Failure> {
+    pub(super) fn take_denied(&self, access: &Access, requested: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut deny = |name: &ResourceName, message: String| {
             failures.push(Failure::new(name.clone(), Code::PERMISSION_DENIED, message));
@@ -69,10 +69,10 @@ impl TypeState {
                 denied.for_each(|name| deny(name, format!("this client may not read {} {name:?}", r#type)));
                 names.filter(is_allowed)
             };
-            asked.names = allowed(&asked.names);
-            asked.locators.retain(|_, names| allowed(names));
+            requested.names = allowed(&requested.names);
+            requested.locators.retain(|_, names| allowed(names));
         }
-        asked.locators.retain(|parameters, names| {
+        requested.locators.retain(|parameters, names| {
             let Some((key, value)) = access.missing(parameters) else { return names.clone() };
             let text = format!("this client has to ask for {} with the parameter {key}={value}", r#type);
             names.iter().for_each(|name| deny(name, text.clone()));

@@ -38,7 +38,7 @@ pub(super) struct Responses {
     /// What was on its way when it was given up, until it is asked for again.
     crossed: BTreeSet<ResourceKey>,
     /// The [`ack_state`](Self::ack_state) may be another one than when it was last asked for news.
-    is_news: bool,
+    has_news: bool,
 }
 
 /// What stands in responses that the client did not accept, or not yet.
@@ -144,7 +144,7 @@ impl Responses {
 
     /// The rest of a response is not sent; what it was to bring comes with the next one.
     pub(super) fn drop_queued(&mut self) {
-        self.is_news = true;
+        self.has_news = true;
         for part in self.queued.drain(..) {
             self.next_brings.extend(&part.brings);
         }
@@ -158,7 +158,7 @@ impl Responses {
     }
 
     fn insert(&mut self, now: Duration, nonce: Nonce, contents: ResponseContents, brings: Spans) {
-        self.is_news = true;
+        self.has_news = true;
         self.is_overfull &= self.are_in_flight();
         self.in_flight.push_back(Sent { nonce, at: now, contents, brings });
         if self.in_flight.len() > IN_FLIGHT_REMEMBERED
@@ -195,16 +195,16 @@ impl Responses {
     /// What was on its way so and is asked for again.
     pub(super) fn take_crossed_contents(
         &mut self,
-        is_asked: impl Fn(&ResourceKey) -> bool,
+        is_requested: impl Fn(&ResourceKey) -> bool,
     ) -> BTreeSet<ResourceKey> {
-        let (asked, rest) = std::mem::take(&mut self.crossed).into_iter().partition(is_asked);
-        self.crossed = rest;
-        asked
+        let (requested, remaining) = std::mem::take(&mut self.crossed).into_iter().partition(is_requested);
+        self.crossed = remaining;
+        requested
     }
 
     /// Nothing has to be sent up to a revision.
     pub(super) fn reach(&mut self, revision: Revision) {
-        self.is_news |= revision > self.reached;
+        self.has_news |= revision > self.reached;
         self.reached = self.reached.max(revision);
     }
 
@@ -227,7 +227,7 @@ impl Responses {
     /// The next response tells the last of what is uncertain.
     pub(super) fn bring_uncertain(&mut self) {
         if let Some(Complaint { about, .. }) = self.uncertain.take() {
-            self.is_news = true;
+            self.has_news = true;
             self.next_brings.extend(&about);
         }
     }
@@ -251,7 +251,7 @@ impl Responses {
 
     /// Whether that may have changed since the last call.
     pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_news)
+        std::mem::take(&mut self.has_news)
     }
 
     /// The newest response, answered or not.
@@ -343,14 +343,14 @@ impl Responses {
 
     /// S8c: whoever answers the newest response will not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
-        self.is_news |= !self.in_flight.is_empty();
+        self.has_news |= !self.in_flight.is_empty();
         self.in_flight.clear();
     }
 
     /// The client rejected the newest response and will not answer those before it: they count as
     /// rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
-        self.is_news = true;
+        self.has_news = true;
         let newest = self.rejected.last_mut().map(|group| &mut group.complaint);
         if let Some(complaint) = self.state_rejected.as_mut().or(newest) {
             self.in_flight.iter().for_each(|sent| complaint.about.extend(&sent.brings));
@@ -370,7 +370,7 @@ impl Responses {
     /// that one held is still uncertain and comes back, to be told once.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<ResourceKey>> {
         let contents = self.answered(nonce)?.contents;
-        self.is_news = true;
+        self.has_news = true;
         match contents {
             ResponseContents::FullState => {
                 self.state_rejected = None;
@@ -394,7 +394,7 @@ impl Responses {
     /// for its answer.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { contents, brings, .. }) = self.answered(nonce) else { return false };
-        self.is_news = true;
+        self.has_news = true;
         let mut complaint = Complaint { about: brings, detail: detail.into() };
         if matches!(contents, ResponseContents::FullState) {
             if let Some(before) = self.state_rejected.take() {
@@ -416,7 +416,7 @@ impl Responses {
     /// they were rejected with. To who wrote it that is an answer.
     pub(super) fn keep_rejected(&mut self, keys: BTreeSet<ResourceKey>) {
         if let Some(Complaint { detail, .. }) = self.uncertain.take() {
-            self.is_news = true;
+            self.has_news = true;
             self.reject(Rejected { keys, complaint: Complaint { about: Spans::default(), detail } });
         }
     }
@@ -447,16 +447,16 @@ impl Responses {
             let is_superseded = |key: &ResourceKey| {
                 contents.of_name(&key.name).next().is_some() && !contents.has(key) && !is_live(key)
             };
-            let (superseded, rest): (Vec<_>, Vec<_>) =
+            let (superseded, remaining): (Vec<_>, Vec<_>) =
                 std::mem::take(group).into_iter().partition(is_superseded);
-            *group = rest.into_iter().collect();
+            *group = remaining.into_iter().collect();
             group.extend(superseded.iter().flat_map(|key| contents.of_name(&key.name)).cloned());
         }
     }
 
     /// Nothing is asked for any more.
     pub(super) fn forget_rejected(&mut self) {
-        self.is_news = true;
+        self.has_news = true;
         self.drop_queued();
         self.rejected.clear();
         self.state_rejected = None;
@@ -465,7 +465,7 @@ impl Responses {
 
     /// What is no longer asked for is no longer uncertain.
     pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&ResourceKey) -> bool) {
-        self.is_news |= !self.rejected.is_empty();
+        self.has_news |= !self.rejected.is_empty();
         self.rejected.retain_mut(|group| {
             group.keys.retain(&mut is_covered);
             !group.keys.is_empty()

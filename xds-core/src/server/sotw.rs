@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::client_group::ClientGroup;
 use super::config::StreamConfig;
-use super::covering::asking_for;
+use super::covering::covering_locators;
 use super::encode::{self, SOTW_ERRORS};
 use super::order::Release;
 use super::report::TypeReport;
@@ -54,7 +54,7 @@ pub struct SotwRequest {
 struct SotwOwed {
     locators: Locators,
     /// Given up while a wildcard stays (S22).
-    left: Locators,
+    unsubscribed: Locators,
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
@@ -62,7 +62,7 @@ struct SotwOwed {
     /// hold them, gone or not: only another says so (S25).
     is_overtaken: bool,
     /// What cannot be asked for (G8).
-    refused: BTreeSet<Failure>,
+    errors: BTreeSet<Failure>,
     /// When it is answered without another occasion.
     due: Option<Duration>,
     /// The version a reconnecting client brought with its first request (S32).
@@ -112,7 +112,8 @@ impl SotwStream {
     ) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
         let mut request = request;
-        let refused = request.asked.as_mut().map(|asked| self.stream.take_invalid(at, asked)).transpose()?;
+        let failures =
+            request.asked.as_mut().map(|requested| self.stream.take_invalid(at, requested)).transpose()?;
         let (watch, owed_wait) = (Arc::clone(&self.stream.watch), self.stream.config.owed_wait);
         let names_limit = self.stream.config.names_limit;
         let TypeEntry { state, owed } = self.stream.entry(at);
@@ -137,30 +138,31 @@ impl SotwStream {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
         // S7: an ACK that asks for what was asked for before changes nothing.
-        if let Some(refused) = refused {
+        if let Some(failures) = failures {
             // S37: told once, though each request repeats it.
-            let mut refused: BTreeSet<_> = refused.into_iter().collect();
-            if !refused.is_empty() {
+            let mut failures: BTreeSet<_> = failures.into_iter().collect();
+            if !failures.is_empty() {
                 state.subscription.end_legacy_wildcard();
             }
             // G8: some clients unsubscribe by an empty name; and they reject an error that has none
             // (C4).
-            refused.retain(|failure| !failure.name.as_str().is_empty());
-            let is_asked =
-                |failure: &Failure| refused.contains(failure) || state.subscription.lists_name(&failure.name);
-            owed.refused.retain(is_asked);
-            owed.refused.extend(refused.difference(&state.refused).cloned());
-            state.refused = refused;
+            failures.retain(|failure| !failure.name.as_str().is_empty());
+            let is_requested = |failure: &Failure| {
+                failures.contains(failure) || state.subscription.lists_name(&failure.name)
+            };
+            owed.errors.retain(is_requested);
+            owed.errors.extend(failures.difference(&state.reported_errors).cloned());
+            state.reported_errors = failures;
         }
-        if let Some(asked) = request.asked {
+        if let Some(requested) = request.asked {
             if !is_first && let Some(brought) = &mut owed.brought {
                 // S32: what it brought stands for what it asked for then.
                 brought.clear();
             }
             let is_late = state.known.full_state && !is_current;
             let before = is_late.then(|| state.subscription.locators());
-            let added = state.subscription.replace(asked, state.known.legacy_wildcard);
-            state.awaits_sets |= added.wildcard;
+            let added = state.subscription.replace(requested, state.known.legacy_wildcard);
+            state.awaits_wildcards |= added.wildcard;
             // S8b: who wants it again by the time that response comes takes it from there.
             let was_crossed = is_current && state.responses.take_crossed();
             if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
@@ -170,7 +172,7 @@ impl SotwStream {
             _ = state.reselect(&watch);
             if !state.is_served && !state.known.full_state {
                 // G4: but a full state without resources would delete them.
-                owed.refused.extend(state.unserved(&added.locators));
+                owed.errors.extend(state.unserved(&added.locators));
             }
             // S8b: owed is what was asked for and not sent; what is dropped leaves it.
             state.subscription.retain_covered(&mut owed.locators);
@@ -183,10 +185,10 @@ impl SotwStream {
             owed.is_overtaken |= (is_late || was_crossed) && !owed.locators.is_empty();
             owed.everything = is_wildcard && (owed.everything || added.wildcard);
             if !is_wildcard {
-                owed.left.clear();
+                owed.unsubscribed.clear();
             }
             if state.known.full_state {
-                owed.left.extend(added.unsubscribed);
+                owed.unsubscribed.extend(added.unsubscribed);
             }
             // V25: what went by name comes again in the other form, or is gone.
             owed.everything |= state.is_switching() && state.responses.last().is_some();
@@ -251,7 +253,7 @@ fn respond(
 ) -> Result<Option<Response>, StreamError> {
     let released = stream.release(at, now, snapshot);
     let releases = !released.is_empty();
-    let is_held_back = stream.is_held_back(at, now, snapshot);
+    let must_wait = stream.must_wait(at, now, snapshot);
     let reports_missing = stream.config.sotw_not_found;
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
@@ -264,7 +266,7 @@ fn respond(
         let nonce = stream.next_nonce();
         let state = &mut stream.entry(at).state;
         state.sent(now, nonce, ResponseContents::nothing(), snapshot);
-        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.refused.iter()));
+        let errors = Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.errors.iter()));
         return Ok(Some(Response {
             type_url,
             nonce,
@@ -279,20 +281,20 @@ fn respond(
         let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
         };
-        let are_new: Vec<bool> = asking_for(subscription, removed).map(is_new).collect();
+        let are_new: Vec<bool> = covering_locators(subscription, removed).map(is_new).collect();
         match are_new.contains(&true) {
             _ if !are_new.contains(&false) => Has::No,
             true => Has::Perhaps,
             false => Has::Yes,
         }
     };
-    let is_answer_only = is_held_back && !owed.everything && !state.known.full_state;
-    let ResponseBasis { update, mut unsure, .. } = match is_answer_only {
+    let is_answer_only = must_wait && !owed.everything && !state.known.full_state;
+    let ResponseBasis { update, mut resend, .. } = match is_answer_only {
         true => state.stay(&owed.locators, snapshot),
         false => state.advance(now, snapshot, has)?,
     };
     if !state.known.full_state && reports_missing {
-        owed.refused.extend(state.missing(released, &owed.locators, &update, snapshot));
+        owed.errors.extend(state.missing(released, &owed.locators, &update, snapshot));
     } else if !state.known.full_state {
         // S26: without resource errors no response can say that such a resource is gone.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
@@ -318,12 +320,12 @@ fn respond(
         let bodies = state.full_state(&owed, &update, &everything, must_send, version, snapshot);
         bodies.map(|bodies| (bodies, ResponseContents::FullState))
     } else {
-        unsure.extend(refreshed);
-        state.partial(&owed, &unsure, &everything, snapshot)
+        resend.extend(refreshed);
+        state.partial(&owed, &resend, &everything, snapshot)
     };
     let Some((mut bodies, contents)) = made else { return Ok(None) };
-    if !owed.refused.is_empty() {
-        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.refused.iter())));
+    if !owed.errors.is_empty() {
+        bodies.push(Arc::new(encode::errors(SOTW_ERRORS, state.encoding(), owed.errors.iter())));
     }
     let is_all_fresh = owed.everything || update.from == Revision::ZERO;
     let has_globs = !is_all_fresh && owed.locators.names().any(is_glob);
@@ -349,8 +351,9 @@ fn respond(
 
 impl SotwOwed {
     fn is_empty(&self) -> bool {
-        let has_answers = !self.locators.is_empty() || !self.left.is_empty() || !self.endpoints.is_empty();
-        !has_answers && !self.everything && self.refused.is_empty()
+        let has_answers =
+            !self.locators.is_empty() || !self.unsubscribed.is_empty() || !self.endpoints.is_empty();
+        !has_answers && !self.everything && self.errors.is_empty()
     }
 
     /// Whether the client brought this version; `None` when it brought none.
@@ -368,19 +371,19 @@ impl Owed for SotwOwed {
     const IS_SOTW: bool = true;
     const ERRORS_FIELD: u32 = SOTW_ERRORS;
 
-    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
+    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator> {
         let unknown = self.locators.take(is_unknown);
         self.due = self.due.filter(|_| !self.is_empty());
         unknown
     }
 
-    fn ask(&mut self, locator: Locator, now: Duration) {
+    fn owe(&mut self, locator: Locator, now: Duration) {
         self.locators.extend(std::iter::once(locator).collect());
         self.answer_at(now);
     }
 
-    fn refuse(&mut self, failure: Failure, now: Duration) {
-        self.refused.insert(failure);
+    fn owe_error(&mut self, failure: Failure, now: Duration) {
+        self.errors.insert(failure);
         self.answer_at(now);
     }
 
@@ -418,7 +421,7 @@ impl TypeState {
     fn missing(
         &mut self,
         released: Vec<ResourceKey>,
-        asked: &Locators,
+        requested: &Locators,
         update: &Update,
         snapshot: &Snapshot,
     ) -> Vec<Failure> {
@@ -426,9 +429,9 @@ impl TypeState {
         if update.from > Revision::ZERO {
             missing.extend(self.immediate_removals(update));
         }
-        let mut others = NamePresence::new();
-        for locator in asked.iter() {
-            if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut others, snapshot) {
+        let mut presence = NamePresence::new();
+        for locator in requested.iter() {
+            if let LocatorAnswer::Absent(keys) = self.answer(&locator, &mut presence, snapshot) {
                 missing.extend(keys);
             }
         }
@@ -466,10 +469,11 @@ impl TypeState {
                 .iter()
                 .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
             || owed.brings(version) == Some(false)
-            || !owed.refused.is_empty();
+            || !owed.errors.is_empty();
         // S22: what a wildcard with other parameters does not cover leaves the full state.
-        let left = owed.left.iter().flat_map(|locator| self.find(&locator, snapshot));
-        let leaves = left.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
+        let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.find(&locator, snapshot));
+        let leaves =
+            unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
         if !answers && !removes && !leaves && update.changed.is_empty() {
             return None;
         }
@@ -485,21 +489,21 @@ impl TypeState {
     fn partial(
         &self,
         owed: &SotwOwed,
-        unsure: &[Arc<Variant>],
+        resend: &[Arc<Variant>],
         fresh: &Update,
         snapshot: &Snapshot,
     ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
         // From the start there is everything.
-        let asked = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
-        let asked = asked.into_iter().flat_map(Locators::iter);
-        let answers = asked.flat_map(|locator| self.find(&locator, snapshot));
+        let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
+        let requested = requested.into_iter().flat_map(Locators::iter);
+        let answers = requested.flat_map(|locator| self.find(&locator, snapshot));
         let is_missing = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
         let endpoints = owed.endpoints.iter().flat_map(|name| self.chosen(name, snapshot));
-        let besides = endpoints.chain(unsure).cloned();
+        let besides = endpoints.chain(resend).cloned();
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         if answers.is_empty() {
             // G4: also a wildcard that selects nothing is answered.
-            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.refused.is_empty();
+            let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
             let contents =
                 || ResponseContents::Resources { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
             return is_due.then(|| (vec![self.sotw_body(fresh)], contents()));

@@ -65,13 +65,13 @@ pub(super) trait Owed: Default {
     fn resume(&mut self) {}
 
     /// Takes out locators that cannot be answered yet.
-    fn set_aside(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator>;
+    fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator>;
 
     /// Has a locator answered.
-    fn ask(&mut self, locator: Locator, now: Duration);
+    fn owe(&mut self, locator: Locator, now: Duration);
 
     /// Has an error told.
-    fn refuse(&mut self, failure: Failure, now: Duration);
+    fn owe_error(&mut self, failure: Failure, now: Duration);
 
     /// The names that were asked for.
     fn names(&self) -> impl Iterator<Item = &ResourceName>;
@@ -207,11 +207,11 @@ impl<O: Owed> Stream<O> {
                 answers.add_endpoints(owed.into_iter().filter(|name| state.subscription.covers(name)), now);
             }
         }
-        let next = self.turns(now, snapshot, respond);
+        let next = self.next_in_order(now, snapshot, respond);
         self.entries.iter_mut().for_each(|entry| entry.state.publish(snapshot));
         if let Some(seat) = &self.seat {
             let mut states = self.entries.iter_mut().map(|entry| &mut entry.state);
-            if seat.group().is_tied() || states.any(|state| state.is_moved) {
+            if seat.group().is_tied() || states.any(|state| state.is_unpublished) {
                 seat.publish(self.entries.iter_mut().map(|entry| &mut entry.state));
             }
             if group.is_some() {
@@ -222,7 +222,7 @@ impl<O: Owed> Stream<O> {
         next
     }
 
-    fn turns(
+    fn next_in_order(
         &mut self,
         now: Duration,
         snapshot: &Snapshot,
@@ -274,7 +274,7 @@ impl<O: Owed> Stream<O> {
                 let response = Response { type_url: type_url.clone(), nonce, version, bodies, continuation };
                 return (Next::Send(response), true);
             }
-            if let Some(gate) = self.sort_out(at, now, snapshot) {
+            if let Some(gate) = self.defer_unanswerable(at, now, snapshot) {
                 until = gate.earlier(until);
                 continue;
             }
@@ -285,7 +285,7 @@ impl<O: Owed> Stream<O> {
                 until = self.waits_until(at).into_iter().chain(until).min();
                 continue;
             }
-            if self.entries[at].owed.has_deferred() && !self.is_held_back(at, now, snapshot) {
+            if self.entries[at].owed.has_deferred() && !self.must_wait(at, now, snapshot) {
                 self.entries[at].owed.resume();
             }
             let mut gate = self.due(at, now, snapshot);
@@ -374,7 +374,7 @@ impl<O: Owed> Stream<O> {
     }
 
     /// Whether an answer must leave out what else is new, because that waits for other types (S33).
-    pub(super) fn is_held_back(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
+    pub(super) fn must_wait(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
         let state = &self.entries[at].state;
         state.is_answered() && state.is_behind(snapshot) && self.additions(at, now, snapshot) != Gate::Open
     }
@@ -436,47 +436,47 @@ impl<O: Owed> Stream<O> {
     pub(super) fn take_invalid(
         &mut self,
         at: usize,
-        asked: &mut Requested,
+        requested: &mut Requested,
     ) -> Result<Vec<Failure>, StreamError> {
-        if asked.is_empty() {
+        if requested.is_empty() {
             return Ok(Vec::new());
         }
-        let mut refused = self.entries[at].state.read_names(asked);
+        let mut failures = self.entries[at].state.read_names(requested);
         if let Some(access) = &self.access {
-            refused.extend(self.entries[at].state.take_denied(access, asked));
+            failures.extend(self.entries[at].state.take_denied(access, requested));
         }
         let type_url = &self.entries[at].state.type_url;
         let limit = self.config.parameters_limit;
-        let too_many = asked.locators.sets().find(|(parameters, _)| parameters.len() > limit);
+        let too_many = requested.locators.sets().find(|(parameters, _)| parameters.len() > limit);
         if let Some((parameters, names)) = too_many {
             let (name, found) = (names.as_slice()[0].clone(), parameters.len());
             return Err(StreamError::TooManyParameters { type_url: type_url.clone(), name, found, limit });
         }
-        asked.edit_names(|names| {
+        requested.edit_names(|names| {
             let is_valid = |name: &&ResourceName| can_be(name.as_str());
             let invalid = names.iter().filter(|name| !is_valid(name)).cloned();
-            refused.extend(invalid.map(|name| Failure::of_name(type_url, name)));
+            failures.extend(invalid.map(|name| Failure::of_name(type_url, name)));
             names.iter().filter(is_valid).cloned().collect()
         });
         // An empty key is one that constraints can have.
         let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
-        asked.locators.retain(|parameters, names| {
+        requested.locators.retain(|parameters, names| {
             if !parameters.iter().any(|(key, _)| has_control(key)) {
                 return names.clone();
             }
             let names = names.iter().cloned();
-            refused.extend(names.map(|name| Failure::of_key(type_url, name)));
+            failures.extend(names.map(|name| Failure::of_key(type_url, name)));
             NameSet::default()
         });
         if self.entries[at].state.is_on_demand {
-            asked.locators = asked.locators.bound();
+            requested.locators = requested.locators.bound();
         }
-        let found = refused.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
+        let found = failures.iter().filter(|failure| failure.code == Code::INVALID_ARGUMENT).count();
         let limit = REFUSED_LIMIT;
         if found > limit {
             return Err(StreamError::TooManyInvalidNames { type_url: type_url.clone(), found, limit });
         }
-        Ok(refused)
+        Ok(failures)
     }
 
     fn request_type(&self, type_url: &str) -> Result<TypeUrl, StreamError> {
@@ -551,12 +551,12 @@ impl<O: Owed> Stream<O> {
     /// Whether what is new of a type names nothing of these that the client has yet to take. A
     /// listener names some through routes.
     fn is_unrelated(&self, state: &TypeState, types: &[&str], snapshot: &Snapshot) -> bool {
-        let is_asked = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
+        let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.entries.iter().map(|entry| &entry.state);
-        let own = own.filter(|other| is_asked(other.type_url.as_str()));
+        let own = own.filter(|other| is_relevant(other.type_url.as_str()));
         let mut targets: Vec<_> = own.filter_map(|other| TargetStatus::of(other, snapshot)).collect();
         if let Some(seat) = self.seat() {
-            targets.extend(seat.target_statuses(is_asked, snapshot));
+            targets.extend(seat.target_statuses(is_relevant, snapshot));
         }
         order::is_unrelated(state, &targets, snapshot)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::covering::{asking_for, is_asked_for};
+use super::covering::{covering_locators, is_subscribed};
 use super::encode::Encoding;
 use super::response::StreamError;
 use super::responses::Responses;
@@ -51,7 +51,7 @@ pub(super) struct TypeState {
     /// What was followed by name until the client sent its first locator (V25).
     former: Option<Membership>,
     /// What the last request asked for and cannot be (G8).
-    pub(super) refused: BTreeSet<Failure>,
+    pub(super) reported_errors: BTreeSet<Failure>,
     /// New-style names that were asked for in another spelling than the canonical one, with that
     /// spelling (X5).
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
@@ -60,12 +60,12 @@ pub(super) struct TypeState {
     /// What the cache does not know yet.
     pub(super) waiting: BTreeMap<Locator, Waiting>,
     /// A wildcard was asked for, and all of its resources are not known to be there yet.
-    pub(super) awaits_sets: bool,
+    pub(super) awaits_wildcards: bool,
     /// What leaves the cache is held until it is known to be gone.
     pub(super) is_on_demand: bool,
     /// Names that were answered with what is newer than the cursor, and the variants that they were
     /// answered with.
-    pub(super) ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
+    pub(super) sent_ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
     /// Since when there is something new that was not sent (S33).
     pub(super) waiting_since: Option<Duration>,
     /// The newest revision at which the client was known to use just what it had been sent (S33).
@@ -77,7 +77,7 @@ pub(super) struct TypeState {
     /// Held removals stood in the ledger.
     pub(super) was_withholding: bool,
     /// It follows something else than the other streams of the client were told.
-    pub(super) is_moved: bool,
+    pub(super) is_unpublished: bool,
     /// The newest revision whose keys are known.
     refreshed_at: Revision,
 }
@@ -89,7 +89,7 @@ pub(super) struct ResponseBasis {
     /// What the client has to hear besides of what is gone.
     pub(super) removed: Vec<ResourceKey>,
     /// What the update leaves out as what the client has, though it was told something else since.
-    pub(super) unsure: Vec<Arc<Variant>>,
+    pub(super) resend: Vec<Arc<Variant>>,
 }
 
 /// Of which names there is something for any locator of a stream.
@@ -126,19 +126,19 @@ impl TypeState {
             ledger: None,
             retained: BTreeMap::new(),
             former: None,
-            refused: BTreeSet::new(),
+            reported_errors: BTreeSet::new(),
             spelled: BTreeMap::new(),
             unknown: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            awaits_sets: false,
+            awaits_wildcards: false,
             is_on_demand,
-            ahead: BTreeMap::new(),
+            sent_ahead: BTreeMap::new(),
             waiting_since: None,
             clean_at: Revision::ZERO,
             send_times: SendTimes::default(),
             is_resending: false,
             was_withholding: false,
-            is_moved: true,
+            is_unpublished: true,
             refreshed_at: Revision::ZERO,
         }
     }
@@ -147,27 +147,27 @@ impl TypeState {
     ///
     /// Gives back what the client was not told is gone, and no longer asks for.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
-        self.is_moved = true;
+        self.is_unpublished = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
-        let Some(asked) =
+        let Some(selection) =
             TypeSelection::of(&self.subscription, self.ttl, self.scope.clone()).filter(|_| self.is_served)
         else {
             self.membership = None;
             self.former = None;
             self.retained.clear();
-            self.ahead.clear();
+            self.sent_ahead.clear();
             self.waiting.clear();
             self.responses.forget_rejected();
             (self.clean_at, self.is_resending) = (Revision::ZERO, false);
             return Vec::new();
         };
         match &mut self.membership {
-            Some(membership) if membership.asked().form == asked.form => membership.select(asked),
+            Some(membership) if membership.asked().form == selection.form => membership.select(selection),
             // T25b: all that was sent by name is sent once more, with its constraints.
             _ => {
                 // T25: parts that wait have another form, and all of it is sent anew.
                 self.responses.drop_queued();
-                self.former = self.membership.replace(watch.join(&self.type_url, asked));
+                self.former = self.membership.replace(watch.join(&self.type_url, selection));
                 self.ledger = Some(watch.ledger(&self.type_url));
             }
         }
@@ -182,31 +182,31 @@ impl TypeState {
         self.forget_uncovered();
         let subscription = &self.subscription;
         // D12: what the client gave up it has to be sent again.
-        self.ahead
-            .values_mut()
-            .for_each(|sent| sent.retain(|variant| asking_for(subscription, variant).next().is_some()));
+        self.sent_ahead.values_mut().for_each(|sent| {
+            sent.retain(|variant| covering_locators(subscription, variant).next().is_some())
+        });
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        let mut left = Vec::new();
+        let mut dropped = Vec::new();
         self.retained.retain(|key, retained| {
             // What is known by its name alone was for certain parameters nevertheless.
             let is_covered = match retained {
                 Retained::Withheld { variant: Some(variant), .. } => {
-                    asking_for(subscription, variant).next().is_some()
+                    covering_locators(subscription, variant).next().is_some()
                 }
                 Retained::Withheld { .. } | Retained::RemovalSent { .. } => {
-                    is_asked_for(key, subscription, resources)
+                    is_subscribed(key, subscription, resources)
                 }
             };
             match retained {
-                Retained::Withheld { .. } if !is_covered => left.push(key.clone()),
+                Retained::Withheld { .. } if !is_covered => dropped.push(key.clone()),
                 // Under a wildcard nobody can say that it is no longer used.
                 Retained::RemovalSent { .. } if subscription.is_wildcard() => return false,
                 _ => {}
             }
             is_covered
         });
-        left
+        dropped
     }
 
     /// What is no longer asked for was not rejected.
@@ -215,18 +215,18 @@ impl TypeState {
             let newest = self.membership.as_ref().map(Membership::newest);
             let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
             let subscription = &self.subscription;
-            self.responses.retain_rejected(|key| is_asked_for(key, subscription, resources));
+            self.responses.retain_rejected(|key| is_subscribed(key, subscription, resources));
         }
     }
 
     /// Leaves out what nobody asks for.
-    pub(super) fn retain_asked(&self, keys: &mut BTreeSet<ResourceKey>) {
+    pub(super) fn retain_subscribed(&self, keys: &mut BTreeSet<ResourceKey>) {
         if keys.is_empty() {
             return;
         }
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
-        keys.retain(|key| is_asked_for(key, &self.subscription, resources));
+        keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
 
     /// Whether the client accepted all that it was sent, and uses nothing else (S33).
@@ -264,7 +264,7 @@ impl TypeState {
         }
         self.refreshed_at = snapshot.revision();
         for membership in self.membership.iter_mut().chain(&mut self.former) {
-            self.is_moved |= membership.refresh(snapshot);
+            self.is_unpublished |= membership.refresh(snapshot);
         }
     }
 
@@ -279,10 +279,10 @@ impl TypeState {
         let mut removed_keys = Vec::new();
         for locator in &answered.iter().collect::<Vec<_>>() {
             let found = self.find(locator, snapshot);
-            self.ahead.entry(locator.name.clone()).or_default();
+            self.sent_ahead.entry(locator.name.clone()).or_default();
             for variant in found {
                 self.responses.bring_ahead(update.from, variant.changed_at);
-                let sent = self.ahead.entry(variant.name().clone()).or_default();
+                let sent = self.sent_ahead.entry(variant.name().clone()).or_default();
                 if !sent.iter().any(|other| Arc::ptr_eq(other, &variant)) {
                     sent.push(variant);
                 }
@@ -299,7 +299,7 @@ impl TypeState {
                 }
             }
         }
-        ResponseBasis { update, removed: removed_keys, unsure: Vec::new() }
+        ResponseBasis { update, removed: removed_keys, resend: Vec::new() }
     }
 
     /// Takes what the client has to learn and moves the cursor there. What was removed and may
@@ -317,7 +317,7 @@ impl TypeState {
         self.send_times.note(snapshot.revision(), now);
         let former = self.former.take().filter(|former| former.cursor() > Revision::ZERO);
         let former = former.map(|former| former.update(snapshot).ok_or_else(fell_behind)).transpose()?;
-        let ahead = std::mem::take(&mut self.ahead);
+        let ahead = std::mem::take(&mut self.sent_ahead);
         let mut returned = BTreeSet::new();
         if !self.retained.is_empty() {
             for variant in &update.changed {
@@ -328,9 +328,9 @@ impl TypeState {
                 }
             }
         }
-        let unsure = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
-        let unsure = unsure.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
-        let unsure = unsure.cloned().collect();
+        let resend = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
+        let resend = resend.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
+        let resend = resend.cloned().collect();
         // D12: what was sent already is not sent again, nor (V29) what came back before the client
         // heard that it went.
         let is_known =
@@ -341,7 +341,7 @@ impl TypeState {
         };
         let passed = update.passed.iter().filter(|variant| ahead.contains_key(variant.name()));
         let replaced = passed.map(|variant| self.key(variant)).collect();
-        let mut basis = ResponseBasis { update, removed: replaced, unsure };
+        let mut basis = ResponseBasis { update, removed: replaced, resend };
         let (subscription, update) = (&self.subscription, &basis.update);
         // What came and went since the cursor was sent only where that was ahead.
         let was_sent = |removed: &&Removed| {
@@ -351,7 +351,8 @@ impl TypeState {
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Has::No);
         let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
         // S24: only what is still asked for.
-        let is_wanted = |removed: &&Removed| asking_for(subscription, &removed.variant).next().is_some();
+        let is_wanted =
+            |removed: &&Removed| covering_locators(subscription, &removed.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
         let former = former.map(|removed| (ResourceKey::of_name(removed.variant.name()), removed.clone()));
         if self.withholds_removals() {
@@ -398,7 +399,7 @@ impl TypeState {
     pub(super) fn answer(
         &mut self,
         locator: &Locator,
-        others: &mut NamePresence,
+        presence: &mut NamePresence,
         snapshot: &Snapshot,
     ) -> LocatorAnswer {
         let found = self.find(locator, snapshot);
@@ -421,8 +422,8 @@ impl TypeState {
             return LocatorAnswer::Absent(own);
         }
         // Of the others nobody knows yet.
-        let mut asking = self.subscription.covering(name);
-        if !asking.all(|other| self.is_answered_for(name, other, snapshot)) {
+        let mut locators = self.subscription.covering(name);
+        if !locators.all(|other| self.is_answered_for(name, other, snapshot)) {
             return LocatorAnswer::Absent(vec![ResourceKey::of_variant(
                 name,
                 self.only_for(locator, snapshot),
@@ -430,7 +431,7 @@ impl TypeState {
         }
         let constraint_keys = retained.iter().find_map(|key| key.constraints.as_ref()).map(Constraints::keys);
         let disjoint = match (snapshot.get(&self.type_url, name), constraint_keys) {
-            (Some(variants), _) if self.is_there(name, others, snapshot) => variants.unmatched(parameters),
+            (Some(variants), _) if self.is_there(name, presence, snapshot) => variants.unmatched(parameters),
             (_, Some(keys)) => Constraints::agreeing_with(parameters, keys).ok(),
             _ => None,
         };
@@ -440,14 +441,14 @@ impl TypeState {
     }
 
     /// Whether there is anything of a name for any locator.
-    fn is_there(&self, name: &ResourceName, others: &mut NamePresence, snapshot: &Snapshot) -> bool {
+    fn is_there(&self, name: &ResourceName, presence: &mut NamePresence, snapshot: &Snapshot) -> bool {
         let is_there = || !self.chosen(name, snapshot).is_empty();
-        *others.entry(name.clone()).or_insert_with(is_there)
+        *presence.entry(name.clone()).or_insert_with(is_there)
     }
 
     /// D18: what a client is told of a locator that it gave up while a wildcard stays, covered by
     /// that or not; `since` is the revision up to which it was sent everything.
-    pub(super) fn answer_left(
+    pub(super) fn answer_unsubscribed(
         &mut self,
         locator: &Locator,
         since: Revision,
@@ -466,7 +467,7 @@ impl TypeState {
         let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
         let removed = removed.map(|removed| &removed.variant);
         // Whose it is beside this locator's, the update tells.
-        let is_shared = |variant: &Variant| asking_for(&self.subscription, variant).next().is_some();
+        let is_shared = |variant: &Variant| covering_locators(&self.subscription, variant).next().is_some();
         let is_own =
             |variant: &Variant| variant.constraints().matches(&locator.parameters) && !is_shared(variant);
         let removed = removed.filter(|variant| had(variant) && is_own(variant));

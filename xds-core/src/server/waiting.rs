@@ -48,7 +48,12 @@ enum Knowledge {
 impl<O: Owed> Stream<O> {
     /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type
     /// has to wait as a whole, and until when; `None` when it can be answered.
-    pub(super) fn sort_out(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Option<Gate> {
+    pub(super) fn defer_unanswerable(
+        &mut self,
+        at: usize,
+        now: Duration,
+        snapshot: &Snapshot,
+    ) -> Option<Gate> {
         let wait = self.config.sync_wait;
         let TypeEntry { state, owed } = self.entry(at);
         if !snapshot.is_on_demand() || state.membership.is_none() {
@@ -57,7 +62,7 @@ impl<O: Owed> Stream<O> {
         let cannot_be_answered = |locator: &Locator| {
             matches!(state.knows(locator, snapshot), Knowledge::Unknown | Knowledge::Failed { .. })
         };
-        for locator in owed.set_aside(cannot_be_answered) {
+        for locator in owed.defer(cannot_be_answered) {
             let new = Waiting { since: now, is_reported: false, failure: None };
             let waiting = state.waiting.entry(locator).or_insert_with(|| new.clone());
             // D9: who asks anew is told anew.
@@ -69,8 +74,8 @@ impl<O: Owed> Stream<O> {
         // lacks what it is about.
         let is_state = O::IS_SOTW && state.known.full_state;
         // An error that cannot go out yet would go with the answer that came meanwhile.
-        let has_to_wait = state.awaits_sets && !state.knows_sets(snapshot);
-        state.awaits_sets = has_to_wait;
+        let has_to_wait = state.awaits_wildcards && !state.knows_wildcards(snapshot);
+        state.awaits_wildcards = has_to_wait;
         let mut gate = Gate::Shut;
         if state.waiting.is_empty() {
             return has_to_wait.then_some(gate);
@@ -83,20 +88,20 @@ impl<O: Owed> Stream<O> {
             match state.knows(locator, snapshot) {
                 Knowledge::Found => return false,
                 Knowledge::Absent => {
-                    owed.ask(locator.clone(), now);
+                    owed.owe(locator.clone(), now);
                     return false;
                 }
                 // C9c: the full state goes all the same, and beside it the error says that this is
                 // no absence.
                 Knowledge::Failed { code, message } if is_state => {
-                    owed.refuse(state.failure_of(locator, code, &message, snapshot), now);
+                    owed.owe_error(state.failure_of(locator, code, &message, snapshot), now);
                     return false;
                 }
                 // S37: once. The source may still say that there is nothing.
                 Knowledge::Failed { code, message } => {
                     let failure = Some((code, Arc::clone(&message)));
                     if !has_to_wait && waiting.failure != failure {
-                        owed.refuse(state.failure_of(locator, code, &message, snapshot), now);
+                        owed.owe_error(state.failure_of(locator, code, &message, snapshot), now);
                         (waiting.failure, waiting.is_reported) = (failure, true);
                     }
                     return true;
@@ -108,7 +113,7 @@ impl<O: Owed> Stream<O> {
                 Gate::Open => {
                     waiting.is_reported = true;
                     let text = format!("{:?} is not known yet: its source did not answer", locator.name);
-                    owed.refuse(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
+                    owed.owe_error(state.failure_of(locator, Code::UNAVAILABLE, &text, snapshot), now);
                 }
                 until => gate = until.earlier(gate.earlier(None)).map_or(Gate::Shut, Gate::Until),
             }
@@ -142,7 +147,7 @@ impl TypeState {
 
     /// Whether all wildcards are answered: the first response tells a client that it has everything
     /// (D15, S27).
-    fn knows_sets(&self, snapshot: &Snapshot) -> bool {
+    fn knows_wildcards(&self, snapshot: &Snapshot) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered =
             |parameters| snapshot.locator_status(&self.type_url, &wildcard, parameters).is_some();
@@ -193,7 +198,7 @@ impl TypeState {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
         let is_unsent =
-            |found: &Arc<Variant>| found.changed_at > self.cursor() && !is_sent(&self.ahead, found);
+            |found: &Arc<Variant>| found.changed_at > self.cursor() && !is_sent(&self.sent_ahead, found);
         let awaits = |params: &Parameters| {
             variants.and_then(|variants| variants.resolve(params)).is_some_and(is_unsent)
         };

@@ -98,9 +98,9 @@ impl DeltaContent {
                 owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
             };
             let answered: Vec<_> = owed.locators.iter().filter(|locator| !is_held(&locator.name)).collect();
-            let mut others = NamePresence::new();
+            let mut presence = NamePresence::new();
             for locator in &answered {
-                if let LocatorAnswer::Absent(keys) = state.answer(locator, &mut others, snapshot) {
+                if let LocatorAnswer::Absent(keys) = state.answer(locator, &mut presence, snapshot) {
                     self.removed.extend(keys);
                 }
             }
@@ -112,7 +112,7 @@ impl DeltaContent {
         &mut self,
         state: &mut TypeState,
         owed: &DeltaOwed,
-        unsure: &[Arc<Variant>],
+        resend: &[Arc<Variant>],
         update: &Arc<Update>,
         snapshot: &Snapshot,
     ) {
@@ -124,11 +124,14 @@ impl DeltaContent {
             self.removed.extend(state.immediate_removals(update));
         }
         // D10, D18: the client is told at once, and again each time it asks.
-        let mut others = NamePresence::new();
-        let answers = owed.locators.iter().map(|locator| state.answer(&locator, &mut others, snapshot));
+        let mut presence = NamePresence::new();
+        let answers = owed.locators.iter().map(|locator| state.answer(&locator, &mut presence, snapshot));
         let answers = answers.collect::<Vec<_>>();
-        let left = owed.left.iter().flat_map(|locator| state.answer_left(&locator, update.from, snapshot));
-        for answer in answers.into_iter().chain(left.collect::<Vec<_>>()) {
+        let unsubscribed = owed
+            .unsubscribed
+            .iter()
+            .flat_map(|locator| state.answer_unsubscribed(&locator, update.from, snapshot));
+        for answer in answers.into_iter().chain(unsubscribed.collect::<Vec<_>>()) {
             match answer {
                 // D9, D18: sent again though nothing changed.
                 LocatorAnswer::Variants(found) => {
@@ -140,7 +143,7 @@ impl DeltaContent {
             }
         }
         let endpoints = owed.endpoints.iter().flat_map(|name| state.chosen(name, snapshot));
-        for variant in endpoints.chain(unsure) {
+        for variant in endpoints.chain(resend) {
             if !fresh.has(variant.name(), variant.constraints()) {
                 self.changed.insert(state.key(variant), Arc::clone(variant));
             }
@@ -154,8 +157,8 @@ impl DeltaContent {
             return;
         }
         let absent = self.shared.iter().flat_map(|update| &update.absent);
-        let asked = owed.locators.iter().filter(|locator| state.find(locator, snapshot).is_empty());
-        self.unresolved.extend(absent.cloned().chain(asked.map(|locator| locator.name)));
+        let requested = owed.locators.iter().filter(|locator| state.find(locator, snapshot).is_empty());
+        self.unresolved.extend(absent.cloned().chain(requested.map(|locator| locator.name)));
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
 
