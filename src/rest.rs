@@ -271,7 +271,7 @@ impl Poll {
         }
         // T46.
         machine.on_node(client.parameters.clone());
-        let names_something = request.asked.as_ref().is_some_and(|asked| !asked.is_empty());
+        let names_something = request.requested.as_ref().is_some_and(|requested| !requested.is_empty());
         machine.on_request(Duration::ZERO, request)?;
         if names_something && !machine.is_subscribed(type_url) {
             return Err(Refusal::NothingLeft);

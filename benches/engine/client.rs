@@ -100,20 +100,25 @@ impl Client {
         }
     }
 
-    fn request(&mut self, asked: Requested, versions: BTreeMap<ResourceName, String>, nonce: Option<Nonce>) {
+    fn request(
+        &mut self,
+        requested: Requested,
+        versions: BTreeMap<ResourceName, String>,
+        nonce: Option<Nonce>,
+    ) {
         let type_url = self.type_url.to_owned();
         match &mut self.stream {
             Stream::Sotw(stream) => {
                 // An ACK repeats the names; its reader sees this without decoding them.
-                let asked = nonce.is_none().then_some(asked);
+                let requested = nonce.is_none().then_some(requested);
                 let request =
-                    SotwRequest { type_url, response_nonce: nonce, asked, ..SotwRequest::default() };
+                    SotwRequest { type_url, response_nonce: nonce, requested, ..SotwRequest::default() };
                 stream.on_request(Duration::ZERO, request).unwrap();
             }
             Stream::Delta(stream) => {
                 let request = DeltaRequest {
                     type_url,
-                    subscribe: asked,
+                    subscribe: requested,
                     initial_resource_versions: versions,
                     response_nonce: nonce,
                     ..DeltaRequest::default()

@@ -39,22 +39,22 @@ pub fn requests_sotw(raw: &[u8]) -> bool {
     assert_eq!(read.response_nonce, Nonce::parse(&message.response_nonce));
     status(read.error_detail.as_deref(), message.error_detail.as_ref(), raw, 6);
     let asked = asked(&message.resource_names, &message.resource_locators);
-    assert_eq!(read.asked.as_ref(), Some(&asked), "the first request of a type says all");
+    assert_eq!(read.requested.as_ref(), Some(&asked), "the first request of a type says all");
     client(&skimmer, message.node.as_ref(), raw, 2);
 
     let again = skimmer.sotw(raw).expect("it was read before");
-    assert_eq!(again.asked, None, "its names are known");
+    assert_eq!(again.requested, None, "its names are known");
     assert_eq!((again.type_url, again.response_nonce), (read.type_url, read.response_nonce));
     let longer = [raw, b"\x1a\x04more"].concat();
     let mut expected = asked.clone();
     expected.names = expected.names.iter().cloned().chain(["more".into()]).collect();
     let longer = skimmer.sotw(&longer).expect("it is a request with one more name");
-    assert_eq!(longer.asked.as_ref(), Some(&expected), "a name came");
+    assert_eq!(longer.requested.as_ref(), Some(&expected), "a name came");
     let back = skimmer.sotw(raw).expect("it was read before");
-    assert_eq!(back.asked.as_ref(), Some(&asked), "a name went");
+    assert_eq!(back.requested.as_ref(), Some(&asked), "a name went");
     let other = skimmer.sotw(&[raw, b"\x22\x05other"].concat()).expect("it is a request of another type");
     assert_eq!(other.type_url, "other");
-    assert!(other.asked == Some(asked) || message.type_url == "other", "types do not know of each other");
+    assert!(other.requested == Some(asked) || message.type_url == "other", "types do not know of each other");
     true
 }
 

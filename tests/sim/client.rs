@@ -97,7 +97,7 @@ impl Client {
         let is_first = !known.has_asked;
         let request = match known.protocol {
             Protocol::Sotw => Message::Sotw(SotwRequest {
-                asked: Some(sotw_list(known, self.profile.is_legacy)),
+                requested: Some(sotw_list(known, self.profile.is_legacy)),
                 ..sotw(known)
             }),
             Protocol::Delta => Message::Delta(delta(known, &before, is_first, self.profile.is_legacy)),
@@ -146,8 +146,8 @@ impl Client {
         let error_detail = (!is_accepted).then(|| "a bad payload".to_owned());
         let message = match known.protocol {
             Protocol::Sotw => {
-                let asked = Some(sotw_list(known, self.profile.is_legacy));
-                Message::Sotw(SotwRequest { error_detail, asked, ..sotw(known) })
+                let requested = Some(sotw_list(known, self.profile.is_legacy));
+                Message::Sotw(SotwRequest { error_detail, requested, ..sotw(known) })
             }
             Protocol::Delta => Message::Delta(DeltaRequest {
                 type_url: received.kind.url().into(),

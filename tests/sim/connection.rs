@@ -150,7 +150,7 @@ impl Connection {
             (Machine::Sotw(stream), Message::Sotw(mut request)) => {
                 seen.has_asked |= !is_repeated;
                 // The skimmer does the same.
-                request.asked = request.asked.filter(|_| !is_repeated);
+                request.requested = request.requested.filter(|_| !is_repeated);
                 stream.on_request(now.saturating_sub(self.started), request).map(|_| ())
             }
             (Machine::Delta(stream), Message::Delta(request)) => {
@@ -363,8 +363,8 @@ impl fmt::Display for Request {
         };
         write!(f, "{}", self.kind)?;
         match &self.message {
-            Message::Sotw(SotwRequest { response_nonce, error_detail, asked, version_info, .. }) => {
-                write!(f, " {{{}}}", asked.as_ref().map(names).unwrap_or_default())?;
+            Message::Sotw(SotwRequest { response_nonce, error_detail, requested, version_info, .. }) => {
+                write!(f, " {{{}}}", requested.as_ref().map(names).unwrap_or_default())?;
                 write!(f, " v{}", version_info.get(..6).unwrap_or(version_info))?;
                 answer(f, *response_nonce, error_detail.is_some())
             }

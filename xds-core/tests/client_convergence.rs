@@ -115,7 +115,7 @@ impl Stream {
                     version_info: request.version_info,
                     response_nonce: Nonce::parse(&request.response_nonce),
                     error_detail: request.error_detail.map(|status| status.message),
-                    asked: Some(asked(request.resource_names, request.resource_locators)),
+                    requested: Some(asked(request.resource_names, request.resource_locators)),
                 };
                 stream.on_request(now, request).unwrap();
             }

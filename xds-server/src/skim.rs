@@ -201,7 +201,7 @@ impl Skimmer {
                 names: self.lists.get(names, |raw| asked(raw, 3, 7))?,
                 locators: self.lists.get(locators, |raw| asked(raw, 3, 7))?,
             };
-            request.asked = Some(subscribed.asked());
+            request.requested = Some(subscribed.asked());
             self.known.insert(request.type_url.clone(), subscribed);
         }
         Ok(request)
@@ -465,7 +465,7 @@ mod tests {
             version_info: "v".into(),
             response_nonce: Nonce::parse("7"),
             error_detail: Some("bad".into()),
-            asked: Some(names(&["a", "b"])),
+            requested: Some(names(&["a", "b"])),
         };
         let client = Client { id: "n".into(), cluster: "c".into(), ..Client::default() };
         assert_eq!((read, skimmer.client), (expected, Some(client)));
@@ -476,7 +476,7 @@ mod tests {
         let mut skimmer = Skimmer::new("t".into(), Arc::default());
         let mut read = |type_url: &str, list: &[&str]| {
             let message = DiscoveryRequest { type_url: type_url.into(), ..request(list) };
-            skimmer.sotw(&message.encode_to_vec()).unwrap().asked
+            skimmer.sotw(&message.encode_to_vec()).unwrap().requested
         };
         assert_eq!(read("", &["a"]), Some(names(&["a"])));
         assert_eq!(read("t", &["b"]), Some(names(&["b"])));
@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn s7_names_that_did_not_change_are_not_read_again() {
         let mut skimmer = skimmer();
-        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().asked;
+        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().requested;
         assert_eq!(read(&["ab", "c"]), Some(names(&["ab", "c"])));
         assert_eq!(read(&["ab", "c"]), None);
         assert_eq!(read(&["a", "bc"]), Some(names(&["a", "bc"])));
@@ -549,7 +549,7 @@ mod tests {
     #[test]
     fn s7_a_list_that_goes_on_or_differs_late_is_read_as_it_is() {
         let mut skimmer = skimmer();
-        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().asked;
+        let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().requested;
         // Looked for at every field, the known list would be compared in full 800,000 times.
         let (many, more) = ([vec!["a"; 200_000], vec!["b"]].concat(), vec!["a"; 1_000_000]);
         assert_eq!(read(&many), Some(names(&["a", "b"])));
@@ -581,7 +581,7 @@ mod tests {
         let mut read = |env: &str| {
             let resource_locators = vec![wire_locator("l", &[("env", env)])];
             let message = DiscoveryRequest { resource_locators, ..request(&[]) };
-            skimmer.sotw(&message.encode_to_vec()).unwrap().asked
+            skimmer.sotw(&message.encode_to_vec()).unwrap().requested
         };
         let expected = |env| Some(Requested::from_iter([located("l", &[("env", env)])]));
         assert_eq!(read("prod"), expected("prod"));

@@ -273,7 +273,7 @@ impl Stream {
         };
         let before = subscribed.clone();
         match request {
-            Request::Sotw(request) => request.asked.iter().for_each(|asked| subscribed.replace(asked)),
+            Request::Sotw(request) => request.requested.iter().for_each(|asked| subscribed.replace(asked)),
             Request::Delta(request) => subscribed.edit(&request.subscribe, &request.unsubscribe),
         }
         let result = match (&mut self.machine, request) {
@@ -288,7 +288,7 @@ impl Stream {
                     self.check_verdict(&verdict, &type_url, request);
                 }
                 let lists = match request {
-                    Request::Sotw(request) => request.asked.as_ref().map_or(lists, lists_of),
+                    Request::Sotw(request) => request.requested.as_ref().map_or(lists, lists_of),
                     Request::Delta(_) => lists,
                 };
                 self.types.insert(type_url, OfType { subscribed, lists, nonces });
@@ -467,7 +467,7 @@ impl Request {
 
     fn asked(&self) -> Vec<&Requested> {
         match self {
-            Self::Sotw(request) => request.asked.iter().collect(),
+            Self::Sotw(request) => request.requested.iter().collect(),
             Self::Delta(request) => vec![&request.subscribe, &request.unsubscribe],
         }
     }

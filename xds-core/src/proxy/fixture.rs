@@ -376,7 +376,7 @@ impl Stream {
                     version_info: request.version_info,
                     response_nonce: Nonce::parse(&request.response_nonce),
                     error_detail,
-                    asked: Some(asked),
+                    requested: Some(asked),
                 };
                 stream.on_request(now, request).unwrap();
                 (!is_answer || told != "[]").then_some(told)

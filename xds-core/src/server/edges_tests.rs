@@ -43,7 +43,7 @@ fn subscribe(client: &mut Delta, type_name: &str, list: &[&str], without: &[&str
 fn ask(client: &mut Sotw, type_name: &str, list: &[&str], nonce: &str) {
     client.send(SotwRequest {
         type_url: type_url(type_name).as_str().into(),
-        asked: Some(names(list)),
+        requested: Some(names(list)),
         response_nonce: Nonce::parse(nonce),
         ..SotwRequest::default()
     });

@@ -277,7 +277,7 @@ impl Sotw {
         self.send(SotwRequest {
             type_url: type_url(type_name).as_str().into(),
             response_nonce: Nonce::parse(nonce),
-            asked: Some(asked(list.split_whitespace())),
+            requested: Some(asked(list.split_whitespace())),
             ..SotwRequest::default()
         })
     }

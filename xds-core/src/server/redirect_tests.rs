@@ -63,7 +63,7 @@ fn x14_in_sotw_a_redirect_is_told_in_a_wrapper_as_it_has_no_name_of_its_own() {
     let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
     let request = SotwRequest {
         type_url: ROUTE_CONFIGURATION.into(),
-        asked: Some(vec![NAME.into()].into()),
+        requested: Some(vec![NAME.into()].into()),
         ..SotwRequest::default()
     };
     stream.on_request(Duration::ZERO, request).unwrap();

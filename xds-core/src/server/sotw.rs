@@ -46,7 +46,7 @@ pub struct SotwRequest {
     /// What was wrong with that response (S5).
     pub error_detail: Option<String>,
     /// The whole subscription; `None` when it is known to be that of the type's request before.
-    pub asked: Option<Requested>,
+    pub requested: Option<Requested>,
 }
 
 /// What was asked for and not answered yet.
@@ -112,8 +112,11 @@ impl SotwStream {
     ) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
         let mut request = request;
-        let failures =
-            request.asked.as_mut().map(|requested| self.stream.take_invalid(at, requested)).transpose()?;
+        let failures = request
+            .requested
+            .as_mut()
+            .map(|requested| self.stream.take_invalid(at, requested))
+            .transpose()?;
         let (watch, owed_wait) = (Arc::clone(&self.stream.watch), self.stream.config.owed_wait);
         let names_limit = self.stream.config.names_limit;
         let TypeEntry { state, owed } = self.stream.entry(at);
@@ -154,7 +157,7 @@ impl SotwStream {
             owed.errors.extend(failures.difference(&state.reported_errors).cloned());
             state.reported_errors = failures;
         }
-        if let Some(requested) = request.asked {
+        if let Some(requested) = request.requested {
             if !is_first && let Some(brought) = &mut owed.brought {
                 // S32: what it brought stands for what it asked for then.
                 brought.clear();

@@ -85,8 +85,8 @@ impl SotwClient {
     /// sent none.
     fn fresh_version(&self, type_url: &str, known: &Known) -> String {
         let mut stream = Self::stream(&self.cache, &self.node);
-        let asked = Some(request(known.asked.iter()));
-        let message = SotwRequest { type_url: type_url.into(), asked, ..SotwRequest::default() };
+        let requested = Some(request(known.asked.iter()));
+        let message = SotwRequest { type_url: type_url.into(), requested, ..SotwRequest::default() };
         stream.on_request(Duration::ZERO, message).unwrap();
         match stream.next(Duration::ZERO, &self.cache.snapshot()) {
             Next::Send(response) => response.version.to_string(),
@@ -101,7 +101,7 @@ impl SotwClient {
             version_info: known.version_info().to_owned(),
             response_nonce: Nonce::parse(&known.nonce),
             error_detail,
-            asked: Some(request(known.asked.iter())),
+            requested: Some(request(known.asked.iter())),
         };
         self.stream.on_request(self.now, request).unwrap();
     }

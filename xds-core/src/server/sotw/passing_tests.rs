@@ -18,7 +18,7 @@ fn s32_a_version_stands_for_what_its_request_asked_for() {
     client.send(SotwRequest {
         type_url: type_url("CDS").as_str().into(),
         version_info: version,
-        asked: Some(vec!["d".into()].into()),
+        requested: Some(vec!["d".into()].into()),
         ..SotwRequest::default()
     });
     client.ask("CDS", "*", "");

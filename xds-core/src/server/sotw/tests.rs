@@ -71,7 +71,7 @@ fn s5_a_nack_with_the_new_version_is_still_a_nack() {
         version_info: client.last.version_info.clone(),
         response_nonce: Nonce::parse("1"),
         error_detail: Some("one of two is bad".into()),
-        asked: None,
+        requested: None,
     });
     assert!(matches!(verdict, Some(Verdict::Nacked { .. })), "{verdict:?}");
     assert_eq!(client.sent(), "");
@@ -215,7 +215,7 @@ fn s10_a_nonce_from_another_stream_is_not_stale_on_the_first_request() {
 fn s12_an_empty_type_means_the_type_of_the_service() {
     let cache = cache("EDS a=1");
     let mut client = Sotw::on(&cache, Service::Single(type_url("EDS")));
-    client.send(SotwRequest { asked: Some(vec!["a".into()].into()), ..SotwRequest::default() });
+    client.send(SotwRequest { requested: Some(vec!["a".into()].into()), ..SotwRequest::default() });
     assert_eq!(client.sent(), "n1 EDS a=1");
 }
 
@@ -239,9 +239,9 @@ fn g9_too_many_names_end_the_stream() {
         let service = Service::Single(type_url("EDS"));
         let mut stream = SotwStream::new(cache.watch(), service, config.clone());
         let names: Vec<_> = names.iter().map(|name| ResourceName::new(*name)).collect();
-        let asked = Some(names.into());
+        let requested = Some(names.into());
         let type_url = type_url("EDS").as_str().into();
-        stream.on_request(Duration::ZERO, SotwRequest { type_url, asked, ..SotwRequest::default() })
+        stream.on_request(Duration::ZERO, SotwRequest { type_url, requested, ..SotwRequest::default() })
     };
     assert_eq!(ask(&["a", "b"]), Ok(None));
     let error = ask(&["a", "b", "c"]).unwrap_err();
@@ -475,9 +475,9 @@ fn s32_only_a_wildcard_that_brings_the_current_version_is_not_sent_again() {
     let back = |type_name: &str, list: &str, version_info: String| {
         let mut client = Sotw::new(&cache);
         let names: Vec<_> = list.split_whitespace().map(ResourceName::new).collect();
-        let asked = Some(names.into());
+        let requested = Some(names.into());
         let type_url = type_url(type_name).as_str().into();
-        client.send(SotwRequest { type_url, version_info, asked, ..SotwRequest::default() });
+        client.send(SotwRequest { type_url, version_info, requested, ..SotwRequest::default() });
         client
     };
     let mut client = back("CDS", "", version("CDS", ""));
@@ -496,7 +496,7 @@ fn s25_a_client_that_comes_back_hears_that_the_clusters_it_names_are_gone() {
     client.send(SotwRequest {
         type_url,
         version_info,
-        asked: Some(vec!["gone".into()].into()),
+        requested: Some(vec!["gone".into()].into()),
         ..SotwRequest::default()
     });
     assert_eq!(client.sent(), "n1 CDS");
@@ -538,8 +538,8 @@ fn g8_s37_on_the_service_of_one_type_a_bad_name_is_an_error_once_and_an_empty_on
     let mut endpoints = Sotw::on(&cache, Service::Single(type_url("EDS")));
     let ask = |client: &mut Sotw, names: &[&str], nonce: &str| {
         let names: Vec<_> = names.iter().map(|name| ResourceName::new(*name)).collect();
-        let (asked, response_nonce) = (Some(names.into()), Nonce::parse(nonce));
-        client.send(SotwRequest { asked, response_nonce, ..SotwRequest::default() });
+        let (requested, response_nonce) = (Some(names.into()), Nonce::parse(nonce));
+        client.send(SotwRequest { requested, response_nonce, ..SotwRequest::default() });
         client.sent()
     };
     assert_eq!(ask(&mut endpoints, &["a", "b\u{1}"], ""), r#"n1 EDS a=1 !"b\u{1}"(3)"#);
@@ -590,10 +590,10 @@ fn s6_a_nack_that_adds_a_name_is_answered_with_that_name_alone_v7() {
     let mut client = Sotw::new(&cache);
     client.ask("EDS", "a b", "");
     assert_eq!(client.sent(), "n1 EDS a=1 b=bad");
-    let asked = Some(["a", "b", "c"].map(ResourceName::new).to_vec().into());
+    let requested = Some(["a", "b", "c"].map(ResourceName::new).to_vec().into());
     let (type_url, error_detail) = (type_url("EDS").as_str().into(), Some("b is bad".into()));
     let response_nonce = Nonce::parse("1");
-    client.send(SotwRequest { type_url, response_nonce, error_detail, asked, ..SotwRequest::default() });
+    client.send(SotwRequest { type_url, response_nonce, error_detail, requested, ..SotwRequest::default() });
     assert_eq!(client.sent(), "n2 EDS c=1");
     client.ack("EDS", "2");
     commit(&cache, "EDS b=2");
@@ -606,8 +606,8 @@ fn g8_a_client_that_sends_nothing_but_bad_names_is_sent_away() {
     let ask = |count: usize| {
         let mut stream = SotwStream::new(cache.watch(), Service::Aggregated, StreamConfig::default());
         let names: Vec<_> = (0..count).map(|number| ResourceName::new(format!("{number}\u{1}"))).collect();
-        let (type_url, asked) = (type_url("EDS").as_str().into(), Some(names.into()));
-        stream.on_request(Duration::ZERO, SotwRequest { type_url, asked, ..SotwRequest::default() })
+        let (type_url, requested) = (type_url("EDS").as_str().into(), Some(names.into()));
+        stream.on_request(Duration::ZERO, SotwRequest { type_url, requested, ..SotwRequest::default() })
     };
     assert_eq!(ask(100), Ok(None));
     let error = ask(101).unwrap_err().to_string();
