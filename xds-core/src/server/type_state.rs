@@ -183,7 +183,7 @@ impl TypeState {
         let subscription = &self.subscription;
         // D12: what the client gave up it has to be sent again.
         self.sent_ahead.values_mut().for_each(|sent| {
-            sent.retain(|variant| covering_locators(subscription, variant).next().is_some())
+            sent.retain(|variant| covering_locators(subscription, variant).next().is_some());
         });
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
