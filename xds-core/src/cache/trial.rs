@@ -45,6 +45,14 @@ impl Cache {
         (!tried_by.is_empty()).then(|| Delivery::of(self.snapshot().revision(), tried_by.values().cloned()))
     }
 
+    /// The newest state, without content that only some streams try at the moment.
+    pub(crate) fn accepted(&self) -> Arc<Snapshot> {
+        match lock(&self.trial).as_ref() {
+            Some(trial) => Arc::clone(&trial.before),
+            None => self.snapshot(),
+        }
+    }
+
     /// Everybody sees the newest state.
     pub(crate) fn end_trial(&self) {
         let Some(Trial { waiting, .. }) = lock(&self.trial).take() else { return };

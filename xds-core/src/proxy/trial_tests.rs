@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::fixture::World;
-use super::{Notice, ProxyConfig};
-use crate::ClientName;
+use super::view::{ReadRoute, Typed, View};
+use super::{Notice, ProxyConfig, Route};
 use crate::client::Protocol;
-use crate::server::fixture::{Delta, type_url};
+use crate::server::fixture::{Delta, parameters, payload, type_url};
+use crate::{ClientName, TypeUrl};
 
 fn trying(content: &str) -> World {
     World::new(Protocol::Delta, content, ProxyConfig { canaries: 1, ..ProxyConfig::default() })
@@ -235,4 +236,39 @@ fn t43_who_asked_while_others_tried_and_the_upstream_was_lost_is_asked_for_after
         }
     }
     assert_eq!(late.sent(), "n1 X r[pod=1]=B");
+}
+
+struct X;
+impl Typed for X {
+    const TYPE_URL: &'static str = "type.googleapis.com/X";
+}
+
+/// The view showed new content as soon as it was in the cache, although clients still tried it.
+#[test]
+fn a_program_reads_content_that_clients_try_first_only_when_it_is_accepted() {
+    let mut world = trying("X r[env=a]=A");
+    let view = View::new(world.proxy.cache());
+    let read = |world: &World| {
+        view.follow(world.proxy.health(&Route::Shared).unwrap());
+        let guard = view.read::<X>();
+        let ReadRoute::Cache(resources) = guard.route() else { panic!("it is synced") };
+        resources.get(&"r".into(), &parameters("env=a")).unwrap().payload().clone()
+    };
+    let mut leaves = settled::<2>(&mut world);
+    assert_eq!((TypeUrl::from(X::TYPE_URL), read(&world)), (type_url("X"), payload("X", "r", "A")));
+    for (content, is_good, then) in [("B", false, "A"), ("C", true, "C")] {
+        world.commit(&format!("X r[env=a]={content}"));
+        let (at, sent) = canary(&mut leaves);
+        assert_eq!(read(&world), payload("X", "r", "A"), "one client tries {content}");
+        answer(&mut leaves[at], sent[1..].split(' ').next().unwrap(), is_good);
+        world.conclude();
+        assert_eq!(read(&world), payload("X", "r", then));
+        for leaf in &mut leaves {
+            let sent = leaf.sent();
+            if let Some((nonce, _)) = sent.strip_prefix('n').and_then(|sent| sent.split_once(' ')) {
+                answer(leaf, nonce, true);
+            }
+        }
+        world.rejected.clear();
+    }
 }

@@ -158,7 +158,7 @@ impl View {
             }
             return;
         }
-        let snapshot = self.0.cache.snapshot();
+        let snapshot = self.0.cache.accepted();
         if present.is_as(health, &snapshot) {
             return;
         }
