@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -79,7 +79,8 @@ struct ProxyHub {
     state: Mutex<ProxyState>,
     start: Instant,
     cache: Arc<Cache>,
-    view: View,
+    /// Made when a program first reads in the process. Without it no event costs anything for readers.
+    view: OnceLock<View>,
     config: ProxyConfig,
     settings: Settings,
     persist: Option<Arc<Persist>>,
@@ -182,11 +183,28 @@ impl Proxy {
         state.clients.iter().map(|(route, client)| (route.clone(), client.clone())).collect()
     }
 
-    /// The view of its shared upstream for readers in this process: one generation at a time,
-    /// without types that the upstream does not serve.
+    /// Lets the program itself read the cache: without a stream, a generation at a time, and no
+    /// resource of a type that the upstream rejects.
+    ///
+    /// The first call makes the view. A program that never calls this pays nothing for it. If a new
+    /// generation is being built at that moment, nothing can be read before its Init.
+    ///
+    /// The view covers the upstream that all clients share. With [`UpstreamKind::Node`] each route
+    /// has its own upstream, and nothing can be read here.
     #[must_use]
     pub fn view(&self) -> &View {
-        &self.shared.view
+        if let Some(view) = self.shared.view.get() {
+            return view;
+        }
+        // No event may come between the state that the new view starts from and the next `follow`.
+        let state = self.shared.lock();
+        self.shared.view.get_or_init(|| {
+            let view = View::new(&self.shared.cache);
+            if let Some(health) = state.machine.health(&Route::Shared) {
+                view.follow(health);
+            }
+            view
+        })
     }
 
     /// The states of its upstreams, by route.
@@ -299,7 +317,7 @@ impl ProxyBuilder {
         let shared = Arc::new(ProxyHub {
             state: Mutex::new(state),
             start,
-            view: View::new(&cache),
+            view: OnceLock::new(),
             cache,
             config,
             settings,
@@ -383,10 +401,12 @@ impl ProxyHub {
         own
     }
 
-    /// Updates the view for readers in this process with the state of the shared upstream.
+    /// Moves the view to the newest state, if the program has one.
     fn follow(&self, machine: &Machine) {
-        if let Some(health) = machine.health(&Route::Shared) {
-            self.view.follow(health);
+        if let Some(view) = self.view.get()
+            && let Some(health) = machine.health(&Route::Shared)
+        {
+            view.follow(health);
         }
     }
 
@@ -589,5 +609,18 @@ impl fmt::Debug for Proxy {
 impl fmt::Debug for ProxyBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_reads_nothing_in_the_process_has_no_view() {
+        let proxy = Proxy::builder(Bootstrap::to_server("http://127.0.0.1:9")).start().unwrap();
+        assert!(proxy.shared.view.get().is_none());
+        assert_eq!(proxy.view().generation(), health::Generation::ZERO);
+        assert!(proxy.shared.view.get().is_some());
     }
 }
