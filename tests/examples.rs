@@ -94,3 +94,28 @@ fn what_several_ask_for_is_loaded_once_and_dropped_with_the_last() {
     ];
     assert_eq!(lines, expected);
 }
+
+/// The blocks of a language on a page.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let opened = page.split("\n```").skip(1).step_by(2);
+    opened.filter_map(|block| block.strip_prefix(language)?.strip_prefix('\n')).collect()
+}
+
+#[test]
+fn a_program_reads_from_the_cache_of_its_proxy_also_when_the_control_plane_is_away() {
+    let page = fs::read_to_string("docs/proxy.md").unwrap();
+    let (_, section) = page.split_once("## 9. ").unwrap();
+    let mut lines = printed("embedded_proxy");
+    // Both variants may come in one response or in two.
+    lines[2..4].sort();
+    let [shown] = blocks(section, "text")[..] else { panic!("one output") };
+    let mut shown: Vec<_> = shown.lines().collect();
+    shown[2..4].sort_unstable();
+    let first = shown[0].strip_suffix("...").unwrap();
+    assert!(lines[0].starts_with(first) && lines[1..] == shown[1..], "{lines:#?}");
+
+    let program = fs::read_to_string("examples/embedded_proxy.rs").unwrap();
+    let code = blocks(section, "rust");
+    assert_eq!(code.len(), 3);
+    code.iter().for_each(|block| assert!(program.contains(block), "not in the example:\n{block}"));
+}
