@@ -1,5 +1,5 @@
-//! How entries come and go: what a new one finds at hand, what a stream was told of it, what goes
-//! with it.
+//! Adding and removing entries. A new entry starts with resources from the cache. A removed entry
+//! takes along the resources that no other entry watches.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::parameters::Parameters;
 use crate::resource::VariantId;
 
 impl Client {
-    /// A new entry, with what is at hand for it.
+    /// Adds an entry, and gives it the matching resources from the cache.
     pub(super) fn insert(&mut self, of_type: usize, mut entry: WatchEntry) -> u32 {
         let snapshot = self.cache.snapshot();
         let watched = &mut self.types[of_type];
@@ -46,7 +46,7 @@ impl Client {
         watched.insert(entry)
     }
 
-    /// Nobody watches it, and no server thinks so.
+    /// Removes an entry that has no watchers and no subscription on any server.
     pub(super) fn remove(&mut self, of_type: usize, at: u32) {
         let watched = &mut self.types[of_type];
         let real = watched.aliases.get(&watched.entry(at).name).cloned();
@@ -58,8 +58,8 @@ impl Client {
         self.drop_unwatched(of_type, &names);
     }
 
-    /// T33: what no locator is for is dropped. D18, D20: what a wildcard or a name is for besides
-    /// stays.
+    /// T33: removes variants of these names that match no watch any more. D18, D20: a variant that
+    /// another watch, such as a wildcard, matches stays.
     pub(super) fn drop_unwatched(&mut self, of_type: usize, names: &[ResourceName]) {
         let mut transaction = Transaction::new();
         let mut watching = Vec::new();
@@ -67,11 +67,12 @@ impl Client {
         let type_url = watched.type_url.clone();
         for name in names {
             watched.watching(name.as_str(), &mut watching);
-            let asked: Vec<_> = watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
+            let watched_with: Vec<_> =
+                watching.iter().map(|at| watched.entry(*at).parameters.clone()).collect();
             let Some(named) = watched.names.get_mut(name) else { continue };
             named.variants.retain(|stored| {
                 let constraints = stored.accepted.constraints();
-                let is_watched = asked.iter().any(|asked| constraints.matches(asked));
+                let is_watched = watched_with.iter().any(|parameters| constraints.matches(parameters));
                 if !is_watched {
                     let id = VariantId {
                         type_url: type_url.clone(),
@@ -87,10 +88,10 @@ impl Client {
         if transaction.is_empty() {
             return;
         }
-        self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+        self.cache.commit(transaction).expect("removals cannot make variants overlap");
     }
 
-    /// Has the next request look at an entry again.
+    /// Marks an entry whose subscription on a server may have to change, for the next request.
     pub(super) fn mark(&mut self, server: usize, watch: WatchId) {
         if !self.upstreams[server].is_open() {
             return;
@@ -103,25 +104,27 @@ impl Client {
         }
     }
 
-    /// C5: timers run on a stream only. What nobody watches any more was only kept for the server.
+    /// After the end of a stream: stops its timers, because they run only on an open stream (C5),
+    /// and removes entries without watchers, which only waited for the unsubscription.
     pub(super) fn after_stream(&mut self, server: usize) {
         self.forget_subscriptions(server);
         for of_type in 0..self.types.len() {
-            let is_over = |entry: &WatchEntry| entry.watchers == 0 && entry.subscribed_on == 0;
-            let over = self.types[of_type].entries.iter().filter(|(_, entry)| is_over(entry));
-            for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
+            let is_unused = |entry: &WatchEntry| entry.watchers == 0 && entry.subscribed_on == 0;
+            let unused = self.types[of_type].entries.iter().filter(|(_, entry)| is_unused(entry));
+            for at in unused.map(|(at, _)| at).collect::<Vec<_>>() {
                 let at = entry_number(at);
                 self.remove(of_type, at);
             }
         }
     }
 
+    /// Forgets what was sent on the stream of a server.
     pub(super) fn forget_subscriptions(&mut self, server: usize) {
         let bit = 1 << server;
         for (_, entry) in self.types.iter_mut().flat_map(|watched| watched.entries.iter_mut()) {
             if entry.subscribed_on & bit != 0 {
                 entry.subscribed_on &= !bit;
-                // P4.6: what another server was asked for, too, is still awaited from that.
+                // P4.6: the timer goes on if another server has a subscription, too.
                 entry.deadline = entry.deadline.filter(|_| entry.subscribed_on != 0);
             }
             entry.dirty &= !bit;

@@ -1,5 +1,5 @@
-//! When the next server of an authority is asked, and what watchers hear when there is none (C15,
-//! P1, P4, P5).
+//! Fallback: when an authority uses its next server, and what its watchers see if no server works
+//! (C15, P1, P4, P5).
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use super::watched_type::{WatchEntry, entry_number};
 use super::{Client, WatchId, watch_id};
 
 impl Client {
-    /// C15: asks the next server if all in use failed and something is missing. When there is none,
-    /// watchers hear of it (P1.1 to P1.4). Whether one that did not fail is asked.
+    /// C15: uses the next server if all servers in use failed and a resource is missing. If there
+    /// is no next server, watchers see the outage (P1.1 to P1.4). Returns whether a server in use
+    /// has not failed.
     pub(super) fn fall_back(&mut self, at: usize, effects: &mut Effects) -> bool {
         loop {
             let authority = &self.authorities[at];
@@ -40,7 +41,7 @@ impl Client {
         }
     }
 
-    /// P5.2: a server gave a sign of life.
+    /// P5.2: a server works: it sent a response, or its stream stayed open for long enough (D21).
     pub(super) fn on_alive(&mut self, server: usize, effects: &mut Effects) {
         self.upstreams[server].failure = None;
         for at in 0..self.authorities.len() {
@@ -50,6 +51,7 @@ impl Client {
         }
     }
 
+    /// Begins or ends an outage of an authority. Its watchers see the error until it ends (P4.5).
     pub(super) fn set_outage(
         &mut self,
         at: usize,
@@ -75,6 +77,7 @@ impl Client {
         }
     }
 
+    /// The entries of an authority that have watchers.
     pub(super) fn entries_of(&self, authority: usize) -> impl Iterator<Item = (WatchId, &WatchEntry)> {
         let types = self.types.iter().enumerate();
         let entries = types.flat_map(|(of_type, watched)| {

@@ -1,4 +1,4 @@
-//! Why a watcher has no resource, or should know that something is wrong with it.
+//! The error of a watched resource.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::code::Code;
 
-/// What watchers are told in the place of a resource, or beside one (C8).
+/// Why a watcher has no resource, or an error beside a resource that stays in use (C8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceFailure {
-    /// What kind of error it is. Not to be handed on as the status of a request (P1.20).
+    /// The kind of error. Do not use it as the status of a data plane request (P1.20).
     pub code: Code,
-    /// For people.
+    /// The explanation, for people.
     pub message: Arc<str>,
-    /// The version that was rejected, where something was (P6.4).
+    /// The rejected version, if the client rejected the resource (P6.4).
     pub rejected_version: Option<Arc<str>>,
-    /// When, since the start of the client.
+    /// When it happened, since the start of the client.
     pub at: Duration,
 }
 
@@ -24,7 +24,7 @@ impl ResourceFailure {
         Self { code, message: message.into(), rejected_version: None, at }
     }
 
-    /// Whether it tells a watcher the same, at whatever time.
+    /// Whether both have the same code and message; the time may differ.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (self.code, &self.message) == (other.code, &other.message)
     }

@@ -1,8 +1,8 @@
-//! What is known of one watched resource: the table of gRFC A88 (P1).
+//! The state of one watched resource, and how each event changes it: the table of gRFC A88 (P1).
 //!
-//! A watcher sees a [`ResourceView`]: a copy, an error, both or neither. Both is an ambient error: keep
-//! using the copy. What follows from an event is said once, here; who is to be told is found by
-//! comparing views.
+//! A watcher sees a [`ResourceView`]: a copy, an error, both or neither. An error beside a copy is
+//! an ambient error: keep using the copy. To find out whether watchers must be notified of an
+//! event, compare the views before and after it.
 
 use std::sync::Arc;
 
@@ -10,77 +10,81 @@ use super::accepted::Accepted;
 use super::resource_failure::ResourceFailure;
 use crate::code::Code;
 
-/// How a resource stands, with the numbers of `ClientResourceStatus` (C19).
+/// The status of a watched resource, with the numbers of `ClientResourceStatus` (C19).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceStatus {
-    /// Asked for, or to be asked for, and nothing known yet.
+    /// Requested, or about to be requested; no server has sent it or reported on it yet.
     #[default]
     Requested = 1,
-    /// There is none. A copy may be kept in spite of that (P1.9).
+    /// It does not exist. A copy may be kept in spite of that (P1.9).
     DoesNotExist = 2,
     /// In use.
     Acked = 3,
-    /// What came last was not valid; a copy from before may be in use.
+    /// The resource that came last was rejected; an older copy may be in use.
     Nacked = 4,
-    /// The server told an error; a copy from before may be in use.
+    /// The server reported an error for it; an older copy may be in use.
     ReceivedError = 5,
-    /// Nothing came in time, from a server that would have told an absence (C6).
+    /// It did not come in time, from a server whose silence does not mean absence (C6).
     Timeout = 6,
 }
 
-/// What a server promises about errors, by its features in the bootstrap file (C6, C9).
+/// How to treat errors from a server, by its features in the bootstrap file (C6, C9).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrorPolicy {
-    /// Data errors, the deletion of a resource among them, drop the copy. Default: they keep it.
+    /// Whether a data error, such as the deletion of a resource, drops the copy. Default: the copy
+    /// is kept.
     pub fail_on_data_errors: bool,
-    /// An answer that does not come says nothing about the resource, and has 30 s instead of 15.
+    /// Whether a missing response means a transient error, not an absent resource. The timeout is
+    /// then 30 s instead of 15 s.
     pub resource_timer_is_transient_error: bool,
 }
 
-/// What a watcher of one resource sees.
+/// The view of one resource that its watchers have.
 #[derive(Debug, Clone, Default)]
 pub struct ResourceView {
-    /// What to use.
+    /// The resource to use.
     pub copy: Option<Arc<Accepted>>,
-    /// Beside a copy: what is wrong although it is to be used. Without one: why there is none (C8).
+    /// With a copy: an ambient error, so keep using the copy. Without a copy: why there is none
+    /// (C8).
     pub error: Option<Arc<ResourceFailure>>,
-    /// Of a glob or wildcard: its server said what belongs to it.
+    /// For a glob or wildcard: whether its server has sent the list of members.
     pub is_complete: bool,
 }
 
-/// What is known of one resource that is watched.
+/// The state of one watched resource, or of one glob or wildcard as a whole.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResourceState {
     pub(super) status: ResourceStatus,
+    /// The variant that watchers use.
     pub(super) copy: Option<Arc<Accepted>>,
-    /// The server that spoke of it last; none of what was restored.
+    /// The last server that sent it or reported on it; `None` for a restored resource.
     pub(super) server: Option<usize>,
-    /// What went wrong with the resource; goes with the status.
+    /// The error of the resource that belongs to the status.
     pub(super) error: Option<Arc<ResourceFailure>>,
-    /// No server can be reached; says nothing about the resource.
+    /// During an outage (P4.5): the error of the servers. It hides `error` in the view, and does
+    /// not change the status.
     pub(super) outage: Option<Arc<ResourceFailure>>,
 }
 
 impl ResourceState {
-    /// P1.17
+    /// P1.17: a valid resource came, and clears the error.
     pub(super) fn on_resource(&mut self, accepted: Arc<Accepted>) {
         self.status = ResourceStatus::Acked;
         self.copy = Some(accepted);
         self.error = None;
     }
 
-    /// P1.5, P1.6, P1.7: what came is not valid.
+    /// P1.5, P1.6, P1.7: the resource that came was rejected.
     pub(super) fn on_nack(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         self.on_data_error(ResourceStatus::Nacked, failure, policy);
     }
 
-    /// P1.9, P1.10: the server has none. Also without a copy: then the resource is known not to
-    /// exist.
+    /// P1.9, P1.10: the resource does not exist on the server, whether or not there was a copy.
     pub(super) fn on_absence(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         self.on_data_error(ResourceStatus::DoesNotExist, failure, policy);
     }
 
-    /// P1.11 to P1.15: the server told an error of the resource (C11).
+    /// P1.11 to P1.15: the server reported an error for the resource (C11).
     pub(super) fn on_error(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         let is_data_error = failure.code.is_data_error();
         self.on_data_error(
@@ -90,10 +94,10 @@ impl ResourceState {
         );
     }
 
-    /// P1.8: nothing came in time (C5, C6).
+    /// P1.8: the resource did not come in time (C5, C6).
     ///
-    /// A copy that the server did not confirm, restored or from another one, is then as good as
-    /// deleted.
+    /// The server then has not confirmed a copy that was restored or came from another server. With
+    /// C5 such a copy is treated as deleted.
     pub(super) fn on_timer(&mut self, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         if policy.resource_timer_is_transient_error {
             self.status = ResourceStatus::Timeout;
@@ -103,14 +107,15 @@ impl ResourceState {
         }
     }
 
-    /// S38: the server itself said how long the copy may be used, so nothing keeps it.
+    /// S38: the TTL ended. The server has limited the use of the copy, so it is dropped under every
+    /// policy.
     pub(super) fn on_expiry(&mut self, failure: Arc<ResourceFailure>) {
         self.copy = None;
         self.status = ResourceStatus::DoesNotExist;
         self.error = Some(failure);
     }
 
-    /// P1.16: the copy goes first, if it goes.
+    /// P1.16: drops the copy before it sets the error, if the policy drops copies.
     fn on_data_error(&mut self, status: ResourceStatus, failure: Arc<ResourceFailure>, policy: ErrorPolicy) {
         if policy.fail_on_data_errors {
             self.copy = None;
@@ -119,6 +124,7 @@ impl ResourceState {
         self.error = Some(failure);
     }
 
+    /// What watchers see of this state.
     pub(super) fn view(&self) -> ResourceView {
         ResourceView {
             copy: self.copy.clone(),
@@ -127,8 +133,8 @@ impl ResourceState {
         }
     }
 
-    /// Whether another server may be needed for it (C15): a known absence counts as known, and so
-    /// does what a glob or wildcard stands for once it was told.
+    /// Whether another server may be needed for it (C15). An absence that a server reported is not
+    /// missing, nor is a glob or wildcard whose members a server has sent.
     pub(super) fn is_missing(&self) -> bool {
         let is_known = matches!(self.status, ResourceStatus::DoesNotExist | ResourceStatus::Acked)
             || (self.status == ResourceStatus::ReceivedError
@@ -138,8 +144,8 @@ impl ResourceState {
 }
 
 impl ResourceView {
-    /// Whether a watcher would be told nothing new (P1.19). An error in the same words may be a
-    /// later one (P6.4).
+    /// Whether a change from one to the other is no news for a watcher (P1.19). An error with the
+    /// same code and message is no news, although it may be a later error (P6.4).
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let same_copy = match (&self.copy, &other.copy) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
