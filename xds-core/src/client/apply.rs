@@ -1,4 +1,4 @@
-//! What a response changes (C1-C4, C9-C12, T29-T36).
+//! Validating a response and applying it to the cache and to the watches (C1-C4, C9-C12, T29-T36).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,10 +30,10 @@ mod removals;
 mod watchers;
 
 impl Client {
-    /// Takes one response of a server, as it came.
+    /// Reads, validates and applies one response of a server, and queues its ACK or NACK.
     ///
     /// # Errors
-    /// C3: the bytes are no response; nothing changed, and the stream goes on.
+    /// C3: the bytes are not a response. Nothing changed, and the stream stays open.
     pub fn on_response(
         &mut self,
         now: Duration,
@@ -46,7 +46,7 @@ impl Client {
         let mut effects = Effects::default();
         self.upstreams[server].on_response();
         self.on_alive(server, &mut effects);
-        // C3: what was never asked for is not answered.
+        // C3: a response of a type that was not requested on this stream is not answered.
         let Some(of_type) = self.type_numbers.get(response.type_url).copied() else { return Ok(effects) };
         if !self.upstreams[server].of_type(of_type).is_open {
             return Ok(effects);
@@ -76,23 +76,24 @@ impl Client {
             new_variants: Vec::new(),
             changed_names: Vec::new(),
             absent: Vec::new(),
-            ended_expiries: Vec::new(),
+            removed_expiries: Vec::new(),
             orphans: Vec::new(),
             applied: Applied::new(type_url),
         };
-        let expiries = applier.apply(response, &self.cache, &mut effects);
-        let (applied, ended_expiries, orphans) = (applier.applied, applier.ended_expiries, applier.orphans);
+        let added_expiries = applier.apply(response, &self.cache, &mut effects);
+        let (applied, removed_expiries, orphans) =
+            (applier.applied, applier.removed_expiries, applier.orphans);
         self.drop_unwatched(of_type, &orphans);
         if !self.refused.is_empty() {
             effects.accepted.iter().for_each(|accepted| _ = self.refused.remove(&accepted.id()));
         }
-        for (at, name, constraints) in ended_expiries {
+        for (at, name, constraints) in removed_expiries {
             self.expiries.remove(&(at, of_type, name, constraints));
         }
-        for (at, name, constraints) in expiries {
+        for (at, name, constraints) in added_expiries {
             self.expiries.insert((at, of_type, name, constraints));
         }
-        // C1, D15: everything is answered, in order.
+        // C1, D15: each response is answered, in order.
         let is_accepted = applied.rejections.is_empty();
         let error = (!is_accepted).then(|| Rejection::detail(&applied.rejections));
         let is_changed = applied.valid > 0 || !effects.removed.is_empty();
@@ -105,7 +106,7 @@ impl Client {
         } else {
             stream.is_partial |= is_changed;
         }
-        // A server that takes no requests and sends on must not fill the memory.
+        // A server that sends responses but takes no requests must not fill the memory.
         if stream.pending_acks.len() >= PENDING_ACKS_LIMIT {
             stream.pending_acks.pop_front();
         }
@@ -121,8 +122,8 @@ impl Client {
         Ok(effects)
     }
 
-    /// C15: what another server of the same names was said to be up to date with is not what is
-    /// held now.
+    /// C15: marks other servers of the same names. The version that they would get in the next
+    /// request no longer matches the resources that the client has.
     fn mark_others_partial(&mut self, server: usize, of_type: usize) {
         let sharing = self.authorities.iter().map(|authority| authority.config.mask());
         let mask = sharing.filter(|mask| mask & 1 << server != 0).fold(0, |all, mask| all | mask);
@@ -133,30 +134,33 @@ impl Client {
         }
     }
 
-    /// P4.6: a resource came from it, so the servers after it are left.
+    /// P4.6: when a server sends a resource, its authorities no longer use the servers after it.
     fn return_to(&mut self, now: Duration, server: usize) {
         for at in 0..self.authorities.len() {
             let before = self.authorities[at].in_use().to_vec();
             if !self.authorities[at].return_to(server) {
                 continue;
             }
-            let told: Vec<_> =
+            let watches: Vec<_> =
                 self.entries_of(at).map(|(watch, entry)| (watch, entry.subscribed_on)).collect();
-            for left in before {
-                let is_left = !self.authorities[at].uses(left);
-                let told = told.iter().filter(|(_, told)| is_left && told & 1 << left != 0);
-                told.for_each(|(watch, _)| self.mark(left, *watch));
+            for other in before {
+                if self.authorities[at].uses(other) {
+                    continue;
+                }
+                let subscribed = watches.iter().filter(|(_, servers)| servers & 1 << other != 0);
+                subscribed.for_each(|(watch, _)| self.mark(other, *watch));
             }
-            // What only they had, and this server may say nothing of in SotW, its timer decides
-            // (S17, C12). Of a set it says nothing either when it was asked for it before they told
-            // what it stands for (D1).
-            for (watch, _) in told.into_iter().filter(|(_, told)| told & 1 << server != 0) {
+            // A resource may come only from the servers after this one. In SotW this server may
+            // never report its absence, so a timer decides (S17, C12). The same holds for members
+            // of a glob or wildcard: if the client subscribed on this server before another server
+            // sent the members, this server does not know that the client has them (D1).
+            for (watch, _) in watches.into_iter().filter(|(_, servers)| servers & 1 << server != 0) {
                 let (of_type, place) = watch.place();
                 let entry = self.types[of_type].entry(place);
-                let is_left = |state: &ResourceState| self.authorities[at].is_from_unused(state);
+                let is_from_unused = |state: &ResourceState| self.authorities[at].is_from_unused(state);
                 let is_unconfirmed = match &entry.members {
-                    None => entry.state.copy.is_some() && is_left(&entry.state),
-                    Some(members) => members.values().any(is_left),
+                    None => entry.state.copy.is_some() && is_from_unused(&entry.state),
+                    Some(members) => members.values().any(is_from_unused),
                 };
                 if is_unconfirmed {
                     self.start_timer(now, server, watch);
@@ -166,46 +170,54 @@ impl Client {
     }
 }
 
-/// One response on its way into the cache.
+/// Validates one response and applies it: first to the cache, then to the watches.
 struct Applier<'c> {
     now: Duration,
+    /// The server that sent the response.
     server: usize,
+    /// The number of the type of the response.
     of_type: usize,
     protocol: Protocol,
     relay: Option<&'c Relay>,
+    /// Contents that clients of a proxy have NACKed (C2).
     refused: &'c BTreeMap<VariantId, Refusal>,
-    /// Which authorities are asked by locators.
+    /// For each authority, whether names go to its servers in locators.
     speaks_locators: Vec<bool>,
     policy: ErrorPolicy,
+    /// The number of the stream.
     generation: u64,
-    /// Of the response, among all.
+    /// The number of the response, among all responses that the client applied.
     response_number: u64,
-    /// Of the response.
+    /// The version of the response.
     version: Arc<str>,
     server_name: Arc<str>,
+    /// The encoded response, for payloads that share its memory.
     frame: &'c Bytes,
     watched: &'c mut WatchedType,
-    /// Which authorities listen to this server.
+    /// For each authority, whether it uses this server.
     in_use: Vec<bool>,
-    /// Number of the last response before this stream.
+    /// The number of the last response before this stream.
     responses_before: u64,
+    /// What to commit to the cache.
     changes: CacheChanges,
-    /// What goes with the variants that are put.
+    /// What the watches need of each variant in `changes.put`.
     new_variants: Vec<NewVariant>,
-    /// Names whose watchers may see something else now.
+    /// Names whose watchers may see another variant now.
     changed_names: Vec<ResourceName>,
-    /// What the server says does not exist, unless something of the response does.
+    /// Names and variants that the response reports as absent. Watches that match another variant
+    /// are not affected.
     absent: Vec<Removal>,
-    /// What the server was asked for after it made the response.
+    /// T35: watches that the server was sent after it made the response. It does not report their
+    /// resources as absent.
     late: BTreeSet<WatchId>,
-    /// Ends of TTLs that do not count any more.
-    ended_expiries: Vec<Expiry>,
-    /// D24: resources that lost an alias, by which alone they may have been watched.
+    /// TTLs to remove from the timers, because their variants were removed or have a new TTL.
+    removed_expiries: Vec<Expiry>,
+    /// D24: resources that lost an alias. Perhaps they were watched by this alias only.
     orphans: Vec<ResourceName>,
     applied: Applied,
 }
 
-/// A variant that is to be put.
+/// A variant to put into the cache.
 struct NewVariant {
     key: VariantKey,
     decoded: Option<Decoded>,
@@ -217,7 +229,8 @@ struct NewVariant {
 type Expiry = (Duration, ResourceName, Constraints);
 
 impl Applier<'_> {
-    /// D32, T31: one response is one step, and no other is waited for.
+    /// Applies the response as one step, without waiting for other responses (D32, T31). Returns
+    /// the TTLs to add to the timers.
     fn apply(
         &mut self,
         mut response: ReceivedResponse<'_>,
@@ -226,12 +239,12 @@ impl Applier<'_> {
     ) -> Vec<Expiry> {
         self.applied.rejections = std::mem::take(&mut response.rejections);
         let removed = self.without_contradictions(&mut response);
-        let mut expiries = Vec::new();
+        let mut added_expiries = Vec::new();
         for received in std::mem::take(&mut response.resources) {
-            self.apply_resource(received, &mut expiries);
+            self.apply_resource(received, &mut added_expiries);
         }
         self.apply_removals(removed);
-        // S26, D12: of other types, and in delta, absence says nothing.
+        // S26, D12: in delta, and with other types, a name that is not in a response may exist.
         if self.protocol == Protocol::Sotw && self.watched.known.full_state {
             self.apply_absences(&response.errors);
         }
@@ -249,40 +262,40 @@ impl Applier<'_> {
         for ((name, constraints), reason) in refused {
             self.applied.rejections.push(Rejection::of(name, constraints, reason));
         }
-        self.store_changes(&cache.snapshot(), effects, &mut expiries);
+        self.store_changes(&cache.snapshot(), effects, &mut added_expiries);
         self.update_watchers(&cache.snapshot(), std::mem::take(&mut response.errors), cache, effects);
-        expiries
+        added_expiries
     }
 
-    /// D13, T30b: what is removed and brought in one response is neither.
+    /// D13, T30b: rejects resources that the response also removes, and returns the other removals.
     fn without_contradictions(&mut self, response: &mut ReceivedResponse<'_>) -> Vec<Removal> {
         let removed = std::mem::take(&mut response.removed);
         if removed.is_empty() || response.resources.is_empty() {
             return removed;
         }
-        let mut gone: BTreeMap<&str, BTreeSet<Option<&Constraints>>> = BTreeMap::new();
+        let mut removals: BTreeMap<&str, BTreeSet<Option<&Constraints>>> = BTreeMap::new();
         for Removal { name, constraints } in &removed {
-            gone.entry(name.as_str()).or_default().insert(constraints.as_ref());
+            removals.entry(name.as_str()).or_default().insert(constraints.as_ref());
         }
         let mut contradicted: BTreeMap<ResourceName, BTreeSet<Constraints>> = BTreeMap::new();
         response.resources.retain(|received| {
             let is_removed = received.payload != Payload::Absent
-                && gone
-                    .get(&*received.name)
-                    .is_some_and(|gone| gone.contains(&None) || gone.contains(&Some(&received.constraints)));
+                && removals.get(&*received.name).is_some_and(|of_name| {
+                    of_name.contains(&None) || of_name.contains(&Some(&received.constraints))
+                });
             if is_removed {
                 let of_name = contradicted.entry(ResourceName::new(&*received.name)).or_default();
                 of_name.insert(received.constraints.clone());
             }
             !is_removed
         });
-        let is_contradicted = |gone: &Removal| {
-            let of_name = contradicted.get(&gone.name);
+        let is_contradicted = |removal: &Removal| {
+            let of_name = contradicted.get(&removal.name);
             let is_it =
-                |of_name: &BTreeSet<_>| gone.constraints.as_ref().is_none_or(|it| of_name.contains(it));
+                |of_name: &BTreeSet<_>| removal.constraints.as_ref().is_none_or(|it| of_name.contains(it));
             of_name.is_some_and(is_it)
         };
-        let removed = removed.into_iter().filter(|gone| !is_contradicted(gone)).collect();
+        let removed = removed.into_iter().filter(|removal| !is_contradicted(removal)).collect();
         for (name, of_name) in contradicted {
             let rejections = of_name.into_iter();
             let rejection = |constraints| Rejection::of(name.clone(), constraints, Reason::AlsoRemoved);
@@ -291,17 +304,18 @@ impl Applier<'_> {
         removed
     }
 
-    /// Whether this server is asked for what the entry watches.
+    /// Whether the authority of an entry uses this server.
     fn serves(&self, entry: &WatchEntry) -> bool {
         self.in_use[entry.authority]
     }
 
-    /// Whether this server is asked for what names of the authority of this one stand for.
+    /// Whether the authority of a name uses this server.
     fn serves_name(&self, name: &ResourceName) -> bool {
         self.in_use[self.watched.authority_of(name.as_str())]
     }
 
-    /// Whether somebody watches an alias of a resource; one of another authority is none (C16).
+    /// Whether an alias of a resource is watched. An alias of another authority does not count
+    /// (C16).
     fn is_alias(&self, alias: &ResourceName, of: &str) -> bool {
         let authority = self.watched.authority_of(of);
         let entries = self.watched.names.get(alias).map(|named| &named.entries[..]).unwrap_or_default();
@@ -309,14 +323,18 @@ impl Applier<'_> {
         entries.any(|entry| entry.authority == authority && self.serves(entry) && !entry.is_collection())
     }
 
-    /// T43c; whether it can be taken. Of what one locator alone is asked for with nothing is
-    /// shared, whatever it says: each such client brings its own.
+    /// T43c: gives a resource the constraints of the stamp, if it does not say itself which clients
+    /// it is for. Returns whether the client can use it.
+    ///
+    /// A client with an exact stamp subscribes for one locator and shares nothing. It gives every
+    /// resource its stamp.
     fn bind(&mut self, received: &mut ReceivedResource<'_>) -> bool {
         let Some(relay) = self.relay else { return true };
-        let says_whom = !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];
-        let is_for_all = received.constraints.is_unconstrained() && !says_whom;
+        let is_explicit =
+            !received.is_plain && self.speaks_locators[self.watched.authority_of(&received.name)];
+        let is_unspecified = received.constraints.is_unconstrained() && !is_explicit;
         let is_alone = relay.stamp.as_ref().is_some_and(Constraints::is_exact);
-        let is_bound = is_for_all || received.do_not_cache || is_alone;
+        let is_bound = is_unspecified || received.do_not_cache || is_alone;
         match &relay.stamp {
             _ if !is_bound => true,
             Some(stamp) => {
@@ -330,7 +348,8 @@ impl Applier<'_> {
         }
     }
 
-    fn apply_resource(&mut self, mut received: ReceivedResource<'_>, expiries: &mut Vec<Expiry>) {
+    /// Validates a resource, and applies it if a watch matches it.
+    fn apply_resource(&mut self, mut received: ReceivedResource<'_>, added_expiries: &mut Vec<Expiry>) {
         let mut watching = Vec::new();
         self.watched.watching(&received.name, &mut watching);
         let is_for = |at: &u32| {
@@ -339,7 +358,7 @@ impl Applier<'_> {
         };
         let aliases: Vec<_> =
             received.aliases.iter().filter(|alias| self.is_alias(alias, &received.name)).cloned().collect();
-        // S24, T33b, T41: what nobody watches is ignored, whatever is wrong with it.
+        // S24, T33b, T41: a resource that no watch matches is ignored, even if it is invalid.
         if !watching.iter().any(is_for) && aliases.is_empty() {
             self.applied.unwatched += 1;
             return;
@@ -354,12 +373,12 @@ impl Applier<'_> {
         }
         match received.payload {
             Payload::Message(payload) => {
-                self.apply_payload(&received, payload, aliases, expiries);
+                self.apply_payload(&received, payload, aliases, added_expiries);
             }
             Payload::Redirect(locator) if self.relay.is_some() => {
-                self.apply_payload(&received, locator, aliases, expiries);
+                self.apply_payload(&received, locator, aliases, added_expiries);
             }
-            Payload::Absent => self.apply_without_payload(&received, aliases, expiries),
+            Payload::Absent => self.apply_without_payload(&received, aliases, added_expiries),
             Payload::Redirect(_) => {
                 let name = ResourceName::new(&*received.name);
                 self.applied.rejections.push(Rejection::new(name, Reason::Redirect));
@@ -367,12 +386,14 @@ impl Applier<'_> {
         }
     }
 
+    /// Applies a resource with a payload: an unchanged one to the watches, a changed one to
+    /// `changes`.
     fn apply_payload(
         &mut self,
         received: &ReceivedResource<'_>,
         payload: &[u8],
         aliases: Vec<ResourceName>,
-        expiries: &mut Vec<Expiry>,
+        added_expiries: &mut Vec<Expiry>,
     ) {
         let aliases_of = received.aliases.clone();
         let mut extras = Extras::received(received.ttl, aliases_of, received.do_not_cache, received.metadata);
@@ -401,10 +422,10 @@ impl Applier<'_> {
                 stored.server = Some(self.server);
                 let accepted = Arc::clone(&stored.accepted);
                 let until = expiry_of(received.ttl, self.now);
-                self.ended_expiries.extend(stored.expiry());
+                self.removed_expiries.extend(stored.expiry());
                 stored.expires = until;
                 accepted.variant.extend(until);
-                expiries.extend(stored.expiry());
+                added_expiries.extend(stored.expiry());
                 self.applied.valid += 1;
                 self.add_aliases(accepted.name(), aliases);
                 let is_current = |at: &u32| {
@@ -436,7 +457,8 @@ impl Applier<'_> {
             self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::Duplicate));
             return;
         }
-        // D23: a proxy tells it to clients that go by this name, as a bare payload has no other.
+        // D23: a proxy may send the payload to its clients without a wrapper. They would take the
+        // name in the payload for the name of the resource.
         let is_passed_on = self.relay.is_some() && !matches!(received.payload, Payload::Redirect(_));
         if let Some(other) = other_name(&self.watched.type_url, &name, payload).filter(|_| is_passed_on) {
             self.applied.rejections.push(Rejection::of(key.0, key.1, Reason::NamedOtherwise { other }));
@@ -462,18 +484,19 @@ impl Applier<'_> {
         self.new_variants.push(NewVariant { key: key.clone(), decoded, version, ttl: received.ttl });
         self.changes.put.insert(key, resource);
         self.applied.valid += 1;
-        // D24: what has a resource of its own is no alias.
+        // D24: a name that has its own resource is not an alias.
         self.orphans.extend(self.watched.remove_alias(&name));
         self.add_aliases(&name, aliases);
         self.changed_names.push(name);
     }
 
-    /// S39, D26: a heartbeat extends a TTL and reaches no watcher. D24: an alias that nothing has.
+    /// Applies a resource without a payload. It is a heartbeat, which extends a TTL without a
+    /// change for watchers (S39, D26), or it reports that no resource has an alias (D24).
     fn apply_without_payload(
         &mut self,
         received: &ReceivedResource<'_>,
         aliases: Vec<ResourceName>,
-        expiries: &mut Vec<Expiry>,
+        added_expiries: &mut Vec<Expiry>,
     ) {
         let (protocol, version) = (self.protocol, Arc::clone(&self.version));
         let stored = self.watched.names.get_mut(&*received.name);
@@ -481,16 +504,16 @@ impl Applier<'_> {
             let at = named.position(&received.constraints).ok()?;
             Some(&mut named.variants[at])
         });
-        let told = match protocol {
+        let version = match protocol {
             Protocol::Delta => received.version,
             Protocol::Sotw => &version,
         };
-        if let Some(stored) = stored.filter(|stored| *stored.version == *told) {
+        if let Some(stored) = stored.filter(|stored| *stored.version == *version) {
             stored.last_response = self.response_number;
-            self.ended_expiries.extend(stored.expiry());
+            self.removed_expiries.extend(stored.expiry());
             stored.expires = expiry_of(received.ttl, self.now);
             stored.accepted.variant.extend(stored.expires);
-            expiries.extend(stored.expiry());
+            added_expiries.extend(stored.expiry());
             self.applied.valid += 1;
             return;
         }
@@ -506,13 +529,15 @@ impl Applier<'_> {
         }
     }
 
+    /// Records the watched aliases of a resource (D24).
     fn add_aliases(&mut self, name: &ResourceName, aliases: Vec<ResourceName>) {
         for alias in aliases.into_iter().filter(|alias| alias != name) {
             self.orphans.extend(self.watched.add_alias(alias, name));
         }
     }
 
-    /// A payload to keep. A slice keeps all of its frame, so a small one gets memory of its own.
+    /// The payload as bytes to store. A slice keeps the whole frame in memory, so a payload of less
+    /// than half a frame is copied.
     fn payload_bytes(&self, payload: &[u8]) -> Bytes {
         match payload.len() * 2 >= self.frame.len() {
             true => self.frame.slice_ref(payload),
@@ -520,8 +545,13 @@ impl Applier<'_> {
         }
     }
 
-    /// Has what is held here follow the cache.
-    fn store_changes(&mut self, snapshot: &Snapshot, effects: &mut Effects, expiries: &mut Vec<Expiry>) {
+    /// After the commit: removes from `watched` what left the cache, and stores what was put.
+    fn store_changes(
+        &mut self,
+        snapshot: &Snapshot,
+        effects: &mut Effects,
+        added_expiries: &mut Vec<Expiry>,
+    ) {
         let resources = snapshot.of_type(&self.watched.type_url);
         for (key, why) in std::mem::take(&mut self.changes.removed) {
             self.applied.replaced += usize::from(why == RemovalReason::Replaced);
@@ -532,7 +562,7 @@ impl Applier<'_> {
             if let Some(named) = self.watched.names.get_mut(&name)
                 && let Ok(at) = named.position(&constraints)
             {
-                self.ended_expiries.extend(named.variants.remove(at).expiry());
+                self.removed_expiries.extend(named.variants.remove(at).expiry());
             }
             self.watched.forget_if_empty(&name);
             let type_url = self.watched.type_url.clone();
@@ -540,8 +570,8 @@ impl Applier<'_> {
             effects.removed.push(VariantId { type_url, name, constraints });
         }
         let is_all_put = self.changes.put.len() == self.new_variants.len();
-        for coming in std::mem::take(&mut self.new_variants) {
-            let NewVariant { key, decoded, version, ttl } = coming;
+        for NewVariant { key, decoded, version, ttl } in std::mem::take(&mut self.new_variants) {
+            // The cache refused this one.
             if !is_all_put && !self.changes.put.contains_key(&key) {
                 continue;
             }
@@ -567,9 +597,9 @@ impl Applier<'_> {
                 last_response: self.response_number,
                 expires,
             };
-            expiries.extend(stored.expiry());
+            added_expiries.extend(stored.expiry());
             let before = self.watched.store(&key.0, stored);
-            self.ended_expiries.extend(before.and_then(|before| before.expiry()));
+            self.removed_expiries.extend(before.and_then(|before| before.expiry()));
         }
     }
 
@@ -577,7 +607,8 @@ impl Applier<'_> {
         Arc::new(ResourceFailure::new(code, message, self.now))
     }
 
-    /// What the server calls a resource: in SotW all of a response have one version.
+    /// The version of a resource. In SotW all resources of a response have the version of the
+    /// response.
     fn version_of(&self, received: &ReceivedResource<'_>) -> Arc<str> {
         match self.protocol {
             Protocol::Sotw => Arc::clone(&self.version),
@@ -587,7 +618,8 @@ impl Applier<'_> {
 }
 
 impl WatchedType {
-    /// Puts a variant in its place among those of its name; what was there.
+    /// Stores a variant among those of its name. Returns the variant with the same constraints that
+    /// it replaced.
     pub(super) fn store(&mut self, name: &ResourceName, stored: StoredVariant) -> Option<StoredVariant> {
         let named = self.names.entry(name.clone()).or_default();
         match named.position(stored.accepted.constraints()) {
@@ -607,5 +639,6 @@ impl StoredVariant {
     }
 }
 
-/// How many answers may wait for the transport, per type; of more the oldest is never said.
+/// How many ACKs and NACKs of a type may wait for the transport. If there are more, the oldest is
+/// dropped.
 const PENDING_ACKS_LIMIT: usize = 10_000;

@@ -1,4 +1,4 @@
-//! What an event did, and whom it concerns.
+//! The effects of one event.
 
 use std::sync::Arc;
 
@@ -8,44 +8,47 @@ use super::{Client, WatchId};
 use crate::name::{ResourceName, TypeUrl};
 use crate::resource::VariantId;
 
-/// What an event did.
+/// The effects of one event.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// Whose view changed, each once, in no particular order.
+    /// The watches and members whose view changed, each once, in no particular order.
     pub touched: Vec<Touched>,
-    /// What is new in the cache.
+    /// Variants that are new or changed in the cache.
     pub accepted: Vec<Arc<Accepted>>,
-    /// What is there no longer, as the server says; not what nobody watches any more.
+    /// Variants that are no longer in the cache: a server deleted or replaced them, or their TTL
+    /// ended. A variant that was removed because its last watcher left is not listed.
     pub removed: Vec<VariantId>,
-    /// The response, if it was one that is answered.
+    /// For a response that the client ACKs or NACKs: what was in it.
     pub response: Option<Applied>,
 }
 
-/// Whose view changed.
+/// A watch or member whose view changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Touched {
-    /// The subscription.
+    /// The watch.
     pub watch: WatchId,
-    /// Which of the resources it stands for; `None` for that of its own name, and for a glob or
-    /// wildcard as a whole.
+    /// The member of a glob or wildcard; `None` for the named resource, or for the glob or wildcard
+    /// as a whole.
     pub member: Option<ResourceName>,
 }
 
-/// What was found in a response.
+/// A response that was validated and applied.
 #[derive(Debug)]
 pub struct Applied {
     /// Its type.
     pub type_url: TypeUrl,
-    /// How many resources were watched and valid, unchanged ones too.
+    /// How many resources were watched and valid, including unchanged ones.
     pub valid: usize,
-    /// How many resources nobody watches (S24, T41).
+    /// How many resources were ignored because no watch matches them (S24, T41).
     pub unwatched: usize,
-    /// Variants that gave way to others (T34).
+    /// How many variants left the cache because new ones overlap them (T34) or came from another
+    /// server (C15).
     pub replaced: usize,
-    /// T43c: names that a proxy cannot tell whom they are for, as they came without constraints and
-    /// not as a locator's.
+    /// T43c: names of resources that a proxy leaves out, because it does not know which of its
+    /// clients may have them: they came under a plain name without constraints, or with
+    /// `do_not_cache`.
     pub plain: Vec<ResourceName>,
-    /// What was wrong; if anything was, the response is rejected (C2).
+    /// What was rejected. If there is any rejection, the client NACKs the response (C2).
     pub rejections: Vec<Rejection>,
 }
 
@@ -57,7 +60,7 @@ impl Applied {
 }
 
 impl Client {
-    /// Each once; who does not watch any more is not told.
+    /// Lists each touched watch once, and leaves out watches without watchers.
     pub(super) fn sort_touched(&self, effects: &mut Effects) {
         effects.touched.sort_unstable();
         effects.touched.dedup();

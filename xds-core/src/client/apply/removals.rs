@@ -1,5 +1,5 @@
-//! What a response says is not there any more: by naming it, by a full state without it, by coming
-//! from another server.
+//! Removals by a response: it names them, it is a full state without them, or its variants replace
+//! those of another server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +15,31 @@ use crate::parameters::Parameters;
 use crate::xdstp::glob_of;
 
 impl Applier<'_> {
-    /// D10, D11, T30b
-    pub(super) fn apply_removals(&mut self, removed: Vec<Removal>) {
-        let mut told: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
-        for gone in removed {
-            // D14: what is not known is ignored. P4.6: so is what a server says that was left.
-            if !self.watched.names.contains_key(&gone.name) || !self.serves_name(&gone.name) {
+    /// Removes what the response names as removed (D10, D11, T30b).
+    pub(super) fn apply_removals(&mut self, removals: Vec<Removal>) {
+        let mut by_name: BTreeMap<ResourceName, Vec<Option<Constraints>>> = BTreeMap::new();
+        for removal in removals {
+            // D14: the removal of an unknown name is ignored. P4.6: so is a removal by a server
+            // that the authority of the name no longer uses.
+            if !self.watched.names.contains_key(&removal.name) || !self.serves_name(&removal.name) {
                 continue;
             }
-            // D24: a name that is gone is no alias either.
-            if gone.constraints.is_none() {
-                self.orphans.extend(self.watched.remove_alias(&gone.name));
+            // D24: a name without any variant is not an alias either.
+            if removal.constraints.is_none() {
+                self.orphans.extend(self.watched.remove_alias(&removal.name));
             }
-            told.entry(gone.name.clone()).or_default().push(gone.constraints.clone());
-            self.absent.push(gone);
+            by_name.entry(removal.name.clone()).or_default().push(removal.constraints.clone());
+            self.absent.push(removal);
         }
-        for (name, told) in told {
+        for (name, removals) in by_name {
             let Some(named) = self.watched.names.get(&name) else { continue };
-            let is_removed = |stored: &&StoredVariant| self.is_removed(stored, &told);
+            let is_removed = |stored: &&StoredVariant| self.is_removed(stored, &removals);
             let key = |name: &ResourceName, stored: &StoredVariant| {
                 (name.clone(), stored.accepted.constraints().clone())
             };
             let mut keys: Vec<VariantKey> =
                 named.variants.iter().filter(is_removed).map(|stored| key(&name, stored)).collect();
-            // X13: a glob that is removed has no members.
+            // X13: the removal of a glob means that it has no members.
             let entries = named.entries.iter().map(|at| self.watched.entry(*at));
             let members =
                 entries.filter_map(|entry| entry.members.as_ref()).flat_map(|members| members.keys());
@@ -53,24 +54,28 @@ impl Applier<'_> {
         }
     }
 
-    /// Whether a variant is gone when all this is of its name. What came from another stream the
-    /// server may know by other constraints, or it names the parameters that it has nothing for,
-    /// those of each locator by themselves (T35): if one of its users has nothing, it is not what
-    /// it was.
-    fn is_removed(&self, stored: &StoredVariant, told: &[Option<Constraints>]) -> bool {
-        let is_it = |gone: &Option<Constraints>| {
-            gone.as_ref().is_none_or(|constraints| constraints == stored.accepted.constraints())
+    /// Whether these removals of its name remove a variant.
+    ///
+    /// The constraints of a removal may differ from those of the variant: the server may have other
+    /// constraints for a variant that came on another stream, or it removes the parameters of each
+    /// locator that has no resource (T35). If such a removal matches the parameters of one watch
+    /// that uses the variant, the variant no longer exists as it was, and is removed.
+    fn is_removed(&self, stored: &StoredVariant, removals: &[Option<Constraints>]) -> bool {
+        let is_it = |removed: &Option<Constraints>| {
+            removed.as_ref().is_none_or(|constraints| constraints == stored.accepted.constraints())
         };
         let is_old = stored.server != Some(self.server) || stored.last_response <= self.responses_before;
-        // T43c: what is bound is known here by the parameters that it is for.
+        // T43c: the client gave a bound variant constraints of its own, which the server does not
+        // know.
         let is_bound =
             stored.accepted.constraints().is_exact() && stored.last_response != self.response_number;
         let lacks =
             |constraints: &Constraints| self.users(stored).any(|parameters| constraints.matches(parameters));
-        told.iter().any(is_it) || ((is_old || is_bound) && told.iter().flatten().any(lacks))
+        removals.iter().any(is_it) || ((is_old || is_bound) && removals.iter().flatten().any(lacks))
     }
 
-    /// Whether a variant is used, and by nobody whose parameters none of these constraints match.
+    /// Whether a variant is used, and these constraints match the parameters of every watch that
+    /// uses it.
     pub(super) fn is_used_only_by<'m>(
         &self,
         stored: &StoredVariant,
@@ -80,7 +85,7 @@ impl Applier<'_> {
         users.peek().is_some() && users.all(|parameters| meant.clone().any(|meant| meant.matches(parameters)))
     }
 
-    /// The parameters that a variant is watched with.
+    /// The parameters of the watches that use a variant.
     fn users(&self, stored: &StoredVariant) -> impl Iterator<Item = &Parameters> {
         let mut watching = Vec::new();
         self.watched.watching(stored.accepted.name().as_str(), &mut watching);
@@ -89,9 +94,11 @@ impl Applier<'_> {
         parameters.filter(move |parameters| constraints.matches(parameters))
     }
 
-    /// S25: a full state names all there is. What is in it and not valid is there all the same
-    /// (P1.6); so nothing is missing for certain while something cannot be told by name. What an
-    /// error is told of is neither: that decides (S37, P1.15).
+    /// S25: removes the variants that a full state does not have.
+    ///
+    /// An invalid resource of the response exists all the same (P1.6). If the name of one is
+    /// unknown, any of the missing names could be it, so nothing is removed. A name with an error
+    /// in `resource_errors` is left to that error (S37, P1.15).
     pub(super) fn apply_absences(&mut self, errors: &[ReportedError]) {
         if self.applied.rejections.iter().any(|rejection| rejection.name.is_none()) {
             return;
@@ -104,7 +111,7 @@ impl Applier<'_> {
                 || (!in_error.is_empty() && glob_of(name).is_some_and(|glob| in_error.contains(&glob)))
         };
         let bit = 1 << self.server;
-        let (mut watching, mut gone) = (Vec::new(), BTreeSet::new());
+        let (mut watching, mut absent) = (Vec::new(), BTreeSet::new());
         for (name, named) in &self.watched.names {
             let is_present = |stored: &StoredVariant| {
                 stored.last_response == self.response_number
@@ -115,43 +122,44 @@ impl Applier<'_> {
                 continue;
             }
             self.watched.watching(name.as_str(), &mut watching);
-            let mut asked = watching.iter().map(|at| self.watched.entry(*at));
-            if !asked.any(|entry| entry.subscribed_on & bit != 0 && self.serves(entry)) {
+            let mut entries = watching.iter().map(|at| self.watched.entry(*at));
+            if !entries.any(|entry| entry.subscribed_on & bit != 0 && self.serves(entry)) {
                 continue;
             }
             for stored in missing {
                 let key = (name.clone(), stored.accepted.constraints().clone());
                 self.changes.removed.insert(key, RemovalReason::Missing);
             }
-            gone.insert(name.clone());
+            absent.insert(name.clone());
         }
-        // P1.7: of what was rejected there may be no variant, and its error is not what is wrong
-        // with it any more. S37: nor is one that the server told and does not tell again. A variant
-        // for other locators says nothing of these.
-        let is_lost = |state: &ResourceState| match state.status {
+        // The error of a watch may be out of date, although no variant is missing for it. P1.7: a
+        // rejected resource that is not in this response was deleted. S37: an error that this
+        // response does not repeat is over. A variant for other locators does not change this.
+        let has_old_error = |state: &ResourceState| match state.status {
             ResourceStatus::Nacked => true,
             ResourceStatus::ReceivedError => {
                 state.error.as_ref().is_some_and(|error| error.code != Code::NOT_FOUND)
             }
             _ => false,
         };
-        let told = self.watched.entries.iter().map(|(_, entry)| entry);
-        let told = told.filter(|entry| entry.subscribed_on & bit != 0 && self.serves(entry));
-        let states = told.flat_map(|entry| {
+        let entries = self.watched.entries.iter().map(|(_, entry)| entry);
+        let subscribed = entries.filter(|entry| entry.subscribed_on & bit != 0 && self.serves(entry));
+        let states = subscribed.flat_map(|entry| {
             let members = entry.members.iter().flat_map(|members| members.iter());
             members.chain(entry.members.is_none().then_some((&entry.name, &entry.state)))
         });
-        let lost = states.filter(|(_, state)| is_lost(state)).map(|(name, _)| name);
-        let lost = lost.filter(|name| !rejected.contains(*name) && !is_in_error(name));
-        gone.extend(lost.cloned());
-        self.absent.extend(gone.into_iter().map(|name| Removal { name, constraints: None }));
+        let outdated = states.filter(|(_, state)| has_old_error(state)).map(|(name, _)| name);
+        let outdated = outdated.filter(|name| !rejected.contains(*name) && !is_in_error(name));
+        absent.extend(outdated.cloned());
+        self.absent.extend(absent.into_iter().map(|name| Removal { name, constraints: None }));
     }
 
-    /// C15, T20: the variants of a name come from one server; those of another may not fit to them.
+    /// C15, T20: removes the variants of other servers from the names that the response has. All
+    /// variants of a name must come from one server, because those of two servers may overlap.
     pub(super) fn replace_other_servers(&mut self) {
         for (name, _) in self.new_variants.iter().map(|coming| &coming.key) {
             let Some(named) = self.watched.names.get(name) else { continue };
-            // What a proxy restored is for those who did not come back yet, until they ask for it.
+            // A proxy keeps a restored variant until the clients it is for have subscribed again.
             let is_kept = |stored: &&StoredVariant| self.relay.is_some() && stored.server.is_none();
             let others = named.variants.iter().filter(|stored| stored.server != Some(self.server));
             for stored in others.filter(|stored| !is_kept(stored)) {

@@ -1,4 +1,4 @@
-//! Who is told what, once a response is in the cache (P1, C9, C11).
+//! What watchers see after a response is in the cache (P1, C9, C11).
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::cache::{Cache, Snapshot, TypeSnapshot};
 use crate::client::Protocol;
 use crate::client::accepted::Accepted;
 use crate::client::cache_changes::{CacheChanges, RemovalReason};
-use crate::client::received::ReportedError;
+use crate::client::received::{Removal, ReportedError};
 use crate::client::resource_failure::ResourceFailure;
 use crate::client::resource_state::{ResourceState, ResourceStatus};
 use crate::client::watched_type::StoredVariant;
@@ -18,16 +18,16 @@ use crate::name::ResourceName;
 use crate::resource::VariantId;
 use crate::wire::CONTINUED;
 
-/// Whose state an event changes, of those whose parameters it is about.
+/// Which states an event changes, among the watches whose parameters match the event.
 #[derive(Clone, Copy)]
 enum Affected<'s> {
     All,
-    /// Those for whom there is nothing.
+    /// The states of watches that no variant matches.
     Unmatched(Option<&'s TypeSnapshot>),
 }
 
 impl Applier<'_> {
-    /// Has watchers see what their parameters choose now, and hear why there is nothing.
+    /// Gives watchers the variants that match them now, and the errors of the response.
     pub(super) fn update_watchers(
         &mut self,
         snapshot: &Snapshot,
@@ -40,14 +40,14 @@ impl Applier<'_> {
         for name in &changed_names {
             self.refresh(name, snapshot, effects);
         }
-        for gone in std::mem::take(&mut self.absent) {
-            self.refresh(&gone.name, snapshot, effects);
-            let text = format!("{:?} does not exist, says {}", gone.name.as_str(), self.server_name);
+        for Removal { name, constraints } in std::mem::take(&mut self.absent) {
+            self.refresh(&name, snapshot, effects);
+            let text = format!("{} reports that {:?} does not exist", self.server_name, name.as_str());
             let (failure, policy) = (self.failure(Code::NOT_FOUND, text), self.policy);
             let resources = snapshot.of_type(&self.watched.type_url);
             self.update_states(
-                &gone.name,
-                gone.constraints.as_ref(),
+                &name,
+                constraints.as_ref(),
                 Affected::Unmatched(resources),
                 effects,
                 |state| {
@@ -55,7 +55,8 @@ impl Applier<'_> {
                 },
             );
         }
-        // C9c: an error of what was also removed decides.
+        // C9c: if the response removes a resource and also reports an error for it, the error
+        // counts.
         for error in errors {
             self.apply_error(error, cache, effects);
         }
@@ -67,8 +68,8 @@ impl Applier<'_> {
             let mut failure = ResourceFailure::new(Code::INVALID_ARGUMENT, rejection.to_string(), self.now);
             failure.rejected_version = Some(Arc::clone(&self.version));
             let (failure, policy) = (Arc::new(failure), self.policy);
-            // C16: what a server says of names that it is not asked for takes nothing away, however
-            // wrong it is.
+            // C16: an invalid resource removes nothing if the authority of its name does not use
+            // this server.
             if policy.fail_on_data_errors && self.serves_name(&name) {
                 self.drop_variants(&name, constraints.as_ref(), cache, effects);
             }
@@ -79,17 +80,17 @@ impl Applier<'_> {
         self.mark_collections(effects);
     }
 
-    /// C11, S37
+    /// Applies an error that the server reported for a resource (C11, S37).
     fn apply_error(&mut self, error: ReportedError, cache: &Cache, effects: &mut Effects) {
         let ReportedError { name, constraints, code, message } = error;
         let constraints = (!constraints.is_unconstrained()).then_some(constraints);
-        // G4: a proxy hands it on as it came.
+        // G4: a proxy passes the message on to its clients unchanged.
         let text = if self.relay.is_some() { message } else { format!("{:?}: {message}", name.as_str()) };
         let failure = self.failure(code, text);
         if !self.serves_name(&name) {
             return;
         }
-        // D28, C9b: who asks for it from now on gets nothing.
+        // D28, C9b: a data error removes the variant from the cache, so a later watch gets no copy.
         if code.is_data_error() {
             self.drop_variants(&name, constraints.as_ref(), cache, effects);
         }
@@ -99,6 +100,8 @@ impl Applier<'_> {
         });
     }
 
+    /// Removes the variants of a name from the cache: all of them, or those that these constraints
+    /// concern. Watchers may keep their copy.
     fn drop_variants(
         &mut self,
         name: &ResourceName,
@@ -107,7 +110,8 @@ impl Applier<'_> {
         effects: &mut Effects,
     ) {
         let Some(named) = self.watched.names.get(name) else { return };
-        // T36: an error for some parameters names no variant; one that others use stays for them.
+        // T36: the constraints of an error need not be those of a variant. A variant that is also
+        // used by watches that the constraints do not match stays.
         let is_meant = |stored: &&StoredVariant| {
             constraints.is_none_or(|meant| {
                 meant == stored.accepted.constraints() || self.is_used_only_by(stored, std::iter::once(meant))
@@ -126,16 +130,17 @@ impl Applier<'_> {
         let Some(named) = self.watched.names.get_mut(name) else { return };
         for ((name, constraints), _) in changes.removed {
             if let Ok(at) = named.position(&constraints) {
-                self.ended_expiries.extend(named.variants.remove(at).expiry());
+                self.removed_expiries.extend(named.variants.remove(at).expiry());
             }
             let id = VariantId { type_url: self.watched.type_url.clone(), name, constraints };
             effects.accepted.retain(|accepted| accepted.id() != id);
             effects.removed.push(id);
         }
-        debug_assert!(refused.is_empty(), "taking variants away leaves no two that overlap");
+        debug_assert!(refused.is_empty(), "removals cannot make variants overlap");
     }
 
-    /// Who watches a name sees what its parameters choose; members that are gone are gone.
+    /// Gives the watches of a name the variants that match them now. A name without a matching
+    /// variant is no longer a member of a glob or wildcard.
     fn refresh(&mut self, name: &ResourceName, snapshot: &Snapshot, effects: &mut Effects) {
         let resources = snapshot.of_type(&self.watched.type_url);
         let mut watching = Vec::new();
@@ -153,7 +158,7 @@ impl Applier<'_> {
             let entry = self.watched.entry_mut(at);
             let watch = watch_id(self.of_type, at);
             match (&mut entry.members, accepted) {
-                // What is wrong with it stands until something is said of it.
+                // The server did not send it again, so its error stays.
                 (None, Some(accepted)) if !is_new && has(&entry.state, &accepted) => {}
                 (None, Some(accepted)) => {
                     entry.deadline = None;
@@ -164,7 +169,7 @@ impl Applier<'_> {
                         effects.touched.push(Touched { watch, member: None });
                     }
                 }
-                // It stays as it is until something is said of it.
+                // Only a reported absence, an error or a timer takes the copy of a name away.
                 (None, None) => {}
                 (Some(members), Some(accepted)) => {
                     let member = members.entry(name.clone()).or_default();
@@ -177,7 +182,7 @@ impl Applier<'_> {
                     if !before.is_same(&member.view()) {
                         effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
-                    // P1.23: an error of all of it stands until something of it comes.
+                    // P1.23: a new member ends an error of the whole glob or wildcard.
                     if is_new && entry.state.status == ResourceStatus::ReceivedError {
                         entry.state.status = ResourceStatus::Acked;
                         entry.state.error = None;
@@ -185,8 +190,8 @@ impl Applier<'_> {
                     }
                 }
                 (Some(members), None) => {
-                    // What belongs to a set is what the server says, so nothing is kept (A88 speaks
-                    // of single names).
+                    // A member without a variant is dropped at once: A88 keeps copies of single
+                    // names only.
                     if members.remove(name).is_some() {
                         effects.touched.push(Touched { watch, member: Some(name.clone()) });
                     }
@@ -195,7 +200,7 @@ impl Applier<'_> {
         }
     }
 
-    /// Changes the states of those who watch a name and whose parameters match.
+    /// Changes the states of the watches of a name whose parameters match the constraints.
     fn update_states(
         &mut self,
         name: &ResourceName,
@@ -211,7 +216,7 @@ impl Applier<'_> {
             let is_meant = constraints.is_none_or(|constraints| constraints.matches(&entry.parameters));
             let is_spared = match affected {
                 Affected::All => false,
-                // X13: of a glob this says that it has no members.
+                // X13: the removal of a glob means that it has no members, which is no error.
                 Affected::Unmatched(_) if entry.is_collection() && entry.name == *name => true,
                 Affected::Unmatched(resources) => {
                     self.late.contains(&watch_id(self.of_type, at))
@@ -243,18 +248,18 @@ impl Applier<'_> {
         }
     }
 
-    /// A glob or wildcard is known once a response came that was made when the server knew of it.
+    /// Marks globs and wildcards as complete: those that the server knew when it made the response.
     fn mark_collections(&mut self, effects: &mut Effects) {
-        // D32: what is to come is known to be missing.
+        // D32: the members are not complete while the server has more responses to send.
         if self.protocol == Protocol::Delta && self.version.as_bytes().last() == Some(&CONTINUED) {
             return;
         }
         let bit = 1 << self.server;
         for at in self.watched.collections.clone() {
             let entry = self.watched.entry_mut(at);
-            let is_settled =
+            let is_decided =
                 matches!(entry.state.status, ResourceStatus::Acked | ResourceStatus::ReceivedError);
-            if entry.subscribed_on & bit == 0 || is_settled {
+            if entry.subscribed_on & bit == 0 || is_decided {
                 continue;
             }
             entry.deadline = None;
