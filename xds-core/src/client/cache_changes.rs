@@ -1,5 +1,5 @@
-//! Which variants of a response cannot be kept: beside each other (C4b), or beside older ones
-//! (T34).
+//! Committing a response to the cache. Variants of the response that overlap each other are
+//! rejected (C4b). Older variants that overlap the new ones are replaced (T34).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,29 +12,29 @@ use crate::name::{ResourceName, TypeUrl};
 use crate::resource::{Resource, VariantId};
 use crate::variants::Variants;
 
-/// Variants by name and constraints.
+/// What identifies a variant of one type: its name and constraints.
 pub(super) type VariantKey = (ResourceName, Constraints);
 
-/// Why a variant that the cache holds goes.
+/// Why a variant is removed from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RemovalReason {
-    /// The server said so.
+    /// The response removes it, or reports an error for it.
     Explicit,
     /// It is missing in a full state (S25).
     Missing,
-    /// Another one takes its place (T34), or one of another server (C15).
+    /// A new variant overlaps it (T34) or comes from another server (C15).
     Replaced,
 }
 
-/// What a response does to the cache.
+/// What a response puts into the cache and removes from it.
 #[derive(Debug, Default)]
 pub(super) struct CacheChanges {
     pub(super) put: Put,
     pub(super) removed: BTreeMap<VariantKey, RemovalReason>,
 }
 
-/// Variants to put, each once, as they came: servers mostly send them in order, and then the cache
-/// need not sort them.
+/// Variants to put, each once, in the order of the response. Servers mostly send them sorted, and
+/// then the cache need not sort them.
 #[derive(Debug, Default)]
 pub(super) struct Put {
     resources: Vec<(VariantKey, Option<Resource>)>,
@@ -42,10 +42,10 @@ pub(super) struct Put {
 }
 
 impl Put {
-    /// Adds what is not there yet.
+    /// Adds a variant that is not in it yet.
     pub(super) fn insert(&mut self, key: VariantKey, resource: Resource) {
         let before = self.places.insert(key.clone(), self.resources.len());
-        debug_assert!(before.is_none(), "of what is there twice the second is rejected");
+        debug_assert!(before.is_none(), "a duplicate variant is rejected before this");
         self.resources.push((key, Some(resource)));
     }
 
@@ -71,14 +71,15 @@ impl Put {
     }
 }
 
-/// What was not put after all.
+/// Variants that were not put, with the reason.
 pub(super) type Refused = Vec<(VariantKey, Reason)>;
 
 impl CacheChanges {
-    /// Commits what can be committed.
+    /// Commits the changes, without the variants that the cache refuses. Returns these.
     ///
-    /// A server that keeps to the rules brings nothing to refuse, so all is tried first. Only when
-    /// that fails the names that have constraints are looked at one by one.
+    /// A correct server sends nothing that the cache refuses, so the first attempt commits
+    /// everything. Only if the cache refuses that, each name is checked for overlaps, and after
+    /// that each further attempt leaves out what the last one was refused for.
     pub(super) fn commit(
         &mut self,
         cache: &Cache,
@@ -93,7 +94,8 @@ impl CacheChanges {
                 0 => self.part_overlapping(&cache.snapshot(), type_url, &is_repeated, &mut refused),
                 1..ATTEMPTS_LIMIT => {
                     self.take_out(error, &cache.snapshot(), type_url, &mut refused);
-                    // Whatever the cache says, each time less is put or more is taken away.
+                    // Each attempt must put less or remove more than the one before, whatever the
+                    // error is. Otherwise this loop might not end.
                     if self.put.len() == before.0 && self.removed.len() == before.1 {
                         self.refuse_all(&mut refused);
                     }
@@ -120,9 +122,9 @@ impl CacheChanges {
         transaction
     }
 
-    /// C4b, then T34, for each name that came with constraints or takes the place of something that
-    /// has some. What the response held already and is not put again (`is_repeated`) is one of its
-    /// variants all the same.
+    /// Checks each name: first its new variants against each other (C4b), then against the older
+    /// ones (T34). `is_repeated` names variants that the response contains unchanged: these are not
+    /// put, but count as variants of the response.
     fn part_overlapping(
         &mut self,
         snapshot: &Snapshot,
@@ -137,20 +139,20 @@ impl CacheChanges {
                 let alone = VariantSet::new().edit([], [((&key.1).into(), ())], KeySetRule::Free);
                 match alone {
                     Ok(_) | Err(SetError::Overlap { .. } | SetError::KeySets { .. }) => {}
-                    // T17: it can never be chosen, so leaving it out changes nothing.
+                    // T17: it matches no parameters, so it is not needed.
                     Err(SetError::Unsatisfiable { .. }) => _ = self.put.remove(key),
                     Err(SetError::TooComplex { .. }) => self.refuse(key.clone(), Reason::TooComplex, refused),
                 }
             }
-            let left: Vec<_> = put.iter().filter(|key| self.put.contains_key(key)).cloned().collect();
-            for (key, reason) in overlapping(&left) {
+            let remaining: Vec<_> = put.iter().filter(|key| self.put.contains_key(key)).cloned().collect();
+            for (key, reason) in overlapping(&remaining) {
                 self.refuse(key, reason, refused);
             }
-            let Some(stored) = snapshot.get(type_url, &put[0].0) else { continue };
-            for key in &left {
-                // What cannot be judged is refused when the commit says so.
-                let Ok(met) = stored.meeting(&key.1) else { continue };
-                for variant in met {
+            let Some(older) = snapshot.get(type_url, &put[0].0) else { continue };
+            for key in &remaining {
+                // A variant that is too complex to check is refused when the commit fails for it.
+                let Ok(overlapped) = older.meeting(&key.1) else { continue };
+                for variant in overlapped {
                     let other = (key.0.clone(), variant.constraints().clone());
                     if other == *key || !self.put.contains_key(key) || self.put.contains_key(&other) {
                         continue;
@@ -168,7 +170,7 @@ impl CacheChanges {
         }
     }
 
-    /// Takes out what the cache refused, so that less is left each time.
+    /// Leaves out what the cache refused, so that the next attempt is smaller.
     fn take_out(
         &mut self,
         error: CommitError,
@@ -186,7 +188,7 @@ impl CacheChanges {
                 self.refuse(first, of_first, refused);
                 self.refuse(second, of_second, refused);
             }
-            // T17: it can never be chosen, so leaving it out changes nothing.
+            // T17: it matches no parameters, so it is not needed.
             CommitError::Unsatisfiable { id } => _ = self.put.remove(&key(id)),
             CommitError::TooComplex { id } => self.refuse(key(id), Reason::TooComplex, refused),
             CommitError::AliasTaken { alias, first, second, .. } => {
@@ -200,15 +202,15 @@ impl CacheChanges {
                     }
                     return;
                 }
-                // As with variants (T34), what came earlier gives way.
-                let stored = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
-                let keys = stored.map(|variant| (other.clone(), variant.constraints().clone()));
+                // As with variants (T34), the new resource replaces the older one.
+                let older = snapshot.get(type_url, &other).into_iter().flat_map(Variants::iter);
+                let keys = older.map(|variant| (other.clone(), variant.constraints().clone()));
                 self.removed.extend(keys.map(|key| (key, RemovalReason::Replaced)));
             }
             CommitError::Contradiction { .. }
             | CommitError::KeySets { .. }
             | CommitError::Superseded { .. } => {
-                unreachable!("keys are unique and free, and nothing is required")
+                unreachable!("keys are unique, key sets are free, and no revision is required")
             }
         }
     }
@@ -224,8 +226,8 @@ impl CacheChanges {
         refused.extend(put.keys().map(|key| (key.clone(), Reason::TooComplex)));
     }
 
-    /// Watchers keep what they had of what was refused, which a full state without it must not take
-    /// away.
+    /// Keeps the older variants of names with refused variants: watchers go on to use them. Only an
+    /// explicit removal still removes them.
     fn spare(&mut self, refused: &[(VariantKey, Reason)]) {
         if refused.is_empty() {
             return;
@@ -235,7 +237,7 @@ impl CacheChanges {
     }
 }
 
-/// C4b: the variants of one name that overlap another one of them.
+/// C4b: finds the variants of one name that overlap another one of them.
 fn overlapping(variants: &[VariantKey]) -> Refused {
     let mut refused = BTreeMap::new();
     for (at, one) in variants.iter().enumerate() {
@@ -252,7 +254,7 @@ fn overlapping(variants: &[VariantKey]) -> Refused {
             refused.entry(other.clone()).or_insert_with(|| reason(one));
         }
     }
-    // Of very many not every pair is looked for: one that is wrong speaks for all.
+    // Among very many variants one overlap is enough to refuse them all.
     if variants.len() > PAIRWISE_LIMIT
         && let Some(reason) = refused.values().next().cloned()
     {
@@ -261,9 +263,9 @@ fn overlapping(variants: &[VariantKey]) -> Refused {
     refused.into_iter().collect()
 }
 
-/// So often the cache is asked what is wrong with the rest; each time costs as much as the whole
-/// response.
+/// How many commits are attempted before all that is left is refused. Each attempt costs as much
+/// as the whole response.
 const ATTEMPTS_LIMIT: usize = 64;
 
-/// Up to so many variants of a name all pairs are compared.
+/// Up to this many variants of a name, all pairs are compared.
 const PAIRWISE_LIMIT: usize = 64;

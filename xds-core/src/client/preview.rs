@@ -1,5 +1,4 @@
-//! What a response would bring, for a proxy that lets some of its clients try it before it is
-//! judged.
+//! Previews: the contents of a response that some clients of a proxy try before it is applied.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,26 +16,26 @@ use crate::name::{ResourceName, TypeUrl, Version};
 use crate::resource::{Resource, VariantId};
 use crate::subscription::is_set;
 
-/// The new contents of a response.
+/// The new contents of a response, before it is applied.
 #[derive(Debug)]
 pub(crate) struct Preview {
     pub(crate) type_url: TypeUrl,
-    /// What is new, and of which content.
-    pub(crate) brought: Vec<(VariantId, Version)>,
+    /// The variants that are new or changed, with the version of their content.
+    pub(crate) variants: Vec<(VariantId, Version)>,
     changes: CacheChanges,
 }
 
-/// A content that the clients of a proxy cannot use, and what one of them said.
+/// A content of a variant that a client of a proxy NACKed, with the message of the NACK.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) version: Version,
     pub(super) detail: Arc<str>,
 }
 
-/// What a server was asked for after it made a response that still waits.
+/// What a server was sent subscriptions for after it made a response that still waits.
 ///
-/// What the response says does not exist was true of those that it was made for (T35). For these
-/// the server answers by itself.
+/// An absence in the response is true for the subscriptions that it was made for (T35). For later
+/// subscriptions the server makes another response.
 #[derive(Debug)]
 pub(super) struct LateSubscriptions {
     server: usize,
@@ -52,55 +51,56 @@ impl LateSubscriptions {
 }
 
 impl Client {
-    /// A response of this server waits from now on, until it is handed over or [never will
-    /// be](Self::end_wait).
+    /// A response of this server waits from now on, until it is
+    /// [applied](Self::on_response) or [dropped](Self::end_wait).
     pub(crate) fn begin_wait(&mut self, server: usize) {
         self.late = Some(LateSubscriptions { server, watches: BTreeSet::new() });
     }
 
-    /// Nothing waits any more.
+    /// The response that waited is dropped.
     pub(crate) fn end_wait(&mut self) {
         self.late = None;
     }
 
-    /// What was asked meanwhile, for the response that waited.
+    /// The subscriptions sent while a response of this server waited.
     pub(super) fn take_late(&mut self, server: usize) -> BTreeSet<WatchId> {
         let late = self.late.take_if(|late| late.server == server);
         late.map(|late| late.watches).unwrap_or_default()
     }
 
-    /// What a delta response brings that is new and says whom it is for; `None` when that is
-    /// nothing.
+    /// The new contents of a delta response, as far as they say which clients they are for; `None`
+    /// if there are none.
     pub(crate) fn preview(&self, server: usize, frame: &Bytes) -> Option<Preview> {
         if self.upstreams[server].config.protocol != Protocol::Delta {
             return None;
         }
-        // What cannot be read is for the judge to say.
+        // An unreadable response is reported when it is applied.
         let response = ReceivedResponse::read(frame, Protocol::Delta).ok()?;
         let watched = &self.types[*self.type_numbers.get(response.type_url)?];
-        let (mut changes, mut brought, mut seen) = (CacheChanges::default(), Vec::new(), BTreeSet::new());
+        let (mut changes, mut variants, mut seen) = (CacheChanges::default(), Vec::new(), BTreeSet::new());
         for received in &response.resources {
             let key = (ResourceName::new(&*received.name), received.constraints.clone());
             let Some(resource) = self.previewed(watched, received, &key.0) else { continue };
             let id = resource.id.clone();
             let is_refused = self.refused.get(&id).is_some_and(|refusal| refusal.version == resource.version);
             if !is_refused && seen.insert(key.clone()) {
-                brought.push((id, resource.version));
+                variants.push((id, resource.version));
                 changes.put.insert(key, resource);
             }
         }
-        if brought.is_empty() {
+        if variants.is_empty() {
             return None;
         }
-        // T31: what gives way to it goes with it.
-        for gone in response.removed {
-            if let Some(constraints) = gone.constraints {
-                changes.removed.insert((gone.name, constraints), RemovalReason::Explicit);
+        // T31: the removals of the variants that these replace are part of the same step.
+        for removal in response.removed {
+            if let Some(constraints) = removal.constraints {
+                changes.removed.insert((removal.name, constraints), RemovalReason::Explicit);
             }
         }
-        Some(Preview { type_url: watched.type_url.clone(), brought, changes })
+        Some(Preview { type_url: watched.type_url.clone(), variants, changes })
     }
 
+    /// A resource of a response, if it is new and clients may try it.
     fn previewed(
         &self,
         watched: &WatchedType,
@@ -112,7 +112,7 @@ impl Client {
             Payload::Redirect(payload) => (payload, true),
             Payload::Absent => return None,
         };
-        // T43c: what is for one locator alone is nobody else's to try.
+        // T43c: a resource that is valid for one locator only is not for other clients to try.
         if received.is_plain || received.do_not_cache || is_set(name.as_str()) {
             return None;
         }
@@ -137,23 +137,23 @@ impl Client {
         Some(resource.with_constraints(received.constraints.clone()))
     }
 
-    /// Which content of a variant is used.
+    /// The version of the content of a variant in use.
     pub(crate) fn stored_version(&self, id: &VariantId) -> Option<Version> {
         let of_type = self.type_numbers.get(&id.type_url).map(|number| &self.types[*number]);
         let named = of_type?.names.get(&id.name)?;
         Some(named.variants[named.position(&id.constraints).ok()?].accepted.variant().version())
     }
 
-    /// From now on this content is rejected (C2), in these words.
+    /// Rejects this content of a variant from now on (C2), with this message.
     pub(crate) fn refuse(&mut self, id: VariantId, version: Version, detail: Arc<str>) {
         self.refused.insert(id, Refusal { version, detail });
     }
 }
 
 impl Preview {
-    /// Puts it into the cache, as far as the rules for variants allow.
+    /// Commits it to the cache, without variants that the cache refuses.
     pub(crate) fn commit(mut self, cache: &Cache) -> Vec<(VariantId, Version)> {
         self.changes.commit(cache, &self.type_url, |_| false);
-        self.brought
+        self.variants
     }
 }
