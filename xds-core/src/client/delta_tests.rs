@@ -90,7 +90,7 @@ fn d13_t30b_c4_a_name_that_is_brought_and_removed_is_neither() {
     f.sent(0);
     let told = f.get("EDS v2 n2: a=2 -a b=2 r[env=prod]=2 -r[env=prod]");
     assert_eq!(told, "a: 1 beside INVALID_ARGUMENT\nb: 2\nr{env=prod}: 1 beside INVALID_ARGUMENT");
-    let error = "!\"a\": it is also removed; \"r\" [env=prod]: it is also removed";
+    let error = "!\"a\": the response also removes it; \"r\" [env=prod]: the response also removes it";
     assert_eq!(f.sent(0), format!("EDS n2 {error}"));
 }
 
@@ -100,7 +100,7 @@ fn d13_a_name_twice_is_rejected() {
     f.watch("EDS", "a");
     f.sent(0);
     assert_eq!(f.get("EDS v1 n1: a=1 a=2"), "a: 1 beside INVALID_ARGUMENT");
-    assert_eq!(f.sent(0), "EDS n1 !\"a\": it is there twice");
+    assert_eq!(f.sent(0), "EDS n1 !\"a\": the response contains it twice");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn x12_no_resource_is_named_like_a_set() {
     f.watch("EDS", "*");
     f.sent(0);
     assert_eq!(f.get("EDS v1 n1: *=1"), "*: -");
-    assert_eq!(f.sent(0), "EDS n1 !\"*\": its name is one for many resources");
+    assert_eq!(f.sent(0), "EDS n1 !\"*\": a resource cannot have the name of a wildcard or glob");
 }
 
 /// Regression: what an earlier server had called an alias could not become a resource for as long

@@ -1,4 +1,4 @@
-//! A response as it came, read but not yet judged by what is subscribed.
+//! A response as read from the wire, not yet compared with the watches.
 
 use std::borrow::Cow;
 use std::str;
@@ -25,9 +25,10 @@ pub(super) struct ReceivedResponse<'f> {
     pub(super) resources: Vec<ReceivedResource<'f>>,
     pub(super) removed: Vec<Removal>,
     pub(super) errors: Vec<ReportedError>,
-    /// What cannot be used, whoever asked for it.
+    /// What is invalid, whether or not it is watched.
     pub(super) rejections: Vec<Rejection>,
-    /// The fields that need the type to be read, which may come behind them.
+    /// The numbers and contents of fields that can be read only when the type is known. The field
+    /// with the type may come after them.
     raw: Vec<(u32, &'f [u8])>,
 }
 
@@ -37,10 +38,10 @@ pub(super) struct ReceivedResource<'f> {
     /// In canonical text (X4).
     pub(super) name: Cow<'f, str>,
     pub(super) constraints: Constraints,
-    /// It came under a plain name, so nothing says whom it is for (T43c).
+    /// Whether it came under a plain name, which does not say which clients it is for (T43c).
     pub(super) is_plain: bool,
     pub(super) payload: Payload<'f>,
-    /// Empty in SotW without a wrapper.
+    /// Its own version; empty in SotW without a wrapper.
     pub(super) version: &'f str,
     pub(super) ttl: Option<Duration>,
     pub(super) aliases: Vec<ResourceName>,
@@ -48,20 +49,22 @@ pub(super) struct ReceivedResource<'f> {
     pub(super) metadata: &'f [u8],
 }
 
+/// The payload of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payload<'f> {
+    /// The encoded message.
     Message(&'f [u8]),
-    /// X14: the encoded locator of where the resource stands.
+    /// X14: the encoded locator of the resource that this name redirects to.
     Redirect(&'f [u8]),
-    /// A heartbeat (S39, D26), or an alias that nothing has (D24).
+    /// No payload: a heartbeat (S39, D26), or an alias that no resource has (D24).
     Absent,
 }
 
-/// One removal.
+/// One entry of `removed_resources` or `removed_resource_names`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Removal {
     pub(super) name: ResourceName,
-    /// Of which variant; `None`: of all there are (T30b).
+    /// The constraints of the removed variant; `None` removes all variants (T30b).
     pub(super) constraints: Option<Constraints>,
 }
 
@@ -69,18 +72,19 @@ pub(super) struct Removal {
 #[derive(Debug)]
 pub(super) struct ReportedError {
     pub(super) name: ResourceName,
-    /// For which parameters (T36).
+    /// The parameters that the error is for (T36).
     pub(super) constraints: Constraints,
     pub(super) code: Code,
     pub(super) message: String,
 }
 
-/// C3: the bytes are no response, so there is nothing to answer.
+/// C3: the bytes are not a response, so the client cannot ACK or NACK it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a response is not protobuf")]
+#[error("the response is not valid protobuf")]
 pub struct Unreadable;
 
 impl<'f> ReceivedResponse<'f> {
+    /// Reads a response. Invalid parts become `rejections`.
     pub(super) fn read(frame: &'f [u8], protocol: Protocol) -> Result<Self, Unreadable> {
         let mut response = Self::default();
         for field in fields(frame) {
@@ -107,11 +111,12 @@ impl<'f> ReceivedResponse<'f> {
         Ok(response)
     }
 
-    /// S29, S30, T27: a resource of SotW is one of the type, or its wrapper.
+    /// S29, S30, T27: a resource in SotW is a message of the type, or a wrapper with one.
     fn read_any(&mut self, any: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
         let (any_type, value) = read_any(any)?;
         if any_type == RESOURCE && type_url.as_str() != RESOURCE {
-            // To the response it is bytes, so it alone is not read (C4).
+            // C4: a wrapper in an `Any` is bytes to the response, so only this resource is
+            // rejected.
             if self.read_wrapper(value, type_url).is_err() {
                 self.rejections.push(Rejection::new(None, Reason::Malformed));
             }
@@ -169,8 +174,8 @@ impl<'f> ReceivedResponse<'f> {
         received.name = match named {
             Ok(name) => name,
             Err(reason) => {
-                let said = wrapped.map_or(plain, |(name, _)| name);
-                let name = (!said.is_empty()).then(|| ResourceName::new(said));
+                let invalid = wrapped.map_or(plain, |(name, _)| name);
+                let name = (!invalid.is_empty()).then(|| ResourceName::new(invalid));
                 self.rejections.push(Rejection::new(name, reason));
                 return Ok(());
             }
@@ -188,7 +193,7 @@ impl<'f> ReceivedResponse<'f> {
         received.payload = match payload {
             None => Payload::Absent,
             Some((any_type, value)) if any_type == type_url.as_str() => Payload::Message(value),
-            // X14: only what has a new-style name can stand elsewhere.
+            // X14: only a new-style name can be a redirect.
             Some((RESOURCE_LOCATOR, value)) if XdstpName::is_new_style(&received.name) => {
                 Payload::Redirect(value)
             }
@@ -205,7 +210,7 @@ impl<'f> ReceivedResponse<'f> {
 
     fn read_removed(&mut self, name: &'f [u8], type_url: &TypeUrl) -> Result<(), Unreadable> {
         let name = utf8(name)?;
-        // D14: what cannot be a name is one that nobody knows.
+        // D14: a name that no resource can have is unknown, so its removal is ignored.
         if let Ok(name) = check_name(name, type_url) {
             self.removed.push(Removal { name: ResourceName::new(&*name), constraints: None });
         }
@@ -240,7 +245,7 @@ impl<'f> ReceivedResponse<'f> {
                 code: Code(status.code),
                 message: status.message,
             }),
-            // X6: a server tells so of a name that cannot be; nobody here asked for one.
+            // X6: the server reports an invalid name. This client never subscribes to one.
             (Err(_), _) => {}
             (_, Err(error)) => self.rejections.push(Rejection::new(ResourceName::new(name), error)),
         }
@@ -283,8 +288,8 @@ fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadabl
     for field in fields(message) {
         match field.ok_or(Unreadable)? {
             (1, value) => name = utf8(value)?,
-            // T9: a message given twice is merged, which is what reading both behind each other
-            // does.
+            // T9: protobuf merges a message field that occurs twice. Reading the concatenated bytes
+            // does the same.
             (2, value) if constraints.is_empty() => constraints = Cow::Borrowed(value),
             (2, value) => constraints.to_mut().extend_from_slice(value),
             _ => {}
@@ -293,8 +298,9 @@ fn read_resource_name(message: &[u8]) -> Result<(&str, Cow<'_, [u8]>), Unreadabl
     Ok((name, constraints))
 }
 
-/// A name in canonical text, which must be one of the type (X2, X6) without directives (X3), and of
-/// which every context parameter counts (X8). Old-style names are opaque (X1).
+/// Checks a name, and returns it in canonical text. A new-style name must be of the type (X2, X6)
+/// and have no directives (X3). All its context parameters are part of the name (X8). Old-style
+/// names are opaque (X1).
 pub(super) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n, str>, Reason> {
     if name.is_empty() {
         return Err(Reason::NoName);
@@ -307,7 +313,7 @@ pub(super) fn check_name<'n>(name: &'n str, type_url: &TypeUrl) -> Result<Cow<'n
     Ok(Cow::Owned(new_style.to_string()))
 }
 
-/// The name that a payload has for itself: field 1, as in every type of Envoy that has one.
+/// The name in a payload: field 1, as in every Envoy type that has a name.
 fn payload_name<'f>(payload: &'f [u8], type_url: &TypeUrl) -> Result<Cow<'f, str>, Reason> {
     let name = text(payload, 1).and_then(|name| str::from_utf8(name).ok()).ok_or(Reason::NoName)?;
     check_name(name, type_url)
@@ -319,7 +325,7 @@ fn wrong_type(name: Option<ResourceName>, found: &str) -> Rejection {
 
 fn duration(message: &[u8]) -> Result<Duration, Unreadable> {
     let duration = prost_types::Duration::decode(message).map_err(|_| Unreadable)?;
-    // One that is negative has ended.
+    // A negative TTL has already ended.
     Ok(duration.try_into().unwrap_or_default())
 }
 

@@ -1,4 +1,4 @@
-//! What makes a client reject a response (C4).
+//! The reasons to reject a response (C4).
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,70 +8,71 @@ use crate::name::ResourceName;
 use crate::parameters::Parameters;
 use crate::xdstp::XdstpError;
 
-/// One thing that is wrong with a response. What else is in the response is used (C2).
+/// One part of a response that the client rejects. The client uses the other parts (C2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The resource that is not used; `None` where it cannot be told.
+    /// The name of the resource; `None` if its name is not known.
     pub name: Option<ResourceName>,
-    /// Which variant of it.
+    /// The constraints of the variant.
     pub constraints: Constraints,
-    /// What is wrong.
+    /// Why it is rejected.
     pub reason: Reason,
 }
 
-/// Why a resource, a removal or an error of a response is not used.
+/// Why a resource, a removal or an error of a response is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
     /// S29: the resource is of another type than the response.
-    #[error("it is a {found:?}")]
+    #[error("it has the type {found:?}, not that of the response")]
     WrongType {
         /// The type URL.
         found: String,
     },
     /// The wrapper is not a message.
-    #[error("its wrapper is not protobuf")]
+    #[error("its wrapper is not valid protobuf")]
     Malformed,
     /// Neither the wrapper nor the payload has a name.
     #[error("it has no name")]
     NoName,
-    /// T25: two names that differ.
+    /// T25: the wrapper has two different names.
     #[error("its wrapper also names it {other:?}")]
     TwoNames {
-        /// The plain name.
+        /// The other one, in the field `name`.
         other: String,
     },
-    /// D23: the payload has another name for itself, by which clients of a proxy would take it.
-    #[error("its payload names itself {other:?}")]
+    /// D23: the name in the payload differs. Clients of a proxy may go by that name.
+    #[error("its payload has the name {other:?}")]
     NamedOtherwise {
-        /// The name in the payload; empty where it has none.
+        /// The name in the payload; empty if there is none.
         other: String,
     },
-    /// W2: a draft-encoded message shows itself so.
+    /// W2: the name has a control character. A message in the draft encoding decodes to such a
+    /// name.
     #[error("its name has a control character")]
     ControlCharacter,
-    /// X6: the new-style name cannot be read, or is one of another type.
+    /// X6: the new-style name is invalid, or of another type.
     #[error("{0}")]
     Name(#[from] XdstpError),
-    /// X12: it is named like the wildcard or a glob, which stand for others.
-    #[error("its name is one for many resources")]
+    /// X12: the name is the wildcard or a glob.
+    #[error("a resource cannot have the name of a wildcard or glob")]
     NameOfSet,
-    /// C4: there is no payload, and neither a TTL to extend nor an alias to answer.
+    /// C4: there is no payload, and the resource is neither a heartbeat nor the answer to an alias.
     #[error("it has no payload")]
     NoPayload,
-    /// S28, D13: the same variant is there twice.
-    #[error("it is there twice")]
+    /// S28, D13: the response contains the same variant twice.
+    #[error("the response contains it twice")]
     Duplicate,
-    /// D13, T30b: a resource is also removed.
-    #[error("it is also removed")]
+    /// D13, T30b: the response also removes the variant.
+    #[error("the response also removes it")]
     AlsoRemoved,
-    /// C4: an error without a name, or with the code OK.
-    #[error("its error says nothing")]
+    /// C4: an error of `resource_errors` has no name, or has the code OK.
+    #[error("its error has no name or the code OK")]
     EmptyError,
-    /// T8, T9, T11
+    /// T8, T9, T11: the constraints are invalid.
     #[error("{0}")]
     Constraints(#[from] ConstraintError),
-    /// C4b: both of two variants of the response match the witness.
+    /// C4b: the witness matches this variant and another one of the response.
     #[error("it overlaps [{other}]: both match {witness}")]
     Overlap {
         /// The other variant.
@@ -79,10 +80,10 @@ pub enum Reason {
         /// Parameters that both match.
         witness: Parameters,
     },
-    /// Whether it overlaps others is too complex to be judged.
-    #[error("its constraints are too complex to be judged")]
+    /// The constraints are too complex to find out whether they overlap others.
+    #[error("its constraints are too complex to check for overlaps")]
     TooComplex,
-    /// D24: another resource of the response goes by the same name.
+    /// D24: another resource of the response has the alias as its name or as an alias.
     #[error("its alias {alias:?} is taken by {other:?}")]
     AliasTaken {
         /// The alias.
@@ -90,13 +91,13 @@ pub enum Reason {
         /// The other resource.
         other: ResourceName,
     },
-    /// X14: the resource stands elsewhere, and redirects are not followed.
-    #[error("it is a redirect, which is not followed")]
+    /// X14: it is a redirect to another resource. Only a proxy takes redirects.
+    #[error("it is a redirect, and this client does not follow redirects")]
     Redirect,
-    /// Clients of a proxy were sent it first, and one of them rejected it.
+    /// Some clients of a proxy tried it, and one of them NACKed it.
     #[error("{0}")]
     Refused(Arc<str>),
-    /// The program cannot use the payload.
+    /// The program cannot decode the payload.
     #[error("{0}")]
     Payload(String),
 }
@@ -110,7 +111,7 @@ impl Rejection {
         Self { name: Some(name), constraints, reason: reason.into() }
     }
 
-    /// What goes back to the server: every resource by name, up to a limit.
+    /// The message of the NACK. It names the rejected resources, up to a limit.
     pub(super) fn detail(rejections: &[Self]) -> String {
         let mut detail = String::new();
         for (at, rejection) in rejections.iter().take(REPORTED_LIMIT).enumerate() {
@@ -137,6 +138,5 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// As many rejected resources are named to the server: the text is for people, and servers cut it
-/// (G15).
+/// How many rejections a NACK lists: people read the message, and servers shorten it (G15).
 const REPORTED_LIMIT: usize = 10;

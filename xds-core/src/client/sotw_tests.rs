@@ -216,7 +216,7 @@ fn s28_c4_the_same_variant_twice_is_rejected_and_the_first_is_used() {
     let a = f.watch("CDS", "a");
     f.sent(0);
     assert_eq!(f.get("CDS v1 n1: a=1 a=2"), "a: 1 beside INVALID_ARGUMENT");
-    assert_eq!(f.sent(0), "CDS [a] n1 !\"a\": it is there twice");
+    assert_eq!(f.sent(0), "CDS [a] n1 !\"a\": the response contains it twice");
     f.get("CDS v2 n2: a=1");
     assert_eq!(f.view(a), "1");
     assert_eq!(f.get("CDS v3 n3: a=1 a=1"), "a: 1 beside INVALID_ARGUMENT", "also of what is held");
