@@ -1,4 +1,4 @@
-//! What is sent to a server: subscriptions as they changed, and what is said about responses.
+//! Requests to a server: changed subscriptions, ACKs and NACKs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::parameters::Parameters;
 use crate::wire::fields::put_field;
 
 impl Client {
-    /// The next request for a server, encoded; `None` when there is nothing to say. To be asked
-    /// when the transport has room: a batch of changes is one request per type.
+    /// The next request for a server, encoded; `None` if there is nothing to send. Call this when
+    /// the transport has room: all changes of a type since the last request are one request.
     pub fn next_request(&mut self, now: Duration, server: usize) -> Option<Bytes> {
         if !self.upstreams[server].is_open() {
             return None;
@@ -31,8 +31,8 @@ impl Client {
                 continue;
             }
             let upstream = self.upstreams[server].of_type(of_type);
-            let is_giving_up = matches!(upstream.list, RequestedNames::GivingUp);
-            if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_giving_up {
+            let is_wildcard_ending = matches!(upstream.requested, RequestedNames::NamedWildcard);
+            if upstream.dirty.is_empty() && upstream.pending_acks.is_empty() && !is_wildcard_ending {
                 continue;
             }
             let request = match self.upstreams[server].is_delta() {
@@ -46,12 +46,13 @@ impl Client {
         None
     }
 
-    /// S3, S4, S14: each request lists all names.
+    /// The next SotW request of a type. It lists all names of the subscription (S3, S4, S14).
     fn sotw_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
-        let changes = self.take_changes(now, server, of_type, usize::MAX);
-        let was_giving_up = matches!(self.upstreams[server].of_type(of_type).list, RequestedNames::GivingUp);
-        if !changes.is_empty() || was_giving_up {
-            self.list(server, of_type);
+        let changes = self.take_subscription_changes(now, server, of_type, usize::MAX);
+        let was_wildcard_ending =
+            matches!(self.upstreams[server].of_type(of_type).requested, RequestedNames::NamedWildcard);
+        if !changes.is_empty() || was_wildcard_ending {
+            self.update_requested_names(server, of_type);
         }
         let has_collections = !self.types[of_type].collections.is_empty();
         let is_new_collection = changes
@@ -63,21 +64,26 @@ impl Client {
         let node = self.node.clone();
         let upstream = &mut self.upstreams[server];
         let stream = upstream.of_type(of_type);
-        let answer = stream.pending_acks.pop_front();
-        let has_asked = stream.is_open || !matches!(stream.list, RequestedNames::Nothing);
-        if answer.is_none() && !was_giving_up && (changes.is_empty() || !has_asked) {
+        let ack_or_nack = stream.pending_acks.pop_front();
+        let has_subscriptions = stream.is_open || !matches!(stream.requested, RequestedNames::Nothing);
+        if ack_or_nack.is_none() && !was_wildcard_ending && (changes.is_empty() || !has_subscriptions) {
             self.finish(of_type, changes);
             return None;
         }
-        // S32: else a server may take what is held for all that the version stands for. By name it
-        // sends everything.
+        // S32: with a version, a server assumes that the client has all members of a collection at
+        // that version. So a new collection, or one that differs from the version, starts without
+        // it. Resources that are subscribed to by name are sent with or without a version.
         let is_first = !std::mem::replace(&mut stream.is_open, true);
         if is_first && (is_new_collection || (stream.is_partial && has_collections)) {
             stream.version = Arc::default();
             stream.is_partial = false;
         }
-        let version = answer.as_ref().map_or(&stream.version, |answer| &answer.version).as_ref().to_owned();
-        let (nonce, error) = said(answer, &stream.nonce);
+        let version = ack_or_nack
+            .as_ref()
+            .map_or(&stream.version, |ack_or_nack| &ack_or_nack.version)
+            .as_ref()
+            .to_owned();
+        let (nonce, error) = nonce_and_error(ack_or_nack, &stream.nonce);
         let request = DiscoveryRequest {
             version_info: version,
             type_url: type_url.as_str().to_owned(),
@@ -85,8 +91,8 @@ impl Client {
             error_detail: error,
             ..DiscoveryRequest::default()
         };
-        let list = stream.list.clone();
-        let names_bytes = if let RequestedNames::Named(list) = &list { list.len() } else { 0 };
+        let list = stream.requested.clone();
+        let names_bytes = if let RequestedNames::Names(list) = &list { list.len() } else { 0 };
         let mut encoded = BytesMut::with_capacity(node.len() + names_bytes + 256);
         if !std::mem::replace(&mut upstream.is_node_sent, true) {
             put_field(&mut encoded, SOTW_NODE, &node);
@@ -94,53 +100,52 @@ impl Client {
         request.encode(&mut encoded).expect("the buffer grows");
         match list {
             RequestedNames::Nothing | RequestedNames::Everything => {}
-            RequestedNames::GivingUp => put_field(&mut encoded, SOTW_NAMES, WILDCARD.as_bytes()),
-            RequestedNames::Named(list) => encoded.put(list),
+            RequestedNames::NamedWildcard => put_field(&mut encoded, SOTW_NAMES, WILDCARD.as_bytes()),
+            RequestedNames::Names(list) => encoded.put(list),
         }
         self.finish(of_type, changes);
         Some(encoded.freeze())
     }
 
-    /// Makes the list of what the server was told of (S14).
-    fn list(&mut self, server: usize, of_type: usize) {
+    /// Sets the names of the next SotW requests: all subscriptions on the server (S14).
+    fn update_requested_names(&mut self, server: usize, of_type: usize) {
         let watched = &self.types[of_type];
         let (is_relay, authorities) = (self.relay.is_some(), &self.authorities);
         let stream = self.upstreams[server].of_type(of_type);
-        let told = watched
-            .entries
-            .iter()
-            .map(|(_, entry)| entry)
-            .filter(|entry| entry.subscribed_on & 1 << server != 0);
-        let mut told: Vec<_> = told.collect();
-        told.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
-        let is_everything =
-            |entry: &WatchEntry| entry.name.as_str() == WILDCARD && !locates(entry, is_relay, authorities);
-        let was_everything = matches!(stream.list, RequestedNames::Everything);
-        stream.list = match &told[..] {
-            [] if was_everything => RequestedNames::GivingUp,
+        let entries = watched.entries.iter().map(|(_, entry)| entry);
+        let mut subscribed: Vec<_> = entries.filter(|entry| entry.subscribed_on & 1 << server != 0).collect();
+        subscribed.sort_unstable_by(|one, other| one.locator().cmp(&other.locator()));
+        let is_everything = |entry: &WatchEntry| {
+            entry.name.as_str() == WILDCARD && !uses_locator(entry, is_relay, authorities)
+        };
+        let was_everything = matches!(stream.requested, RequestedNames::Everything);
+        stream.requested = match &subscribed[..] {
+            [] if was_everything => RequestedNames::NamedWildcard,
             [] => RequestedNames::Nothing,
-            [only] if is_everything(only) && watched.known.legacy_wildcard && !stream.has_named => {
+            [only] if is_everything(only) && watched.known.legacy_wildcard && !stream.has_sent_names => {
                 RequestedNames::Everything
             }
             all => {
                 let mut list = BytesMut::new();
                 for entry in all {
-                    let by_locator = locates(entry, is_relay, authorities);
+                    let by_locator = uses_locator(entry, is_relay, authorities);
                     put_locator(&mut list, entry.locator(), by_locator, SOTW_NAMES, SOTW_LOCATORS);
                 }
-                RequestedNames::Named(list.freeze())
+                RequestedNames::Names(list.freeze())
             }
         };
-        stream.has_named |= matches!(stream.list, RequestedNames::GivingUp | RequestedNames::Named(_));
+        stream.has_sent_names |=
+            matches!(stream.requested, RequestedNames::NamedWildcard | RequestedNames::Names(_));
     }
 
-    /// D2, D4: each request says what changed, and answers one response.
+    /// The next delta request of a type. It has the changed subscriptions, and the ACK or NACK of
+    /// one response (D2, D4).
     fn delta_request(&mut self, now: Duration, server: usize, of_type: usize) -> Option<Bytes> {
         let is_first = !self.upstreams[server].of_type(of_type).is_open;
-        let changes = self.take_changes(now, server, of_type, DELTA_REQUEST_BYTES);
+        let changes = self.take_subscription_changes(now, server, of_type, DELTA_REQUEST_BYTES);
         let stream = self.upstreams[server].of_type(of_type);
-        let answer = stream.pending_acks.pop_front();
-        if answer.is_none() && changes.is_empty() {
+        let ack_or_nack = stream.pending_acks.pop_front();
+        if ack_or_nack.is_none() && changes.is_empty() {
             return None;
         }
         if is_first && changes.added.is_empty() {
@@ -152,12 +157,12 @@ impl Client {
         let watched = &self.types[of_type];
         for at in &changes.added {
             let entry = watched.entry(*at);
-            let by_locator = locates(entry, is_relay, authorities);
+            let by_locator = uses_locator(entry, is_relay, authorities);
             put_locator(&mut lists, entry.locator(), by_locator, DELTA_SUBSCRIBE, DELTA_SUBSCRIBE_LOCATORS);
         }
         for at in &changes.removed {
             let entry = watched.entry(*at);
-            let by_locator = locates(entry, is_relay, authorities);
+            let by_locator = uses_locator(entry, is_relay, authorities);
             put_locator(
                 &mut lists,
                 entry.locator(),
@@ -166,17 +171,18 @@ impl Client {
                 DELTA_UNSUBSCRIBE_LOCATORS,
             );
         }
-        // D1: only the first request of a type says what is there from another stream.
-        let brought = if is_first { brought(watched, &changes.added, server) } else { BTreeMap::new() };
+        // D1: only the first request of a type lists the resources from earlier streams.
+        let initial_versions =
+            if is_first { initial_versions(watched, &changes.added, server) } else { BTreeMap::new() };
         let type_url = watched.type_url.clone();
         let node = self.node.clone();
         let upstream = &mut self.upstreams[server];
         upstream.of_type(of_type).is_open = true;
-        // D4: what answers nothing has no nonce.
-        let (nonce, error) = said(answer, "");
+        // D4: a request that is no ACK or NACK has no nonce.
+        let (nonce, error) = nonce_and_error(ack_or_nack, "");
         let request = DeltaDiscoveryRequest {
             type_url: type_url.as_str().to_owned(),
-            initial_resource_versions: brought,
+            initial_resource_versions: initial_versions,
             response_nonce: nonce,
             error_detail: error,
             ..DeltaDiscoveryRequest::default()
@@ -191,9 +197,9 @@ impl Client {
         Some(encoded.freeze())
     }
 
-    /// What the server has to be told of names and locators (D30), each in one list (D3), in the
-    /// order of names. What was dropped and is wanted again needs no word (C13b).
-    fn take_changes(
+    /// Takes the changed names and locators for a request (D30), each in one list (D3), sorted by
+    /// name. A name that was unwatched and watched again in between did not change (C13b).
+    fn take_subscription_changes(
         &mut self,
         now: Duration,
         server: usize,
@@ -207,17 +213,18 @@ impl Client {
         }
         let watched = &mut self.types[of_type];
         let (bit, mut len) = (1_u64 << server, 0);
-        // S17, S32: a server that is brought no version says nothing of names that it does not
-        // have.
+        // S17, S32: without a version, a SotW server does not report the names that it does not
+        // have. So names with a copy need a timer, too.
         let upstream = &mut self.upstreams[server];
         let is_sotw = !upstream.is_delta();
         let stream = upstream.of_type(of_type);
         let is_unconfirmed =
             is_sotw && watched.known.full_state && !stream.is_open && stream.version.is_empty();
-        // What was removed meanwhile left its number behind, perhaps to another entry that has no
-        // mark.
+        // An entry that was removed meanwhile left its number in the list. Another entry may have
+        // the number now, without a mark.
         dirty.retain(|at| watched.entries.get(*at as usize).is_some_and(|entry| entry.dirty & bit != 0));
-        // D1: what is brought along goes with the first piece, and collections have the most of it.
+        // D1: only the first request has initial versions. Collections have most of these, so they
+        // come first.
         dirty.sort_unstable_by(|one, other| {
             let key = |entry: &WatchEntry| !entry.is_collection();
             let (one, other) = (watched.entry(*one), watched.entry(*other));
@@ -225,20 +232,20 @@ impl Client {
         });
         dirty.dedup();
         let mut unanswered = Vec::new();
-        let mut left = dirty.into_iter();
+        let mut rest = dirty.into_iter();
         while len < limit_bytes
-            && let Some(at) = left.next()
+            && let Some(at) = rest.next()
         {
             let entry = watched.entry_mut(at);
             entry.dirty &= !bit;
-            let is_wanted = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
-            let is_told = entry.subscribed_on & bit != 0;
-            if is_wanted == is_told {
+            let is_needed = entry.watchers > 0 && self.authorities[entry.authority].uses(server);
+            let is_subscribed = entry.subscribed_on & bit != 0;
+            if is_needed == is_subscribed {
                 continue;
             }
             len += entry.name.as_str().len() + FIELD_BYTES + entry.parameters.len() * PARAMETER_BYTES;
             entry.subscribed_on ^= bit;
-            if is_told {
+            if is_subscribed {
                 changes.removed.push(at);
                 if entry.subscribed_on == 0 {
                     entry.deadline = None;
@@ -249,10 +256,10 @@ impl Client {
             if let Some(late) = &mut self.late {
                 late.note(server, watch_id(of_type, at));
             }
-            // C5, P5.5: on a connected stream, and only for what is not there.
+            // C5, P5.5: timers run on an open stream, and only for resources that are not cached.
             let is_cached = match entry.is_collection() {
                 true => entry.state.status == ResourceStatus::Acked,
-                // P4.6: nor what came from a server that was left.
+                // P4.6: a copy from a server that is no longer in use must be confirmed.
                 false => {
                     !is_unconfirmed
                         && entry.state.copy.as_ref().is_some_and(|copy| !copy.is_restored)
@@ -263,12 +270,12 @@ impl Client {
                 unanswered.push(watch_id(of_type, at));
             }
         }
-        self.upstreams[server].of_type(of_type).dirty = left.collect();
+        self.upstreams[server].of_type(of_type).dirty = rest.collect();
         unanswered.into_iter().for_each(|watch| self.start_timer(now, server, watch));
         changes
     }
 
-    /// C5, C6
+    /// Starts the timer of a watch that was sent to a server (C5, C6).
     pub(super) fn start_timer(&mut self, now: Duration, server: usize, watch: WatchId) {
         let (timers, timeout) = match self.upstreams[server].config.errors.resource_timer_is_transient_error {
             true => (1, self.transient_resource_timeout),
@@ -280,7 +287,7 @@ impl Client {
         self.timers[timers].push_back((deadline, watch));
     }
 
-    /// C13: the server was told, so what nobody watches can go.
+    /// C13: the unsubscriptions are sent, so entries without watchers can be removed.
     fn finish(&mut self, of_type: usize, changes: SubscriptionChanges) {
         for at in changes.removed {
             let entry = self.types[of_type].entry(at);
@@ -291,7 +298,7 @@ impl Client {
     }
 }
 
-/// What a request says about subscriptions, by the numbers of entries.
+/// The subscriptions that a request adds and removes, by the numbers of their entries.
 #[derive(Debug, Default)]
 struct SubscriptionChanges {
     added: Vec<u32>,
@@ -305,22 +312,23 @@ impl SubscriptionChanges {
 }
 
 impl WatchEntry {
+    /// Its name and parameters, by which requests are sorted.
     pub(super) fn locator(&self) -> (&ResourceName, &Parameters) {
         (&self.name, &self.parameters)
     }
 }
 
-/// C14b, T37: the versions of what is in use, was accepted from this server, and is the only
-/// variant of its name.
+/// The `initial_resource_versions` of a request that adds these entries (C14b, T37): the resources
+/// that are in use, came from this server, and have a single variant.
 ///
-/// What else a glob or wildcard stands for is brought under a version that nothing has: else nobody
-/// would say that it went meanwhile.
-fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
-    let mut brought = BTreeMap::new();
+/// Other members of a glob or wildcard are listed with a version that no resource has. Otherwise
+/// the server would not report that they were removed in the meantime.
+fn initial_versions(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
     let is_good = |state: &ResourceState| {
         state.copy.is_some() && matches!(state.status, ResourceStatus::Acked | ResourceStatus::Nacked)
     };
-    let mut bring = |name: &ResourceName, state: &ResourceState, is_member: bool| {
+    let mut insert = |name: &ResourceName, state: &ResourceState, is_member: bool| {
         let stored = watched.names.get(name).map(|named| &named.variants[..]).unwrap_or_default();
         let version = match stored {
             [stored] if stored.server == Some(server) && !stored.version.is_empty() && is_good(state) => {
@@ -329,33 +337,34 @@ fn brought(watched: &WatchedType, added: &[u32], server: usize) -> BTreeMap<Stri
             [_, ..] if is_member => UNKNOWN_VERSION,
             [] | [_, ..] => return,
         };
-        brought.insert(name.as_str().to_owned(), version.to_owned());
+        versions.insert(name.as_str().to_owned(), version.to_owned());
     };
     for entry in added.iter().map(|at| watched.entry(*at)) {
         match &entry.members {
-            None => bring(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state, false),
-            Some(members) => members.iter().for_each(|(name, state)| bring(name, state, true)),
+            None => insert(watched.aliases.get(&entry.name).unwrap_or(&entry.name), &entry.state, false),
+            Some(members) => members.iter().for_each(|(name, state)| insert(name, state, true)),
         }
     }
-    brought
+    versions
 }
 
-/// What the fields of an answer say.
-fn said(answer: Option<AckOrNack>, otherwise: &str) -> (String, Option<Status>) {
-    let Some(AckOrNack { nonce, error, .. }) = answer else { return (otherwise.to_owned(), None) };
+/// The nonce and the error of a request. Without an ACK or NACK the nonce is `otherwise`.
+fn nonce_and_error(ack_or_nack: Option<AckOrNack>, otherwise: &str) -> (String, Option<Status>) {
+    let Some(AckOrNack { nonce, error, .. }) = ack_or_nack else { return (otherwise.to_owned(), None) };
     let status = |message| Status { code: Code::INVALID_ARGUMENT.0, message, ..Status::default() };
     (nonce.as_ref().to_owned(), error.map(status))
 }
 
-/// Whether something goes to servers as a locator.
-fn locates(entry: &WatchEntry, is_relay: bool, authorities: &[Authority]) -> bool {
+/// Whether requests name an entry by a locator, not by a plain name. Without parameters a name is
+/// plain (T40), but a proxy sends locators to all servers with TP2 (T44).
+fn uses_locator(entry: &WatchEntry, is_relay: bool, authorities: &[Authority]) -> bool {
     match is_relay {
         true => authorities[entry.authority].config.speaks_locators,
         false => !entry.parameters.is_empty(),
     }
 }
 
-/// T40: what has no parameters goes by name, but for proxies (T44).
+/// Encodes a name or locator into its field of a request.
 fn put_locator(
     buffer: &mut BytesMut,
     (name, parameters): (&ResourceName, &Parameters),
@@ -373,14 +382,15 @@ fn put_locator(
     put_field(buffer, locators, &locator.encode_to_vec());
 }
 
-/// The version of what cannot be compared by one.
+/// The initial version of a resource whose version cannot be compared.
 const UNKNOWN_VERSION: &str = "?";
 
-/// G9: servers commonly refuse messages of more than 4 MiB, and a delta subscription can be told in
-/// pieces. Versions that are brought may double a piece.
+/// About how many bytes of names one delta request has; more go into the next request. Servers
+/// commonly refuse messages of more than 4 MiB (G9), and initial versions may double the size.
 const DELTA_REQUEST_BYTES: usize = 1 << 20;
 
-/// About what a name takes on the wire beside its text, and a parameter.
+/// About how many bytes a name takes on the wire in addition to its text, and how many a parameter
+/// takes.
 const FIELD_BYTES: usize = 4;
 const PARAMETER_BYTES: usize = 32;
 

@@ -1,4 +1,4 @@
-//! One server: its connection, and what its present stream was told (S1-S16, D1-D7, C7, C14).
+//! One server: its connection, and what was sent on its stream (S1-S16, D1-D7, C7, C14).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,80 +7,84 @@ use std::time::Duration;
 use super::config::{Protocol, ServerConfig};
 use super::resource_failure::ResourceFailure;
 
-/// One server, and the stream to it if there is one.
+/// One server, and the stream to it if one is open.
 #[derive(Debug)]
 pub(super) struct Upstream {
     pub(super) config: ServerConfig,
     pub(super) phase: Phase,
-    /// It could not be reached, and nothing came from it since.
+    /// The error of the last attempt to reach it, until the server works again (P5.2).
     pub(super) failure: Option<Arc<ResourceFailure>>,
-    /// How many attempts failed in a row.
+    /// How many attempts failed in a row (C7).
     failures: u32,
-    /// How many streams there were before.
+    /// The number of the newest stream, 1 for the first.
     pub(super) generation: u64,
-    /// S11: of this stream.
+    /// S11: whether the node was sent on this stream.
     pub(super) is_node_sent: bool,
-    /// By the number of the type.
+    /// The state of each type on this stream, by the number of the type.
     pub(super) types: Vec<TypeStream>,
-    /// How many responses the client had judged when the stream began.
+    /// How many responses the client had applied, from all servers, when the stream was opened.
     pub(super) responses_before: u64,
 }
 
+/// The connection to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No stream, and the next attempt not before this time.
+    /// There is no stream. The next attempt is not before this time.
     Away { retry_at: Duration },
-    /// The transport is at it.
+    /// The caller connects.
     Connecting,
-    /// Requests go out.
+    /// The stream is open. `is_answered`: a response came on it.
     Open { since: Duration, is_answered: bool },
 }
 
-/// What one stream was told of one type, apart from all others (S13).
+/// One type on one stream. Types are independent of each other (S13).
 #[derive(Debug, Default)]
 pub(super) struct TypeStream {
-    /// S1, C14: the version accepted last, from this server. Survives the stream.
+    /// S1, C14: the last version that was accepted from this server. The next stream starts with
+    /// it.
     pub(super) version: Arc<str>,
-    /// What is held is not what the version stands for: a part of what was rejected is in use (C2),
-    /// something came from another server (C15) or ended by itself (S38). S32: a server must not
-    /// take it for that.
+    /// Whether the resources in use differ from those of `version`: valid parts of a rejected
+    /// response are in use (C2), a resource came from another server (C15), or a TTL ended (S38).
+    /// S32: the next stream then must not start with the version if there is a wildcard.
     pub(super) is_partial: bool,
-    /// Of the response that came last. Ends with the stream.
+    /// The nonce of the last response on this stream.
     pub(super) nonce: Arc<str>,
-    /// Whether the type was asked for on this stream.
+    /// Whether the type was requested on this stream.
     pub(super) is_open: bool,
-    /// What has to be said about responses, in order (C1).
+    /// The ACKs and NACKs to send, in the order of the responses (C1).
     pub(super) pending_acks: VecDeque<AckOrNack>,
-    /// Entries whose subscription may have to change; each once, by a mark at the entry.
+    /// Entries whose subscription may have to change. A bit of the entry prevents duplicates.
     pub(super) dirty: Vec<u32>,
-    /// SotW: what was asked for last.
-    pub(super) list: RequestedNames,
-    /// SotW: names were told, so that no names do not mean everything any more (S19).
-    pub(super) has_named: bool,
+    /// SotW: the names in the last request.
+    pub(super) requested: RequestedNames,
+    /// S19: SotW: whether a request had names. From then on a request without names no longer
+    /// means the wildcard.
+    pub(super) has_sent_names: bool,
 }
 
-/// What a SotW request asks for.
+/// The names in a SotW request.
 #[derive(Debug, Clone, Default)]
 pub(super) enum RequestedNames {
+    /// Nothing is subscribed to.
     #[default]
     Nothing,
-    /// S19: everything, by naming nothing. Some servers know no other way, go-control-plane's
-    /// snapshots among them.
+    /// S19: a request without names, which means the wildcard. Some servers support only this form
+    /// of the wildcard, for example go-control-plane's snapshots.
     Everything,
-    /// Of everything nothing is wanted any more, which can be said only once it has been asked for
-    /// by its name (S20).
-    GivingUp,
-    /// Encoded.
-    Named(bytes::Bytes),
+    /// S20: the unsubscription of a wildcard that was requested without names. A request must name
+    /// the wildcard first; only then can the next request leave it out.
+    NamedWildcard,
+    /// Names and locators, encoded.
+    Names(bytes::Bytes),
 }
 
-/// What is said about one response.
+/// The ACK or NACK of one response, not sent yet.
 #[derive(Debug)]
 pub(super) struct AckOrNack {
     pub(super) nonce: Arc<str>,
-    /// What is in use once it was judged (S3, S4).
+    /// The last accepted version, after the response was applied (S3, S4).
     pub(super) version: Arc<str>,
-    /// Why it is rejected; `None` accepts it.
+    /// For a NACK: why the response is rejected.
     pub(super) error: Option<String>,
 }
 
@@ -113,7 +117,7 @@ impl Upstream {
         &mut self.types[at]
     }
 
-    /// S2, C14: a stream begins with nothing told; nonces of the one before mean nothing.
+    /// S2, C14: a new stream starts without subscriptions, and nonces of the old one are invalid.
     pub(super) fn open(&mut self, now: Duration, responses: u64) {
         self.phase = Phase::Open { since: now, is_answered: false };
         self.responses_before = responses;
@@ -122,6 +126,7 @@ impl Upstream {
         self.forget_stream();
     }
 
+    /// Forgets what belongs to one stream only.
     pub(super) fn forget_stream(&mut self) {
         for of_type in &mut self.types {
             let (version, is_partial) = (std::mem::take(&mut of_type.version), of_type.is_partial);
@@ -129,7 +134,7 @@ impl Upstream {
         }
     }
 
-    /// P5.2: something came, so the next attempts begin anew.
+    /// P5.2: a response came, so the backoff starts again.
     pub(super) fn on_response(&mut self) {
         self.failures = 0;
         if let Phase::Open { is_answered, .. } = &mut self.phase {
@@ -137,9 +142,11 @@ impl Upstream {
         }
     }
 
-    /// C7: a stream that was answered may be opened again at once, though not more than once a
-    /// second: a server that answers and ends each stream must not be hammered. All else backs off.
-    /// Whether it was a failure.
+    /// The stream ended, or the attempt to connect failed. Returns whether that is a failure.
+    ///
+    /// C7: if a response came on the stream, it is no failure, and the client connects again at
+    /// once, but at most once a second, so that a server that ends each stream after a response is
+    /// not flooded. Otherwise the backoff applies.
     pub(super) fn end(&mut self, now: Duration, jitter: u32) -> bool {
         let retry_at = match self.phase {
             Phase::Open { since, is_answered: true } => Some(now.max(since + FIRST_BACKOFF)),
