@@ -204,7 +204,7 @@ fn d10_what_does_not_exist_is_exit_code_3_after_what_does() {
     // C5: in SotW nothing but silence tells.
     let answer = origin.ask(&["get", "rds", "nope", "--sotw", "--timeout", "1"]);
     assert_eq!((answer.code, &*answer.output), (Some(3), ""));
-    assert!(answer.errors.contains("did not answer for \"nope\" within 1s"), "{answer:#?}");
+    assert!(answer.errors.contains("did not send \"nope\" within 1s"), "{answer:#?}");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_server_that_says_nothing_is_exit_code_1_before_it_is_asked_and_3_after() {
     // C5: the bytes of the request went out, and to a client of xDS silence is absence.
     let answer = Answer::of(xds().args(get));
     assert_eq!(answer.code, Some(3));
-    assert!(answer.errors.contains("did not answer for \"a\" within 1s"), "{answer:#?}");
+    assert!(answer.errors.contains("did not send \"a\" within 1s"), "{answer:#?}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn c19_p1_21_each_status_has_what_belongs_to_it() {
         [
             "ACKED a v1 = 1 @ 1001",
             "NACKED b; error: INVALID_ARGUMENT: \"b\": it is bad, \"v1\" @ 1001",
-            "DOES_NOT_EXIST c; error: NOT_FOUND: \"c\" does not exist, says origin, \"\" @ 1001",
+            "DOES_NOT_EXIST c; error: NOT_FOUND: origin reports that \"c\" does not exist, \"\" @ 1001",
             "RECEIVED_ERROR d; error: PERMISSION_DENIED: \"d\": told, \"\" @ 1001",
             "REQUESTED e",
         ]
@@ -159,7 +159,7 @@ fn c19_p1_21_each_status_has_what_belongs_to_it() {
     fixture.pass(15);
     assert_eq!(
         fixture.shown()[4],
-        "DOES_NOT_EXIST e; error: NOT_FOUND: origin did not answer for \"e\" within 15s, \"\" @ 1016"
+        "DOES_NOT_EXIST e; error: NOT_FOUND: origin did not send \"e\" within 15s, \"\" @ 1016"
     );
 }
 
@@ -169,7 +169,7 @@ fn c6_c19_silence_of_a_server_that_tells_errors_is_a_timeout() {
     fixture.pass(30);
     assert_eq!(
         fixture.shown(),
-        ["TIMEOUT a; error: UNAVAILABLE: origin did not answer for \"a\" within 30s, \"\" @ 1030"]
+        ["TIMEOUT a; error: UNAVAILABLE: origin did not send \"a\" within 30s, \"\" @ 1030"]
     );
 }
 
@@ -182,7 +182,7 @@ fn p1_6_p1_9_p1_12_p1_15_p6_6_a_kept_copy_is_shown_beside_its_error() {
         fixture.shown(),
         [
             "NACKED a v1 = 1 @ 1001; error: INVALID_ARGUMENT: \"a\": it is bad, \"v2\" @ 1002",
-            "DOES_NOT_EXIST b v1 = 1 @ 1001; error: NOT_FOUND: \"b\" does not exist, says origin, \"\" @ 1002",
+            "DOES_NOT_EXIST b v1 = 1 @ 1001; error: NOT_FOUND: origin reports that \"b\" does not exist, \"\" @ 1002",
             "RECEIVED_ERROR c v1 = 1 @ 1001; error: NOT_FOUND: \"c\": told, \"\" @ 1002",
             "RECEIVED_ERROR d v1 = 1 @ 1001; error: UNAVAILABLE: \"d\": told, \"\" @ 1002",
         ]
@@ -201,7 +201,7 @@ fn p1_7_p1_10_p1_13_without_a_kept_copy_there_is_no_version_either() {
         fixture.shown(),
         [
             "NACKED a; error: INVALID_ARGUMENT: \"a\": it is bad, \"v2\" @ 1002",
-            "DOES_NOT_EXIST b; error: NOT_FOUND: \"b\" does not exist, says origin, \"\" @ 1002",
+            "DOES_NOT_EXIST b; error: NOT_FOUND: origin reports that \"b\" does not exist, \"\" @ 1002",
             "RECEIVED_ERROR c; error: NOT_FOUND: \"c\": told, \"\" @ 1002",
         ]
     );

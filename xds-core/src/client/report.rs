@@ -1,4 +1,4 @@
-//! What is known of everything that is watched (C19).
+//! The state of everything that is watched (C19).
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use crate::code::Code;
 use crate::name::{ResourceName, TypeUrl};
 use crate::parameters::Parameters;
 
-/// What is known of one watched resource, for CSDS and metrics (C19).
+/// The state of one watched resource, for CSDS and metrics (C19).
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Its type.
     pub type_url: TypeUrl,
-    /// Its name; of a glob or wildcard that of each member.
+    /// Its name. A glob or wildcard has one report per member.
     pub name: ResourceName,
-    /// What it was asked for with.
+    /// The parameters of the watch.
     pub parameters: Parameters,
-    /// How it stands.
+    /// Its status.
     pub status: ResourceStatus,
-    /// What is in use.
+    /// The variant in use.
     pub copy: Option<Arc<Accepted>>,
-    /// The version of what is in use, as the server called it last.
+    /// The newest version that the server gave the variant in use.
     pub version: Option<Arc<str>>,
-    /// What went wrong with it.
+    /// Its error.
     pub error: Option<Arc<ResourceFailure>>,
 }
 
 impl Client {
-    /// What its servers say of something that is watched: `None` as long as they said nothing, or
-    /// brought a resource.
+    /// What its servers reported about a watch instead of a resource: `None` before they reported
+    /// anything, and when a server sent the resource.
     #[must_use]
     pub fn answer(&self, watch: WatchId) -> Option<LocatorStatus> {
         let (of_type, at) = watch.place();
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Whether its servers said anything of something that is watched.
+    /// Whether a watch has an answer: a resource, its absence, an error, or the end of its timer.
     #[must_use]
     pub fn is_answered(&self, watch: WatchId) -> bool {
         let (of_type, at) = watch.place();
@@ -79,7 +79,7 @@ impl Client {
         }
         let place = |one: &Report, other: &Report| {
             let names = one.type_url.cmp(&other.type_url).then_with(|| one.name.cmp(&other.name));
-            // For people: parameters themselves have no order that means something.
+            // Any stable order will do, as parameters have no natural order.
             names.then_with(|| one.parameters.iter().cmp(other.parameters.iter()))
         };
         reports.sort_by(place);

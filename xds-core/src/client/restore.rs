@@ -1,4 +1,4 @@
-//! What is known from an earlier life of the program.
+//! Resources from an earlier run of the program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,28 @@ use crate::extras::Extras;
 use crate::name::ResourceName;
 use crate::resource::{Resource, VariantId};
 
-/// A resource as it was accepted in an earlier life of the program.
+/// A resource that was accepted in an earlier run of the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
     /// Its type, name and constraints.
     pub id: VariantId,
     /// The encoded message.
     pub payload: Bytes,
-    /// What its server called it.
+    /// The version that its server gave it.
     pub version: Arc<str>,
-    /// How long it may be used from now on (S38).
+    /// How long it may still be used (S38).
     pub ttl: Option<Duration>,
-    /// The other names it was told to go by (D24).
+    /// Its aliases (D24).
     pub aliases: Vec<ResourceName>,
 }
 
 impl Client {
-    /// Takes what was known in an earlier life, before anything is watched. Watchers see it at
-    /// once, as [restored](Accepted::is_restored) until a server brings it or says that it is gone.
-    /// What cannot be used any more is left out; how many were taken.
+    /// Stores resources from an earlier run. Call this before the first watch. Watchers see such a
+    /// resource at once, marked as [restored](Accepted::is_restored), until a server sends it or
+    /// reports its absence. Resources that can no longer be used are left out. Returns how many
+    /// were stored.
     pub fn restore(&mut self, now: Duration, restored: Vec<Restored>) -> usize {
-        let mut taken = 0;
+        let mut stored = 0;
         for Restored { id, payload, version, ttl, aliases } in restored {
             let of_type = self.type_number(&id.type_url);
             let watched = &mut self.types[of_type];
@@ -49,10 +50,10 @@ impl Client {
             let variants = snapshot.get(&id.type_url, &id.name);
             let variant = variants.and_then(|variants| variants.get(&id.constraints));
             let Some(variant) = variant.filter(|_| refused.is_empty()).cloned() else { continue };
-            // What it replaced goes here, too (T34).
+            // T34: the commit may have removed older variants that overlap this one.
             if let Some(named) = watched.names.get_mut(&id.name) {
-                named.variants.retain(|stored| {
-                    variants.is_some_and(|all| all.get(stored.accepted.constraints()).is_some())
+                named.variants.retain(|older| {
+                    variants.is_some_and(|all| all.get(older.accepted.constraints()).is_some())
                 });
             }
             let accepted = Arc::new(Accepted {
@@ -77,8 +78,8 @@ impl Client {
             for alias in aliases {
                 watched.add_alias(alias, &id.name);
             }
-            taken += 1;
+            stored += 1;
         }
-        taken
+        stored
     }
 }

@@ -1,5 +1,5 @@
-//! What happens because time passes: silence (C5, C6), TTLs that end (S38), streams on which there
-//! is nothing to say (D21).
+//! Deadlines: resources that do not come in time (C5, C6), TTLs (S38), and streams on which the
+//! server has nothing to send (D21).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::code::Code;
 use crate::resource::VariantId;
 
 impl Client {
-    /// When to call [`on_timeout`](Self::on_timeout).
+    /// When to call [`on_timeout`](Self::on_timeout); `None` if no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         let timers = self.timers.iter().filter_map(|timers| timers.front()).map(|(at, _)| *at);
         let expiry = self.expiries.first().map(|(at, ..)| *at);
-        let quiet = self.upstreams.iter().filter_map(|upstream| self.quiet_since(upstream));
+        let quiet = self.upstreams.iter().filter_map(|upstream| self.works_from(upstream));
         timers.chain(expiry).chain(quiet).min()
     }
 
-    /// Does what is due.
+    /// Handles all deadlines up to `now`.
     pub fn on_timeout(&mut self, now: Duration) -> Effects {
         let mut effects = Effects::default();
         for server in 0..self.upstreams.len() {
-            if self.quiet_since(&self.upstreams[server]).is_some_and(|at| at <= now) {
+            if self.works_from(&self.upstreams[server]).is_some_and(|at| at <= now) {
                 self.on_alive(server, &mut effects);
             }
         }
@@ -49,9 +49,9 @@ impl Client {
         effects
     }
 
-    /// When a stream that follows a failure is taken for working though nothing came: in delta
-    /// there may be nothing to say (D21).
-    fn quiet_since(&self, upstream: &Upstream) -> Option<Duration> {
+    /// When a server that failed before counts as working, although no response has come on its new
+    /// stream: in delta the server may have nothing to send (D21).
+    fn works_from(&self, upstream: &Upstream) -> Option<Duration> {
         match upstream.phase {
             Phase::Open { since, is_answered: false } if upstream.failure.is_some() => {
                 Some(since + self.resource_timeout)
@@ -60,18 +60,19 @@ impl Client {
         }
     }
 
+    /// Whether this is still the deadline of the watch.
     fn is_running(&self, watch: WatchId, deadline: Duration) -> bool {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entries.get(at as usize);
         entry.is_some_and(|entry| entry.deadline == Some(deadline))
     }
 
-    /// C5, C6: nothing came in time.
+    /// C5, C6: the resource of a watch did not come in time.
     fn on_silence(&mut self, now: Duration, watch: WatchId, effects: &mut Effects) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
         entry.deadline = None;
-        let server = bits(entry.subscribed_on).last().expect("a timer runs on a stream that was told");
+        let server = bits(entry.subscribed_on).last().expect("a timer runs only while subscribed");
         let policy = self.upstreams[server].config.errors;
         if entry.is_collection() && entry.state.status == ResourceStatus::Acked {
             if !policy.resource_timer_is_transient_error {
@@ -84,7 +85,7 @@ impl Client {
             false => (Code::NOT_FOUND, self.resource_timeout),
         };
         let server = &self.upstreams[server].config.name;
-        let text = format!("{server} did not answer for {:?} within {after:?}", entry.name.as_str());
+        let text = format!("{server} did not send {:?} within {after:?}", entry.name.as_str());
         let before = entry.state.view();
         let unconfirmed = entry.state.copy.clone().filter(|_| !policy.resource_timer_is_transient_error);
         entry.state.on_timer(Arc::new(ResourceFailure::new(code, text, now)), policy);
@@ -94,8 +95,8 @@ impl Client {
         self.drop_unconfirmed(of_type, unconfirmed.as_slice(), effects);
     }
 
-    /// P4.6: what a glob or wildcard stands for only by the word of servers that were left is no
-    /// part of it.
+    /// P4.6: removes the members of a glob or wildcard that only servers which are no longer in use
+    /// have sent.
     fn drop_members_of_unused_servers(&mut self, watch: WatchId, effects: &mut Effects) {
         let (of_type, at) = watch.place();
         let entry = self.types[of_type].entry_mut(at);
@@ -107,7 +108,7 @@ impl Client {
         self.drop_unconfirmed(of_type, &copies, effects);
     }
 
-    /// Has the cache hold what nobody confirmed no longer.
+    /// Removes copies from the cache that no server in use has confirmed.
     fn drop_unconfirmed(&mut self, of_type: usize, copies: &[Arc<Accepted>], effects: &mut Effects) {
         let watched = &mut self.types[of_type];
         let mut transaction = Transaction::new();
@@ -123,11 +124,11 @@ impl Client {
             effects.removed.push(id);
         }
         if !transaction.is_empty() {
-            self.cache.commit(transaction).expect("taking variants away leaves no two that overlap");
+            self.cache.commit(transaction).expect("removals cannot make variants overlap");
         }
     }
 
-    /// S38: removes what its server let expire.
+    /// S38: removes the variants whose TTL has ended.
     fn expire(&mut self, now: Duration, effects: &mut Effects) {
         while let Some((at, ..)) = self.expiries.first()
             && *at <= now
@@ -146,9 +147,9 @@ impl Client {
             let id = VariantId { type_url: watched.type_url.clone(), name: name.clone(), constraints };
             let mut transaction = Transaction::new();
             transaction.remove(id.clone());
-            self.cache.commit(transaction).expect("taking a variant away leaves no two that overlap");
+            self.cache.commit(transaction).expect("removals cannot make variants overlap");
             effects.removed.push(id);
-            let text = format!("the time to live of {:?} ended", name.as_str());
+            let text = format!("the TTL of {:?} ended", name.as_str());
             let failure = Arc::new(ResourceFailure::new(Code::NOT_FOUND, text, now));
             let mut watching = Vec::new();
             watched.watching(name.as_str(), &mut watching);
