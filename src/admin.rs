@@ -44,7 +44,6 @@ use sorted::SortedNames;
 use sweep::Sweep;
 
 mod answer;
-mod asked;
 mod clients;
 mod commits;
 mod decide;
@@ -54,6 +53,7 @@ mod guard;
 mod listener;
 mod overview;
 mod page;
+mod query;
 mod recent;
 mod resources;
 mod sorted;

@@ -61,16 +61,16 @@ use xds_server::skim::{Client as StreamClient, Skimmer};
 use xds_server::{Peer, ServerConfig, Stopping};
 
 use crate::folder::Descriptors;
-use answer::Answer;
 use answers::{Made, Room};
-use refusal::Refusal;
+use error::Refusal;
+use response::Answer;
 
 pub use answers::Answers;
 
-mod answer;
 mod answers;
+mod error;
 mod json;
-mod refusal;
+mod response;
 
 /// What polls may ask for, and how long they are held.
 #[derive(Debug, Clone)]

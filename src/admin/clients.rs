@@ -11,7 +11,7 @@ use xds_server::{ClientStream, ConnectedClient, LastNack};
 
 use super::Shared;
 use super::answer::{Answer, Json, Refusal, at_ms, paged, parameters, when};
-use super::asked::{Asked, Search};
+use super::query::{Asked, Search};
 
 /// A page of them. `rejecting=true` leaves those whose last NACK no ACK followed.
 pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {

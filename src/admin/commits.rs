@@ -8,8 +8,8 @@ use xds_core::{Delivered, Outcome, TypeUrl};
 
 use super::Shared;
 use super::answer::{Answer, Json, Refusal, at_ms, paged};
-use super::asked::Asked;
 use super::clients::path;
+use super::query::Asked;
 use super::recent::{Entry, What};
 
 /// The last ones, refusals among them, the newest first.

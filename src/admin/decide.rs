@@ -9,7 +9,7 @@ use xds_core::{Parameters, Variants};
 
 use super::Shared;
 use super::answer::{Answer, Json, PAGE_ROWS, Refusal, parameters, when};
-use super::asked::Asked;
+use super::query::Asked;
 use super::resources::find;
 use crate::explain::{NearMiss, near_miss};
 

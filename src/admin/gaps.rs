@@ -9,7 +9,7 @@ use xds_core::{Parameters, Variants};
 
 use super::Shared;
 use super::answer::{Answer, Json, paged, parameters};
-use super::asked::Asked;
+use super::query::Asked;
 use super::resources::path;
 use super::sweep::Found;
 

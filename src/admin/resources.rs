@@ -10,9 +10,9 @@ use xds_core::{ResourceName, Snapshot, TypeUrl, Variant, Variants, XdstpName};
 
 use super::Shared;
 use super::answer::{Answer, Json, PAGE_ROWS, Refusal, paged, when};
-use super::asked::{Asked, Search, type_url};
 use super::clients::encoded;
 use super::gaps::gaps_of;
+use super::query::{Asked, Search, type_url};
 use crate::explain;
 use crate::type_name::{service, short};
 

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::task::JoinHandle;
 use xds_core::{TypeUrl, Version};
 
-use super::refusal::Refusal;
+use super::error::Refusal;
 
 /// The bytes that polls keep in memory: requests until they are read, answers until their clients
 /// have them.

@@ -12,8 +12,8 @@ use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource};
 use xds_proto::type_url;
 
 use super::answers::Room;
+use super::error::Refusal;
 use super::json;
-use super::refusal::Refusal;
 use crate::folder::Descriptors;
 
 /// A response that was not converted yet.
