@@ -61,9 +61,9 @@ use xds_server::skim::{Client as StreamClient, Skimmer};
 use xds_server::{Peer, ServerConfig, Stopping};
 
 use crate::folder::Descriptors;
-use answers::{Made, Room};
-use error::Refusal;
-use response::Answer;
+use answers::{SharedAnswer, Reservation};
+use error::PollError;
+use response::PollResponse;
 
 pub use answers::Answers;
 
@@ -115,18 +115,18 @@ impl Default for RestConfig {
 pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConfig) -> Router {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let (conversions, last_failure) = (Arc::new(Semaphore::new(processors)), Mutex::default());
-    let door = Arc::new(Door { cache, descriptors, config, conversions, last_failure });
+    let state = Arc::new(RestState { cache, descriptors, config, conversions, last_failure });
     let paths = SERVICES.iter().filter_map(|row| Some((row.rest?, row.type_url)));
     let add = |router: Router, (path, type_url): (&str, &str)| {
-        let entrance = Entrance { door: Arc::clone(&door), type_url: type_url.into() };
-        router.route(path, post(poll).with_state(entrance))
+        let endpoint = Endpoint { state: Arc::clone(&state), type_url: type_url.into() };
+        router.route(path, post(poll).with_state(endpoint))
     };
     paths.fold(Router::new(), add)
 }
 
 /// What all paths share.
 #[derive(Debug)]
-struct Door {
+struct RestState {
     cache: Arc<Cache>,
     descriptors: Arc<Descriptors>,
     config: RestConfig,
@@ -138,13 +138,13 @@ struct Door {
 
 /// The path of one type.
 #[derive(Debug, Clone)]
-struct Entrance {
-    door: Arc<Door>,
+struct Endpoint {
+    state: Arc<RestState>,
     type_url: TypeUrl,
 }
 
 async fn poll(
-    State(entrance): State<Entrance>,
+    State(endpoint): State<Endpoint>,
     stopping: Option<Extension<Stopping>>,
     peer: Option<Extension<Peer>>,
     headers: HeaderMap,
@@ -153,82 +153,82 @@ async fn poll(
     // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing:
     // Envoy sends that of a cluster.
     let answered = if headers.contains_key(header::ORIGIN) {
-        Err(Refusal::WebPage)
+        Err(PollError::WebPage)
     } else {
         let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
-        entrance.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await
+        endpoint.answer(body, &peer, stopping.map(|Extension(stopping)| stopping)).await
     };
-    let RestConfig { answers, answer_timeout, .. } = &entrance.door.config;
+    let RestConfig { answers, answer_timeout, .. } = &endpoint.state.config;
     match answered {
-        Ok(Some(made)) => made.respond(Arc::clone(answers), *answer_timeout),
+        Ok(Some(answer)) => answer.respond(Arc::clone(answers), *answer_timeout),
         Ok(None) => StatusCode::NOT_MODIFIED.into_response(),
-        Err(refusal) => {
-            entrance.log(&refusal);
-            refusal.into_response()
+        Err(error) => {
+            endpoint.log(&error);
+            error.into_response()
         }
     }
 }
 
-impl Entrance {
+impl Endpoint {
     /// The body of a response; `None` when the client has what there is.
     async fn answer(
         &self,
         body: Body,
         peer: &Peer,
         stopping: Option<Stopping>,
-    ) -> Result<Option<Arc<Made>>, Refusal> {
+    ) -> Result<Option<Arc<SharedAnswer>>, PollError> {
         let mut poll = {
             // An Envoy lists all its extensions in it; a held poll need not keep them.
-            let (body, _room) = self.read(body).await?;
-            Poll::new(&self.door, &self.type_url, peer, &body)?
+            let (body, _reservation) = self.read(body).await?;
+            Poll::new(&self.state, &self.type_url, peer, &body)?
         };
-        let Some(snapshot) = poll.wait(&self.door.config, stopping).await? else { return Ok(None) };
-        poll.authorize_again(&self.door.config.server, peer)?;
+        let Some(snapshot) = poll.wait(&self.state.config, stopping).await? else { return Ok(None) };
+        poll.authorize_again(&self.state.config.server, peer)?;
         let answer = poll.answer(&snapshot)?;
-        let permit = Arc::clone(&self.door.conversions).acquire_owned().await;
-        let door = Arc::clone(&self.door);
+        let permit = Arc::clone(&self.state.conversions).acquire_owned().await;
+        let state = Arc::clone(&self.state);
         // Some hundred milliseconds for 10,000 clusters.
         let converted = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            let Answer { version, type_url, .. } = &answer;
+            let PollResponse { version, type_url, .. } = &answer;
             let wire = answer.wire();
             let key = (type_url.clone(), version.clone(), Version::of_payload(&wire));
-            let RestConfig { answers, answer_limit_bytes, .. } = &door.config;
+            let RestConfig { answers, answer_limit_bytes, .. } = &state.config;
             let make =
-                |room: &mut _| answer.to_json(wire, &door.descriptors, &snapshot, *answer_limit_bytes, room);
+                |reservation: &mut _| answer.to_json(wire, &state.descriptors, &snapshot, *answer_limit_bytes, reservation);
             answers.shared(key, make)
         });
         Ok(Some(converted.await??))
     }
 
     /// The body of a request, and the room that it takes.
-    async fn read(&self, body: Body) -> Result<(Vec<u8>, Room), Refusal> {
-        let RestConfig { server, answers, .. } = &self.door.config;
-        let (limit, mut room) = (server.request_limit_bytes, answers.room());
+    async fn read(&self, body: Body) -> Result<(Vec<u8>, Reservation), PollError> {
+        let RestConfig { server, answers, .. } = &self.state.config;
+        let (limit, mut reservation) = (server.request_limit_bytes, answers.new_reservation());
         let mut chunks = body.into_data_stream();
         let read = async {
             let mut body = Vec::new();
             while let Some(chunk) = chunks.next().await {
-                let chunk = chunk.map_err(|error| Refusal::Body(error.to_string()))?;
+                let chunk = chunk.map_err(|error| PollError::Body(error.to_string()))?;
                 if body.len() + chunk.len() > limit {
-                    return Err(Refusal::BodyTooLarge { limit });
+                    return Err(PollError::BodyTooLarge { limit });
                 }
                 body.extend_from_slice(&chunk);
-                room.grow_to(body.len())?;
+                reservation.grow_to(body.len())?;
             }
             Ok(body)
         };
         let read = tokio::time::timeout(BODY_WAIT, read).await;
-        Ok((read.map_err(|_| Refusal::BodyTooLate { limit: BODY_WAIT })??, room))
+        Ok((read.map_err(|_| PollError::BodyTooLate { limit: BODY_WAIT })??, reservation))
     }
 
-    fn log(&self, refusal: &Refusal) {
-        let (r#type, text) = (self.type_url.message_name(), refusal.text());
-        if refusal.status() != StatusCode::INTERNAL_SERVER_ERROR {
+    fn log(&self, error: &PollError) {
+        let (r#type, text) = (self.type_url.message_name(), error.text());
+        if error.status() != StatusCode::INTERNAL_SERVER_ERROR {
             tracing::debug!(r#type, error = text, "refusing a poll");
             return;
         }
-        let mut last = self.door.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.state.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
         // Where polls fail in several ways, they take turns.
         if last.0 != text && last.1.is_none_or(|at| at.elapsed() >= FAILURES_APART) {
             tracing::error!(r#type, error = text, "cannot answer polls");
@@ -251,8 +251,8 @@ struct Poll {
 }
 
 impl Poll {
-    fn new(door: &Door, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, Refusal> {
-        let ServerConfig { stream, parameters, .. } = &door.config.server;
+    fn new(state: &RestState, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, PollError> {
+        let ServerConfig { stream, parameters, .. } = &state.config.server;
         // Read as a stream reads it: of the names, the locators and the node nothing is decided
         // here.
         let frame = json::request_frame(body)?;
@@ -261,11 +261,11 @@ impl Poll {
         // S41: compared here; a machine that knew it would leave out what a stream need not be told
         // again.
         let version = std::mem::take(&mut request.version_info);
-        let watch = door.cache.watch();
+        let watch = state.cache.watch();
         let service = Service::Single(type_url.clone());
         let mut machine = SotwStream::new(Arc::clone(&watch), service, stream.clone());
         let client = skimmer.client().cloned().unwrap_or_default();
-        let access = authorize(&door.config.server, peer, &client)?;
+        let access = authorize(&state.config.server, peer, &client)?;
         if let Some(access) = &access {
             machine.on_access(Arc::clone(access));
         }
@@ -274,14 +274,14 @@ impl Poll {
         let names_something = request.requested.as_ref().is_some_and(|requested| !requested.is_empty());
         machine.on_request(Duration::ZERO, request)?;
         if names_something && !machine.is_subscribed(type_url) {
-            return Err(Refusal::NothingLeft);
+            return Err(PollError::NothingLeft);
         }
         Ok(Self { machine, watch, type_url: type_url.clone(), version, client, access })
     }
 
     /// A poll may be held for longer than a policy, or the certificate of its client, lasts.
-    fn authorize_again(&self, config: &ServerConfig, peer: &Peer) -> Result<(), Refusal> {
-        if authorize(config, peer, &self.client)? == self.access { Ok(()) } else { Err(Refusal::OtherAccess) }
+    fn authorize_again(&self, config: &ServerConfig, peer: &Peer) -> Result<(), PollError> {
+        if authorize(config, peer, &self.client)? == self.access { Ok(()) } else { Err(PollError::OtherAccess) }
     }
 
     /// Waits for content that the client lacks. `None` when there is none.
@@ -289,13 +289,13 @@ impl Poll {
         &mut self,
         config: &RestConfig,
         mut stopping: Option<Stopping>,
-    ) -> Result<Option<Arc<Snapshot>>, Refusal> {
+    ) -> Result<Option<Arc<Snapshot>>, PollError> {
         let start = Instant::now();
         loop {
             let snapshot = self.watch.cache().snapshot();
             let (until, or_else) = if !snapshot.is_synced() {
                 // G13: what is unknown is not absent.
-                (start + config.sync_wait, Err(Refusal::NotSynced))
+                (start + config.sync_wait, Err(PollError::NotSynced))
             } else if self.machine.version(&self.type_url, &snapshot).to_string() == self.version {
                 // S41: held, not polled: a commit that concerns it wakes it.
                 (start + config.hold, Ok(None))
@@ -319,7 +319,7 @@ impl Poll {
         }
     }
 
-    fn answer(mut self, snapshot: &Snapshot) -> Result<Answer, Refusal> {
+    fn answer(mut self, snapshot: &Snapshot) -> Result<PollResponse, PollError> {
         let (version, bodies) = match self.machine.next(Duration::ZERO, snapshot) {
             Next::Send(response) => (response.version, response.bodies),
             // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll
@@ -327,7 +327,7 @@ impl Poll {
             Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot), Vec::new()),
             Next::Close(error) => return Err(error.into()),
         };
-        Ok(Answer { version: version.to_string(), type_url: self.type_url, bodies })
+        Ok(PollResponse { version: version.to_string(), type_url: self.type_url, bodies })
     }
 }
 
@@ -335,9 +335,9 @@ fn authorize(
     config: &ServerConfig,
     peer: &Peer,
     client: &StreamClient,
-) -> Result<Option<Arc<Access>>, Refusal> {
+) -> Result<Option<Arc<Access>>, PollError> {
     let access = config.access(peer, client);
-    access.map_err(|status| Refusal::Denied(status.message().to_owned()))
+    access.map_err(|status| PollError::Denied(status.message().to_owned()))
 }
 
 /// How soon another failure is logged.

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::task::JoinHandle;
 use xds_core::{TypeUrl, Version};
 
-use super::error::Refusal;
+use super::error::PollError;
 
 /// The bytes that polls keep in memory: requests until they are read, answers until their clients
 /// have them.
@@ -26,23 +26,23 @@ pub struct Answers {
     bytes: AtomicUsize,
     refused: AtomicU64,
     given_up: AtomicU64,
-    shared: Mutex<HashMap<Key, Weak<Made>>>,
+    shared: Mutex<HashMap<AnswerKey, Weak<SharedAnswer>>>,
     warned_at: Mutex<Option<Instant>>,
 }
 
 /// What decides the bytes of an answer: its type, its version, and what a stream would be sent.
-pub(super) type Key = (TypeUrl, String, Version);
+pub(super) type AnswerKey = (TypeUrl, String, Version);
 
 /// An answer as it goes to all clients that are to have it.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct SharedAnswer {
     text: Box<[u8]>,
-    _room: Room,
+    _reservation: Reservation,
 }
 
 /// Bytes of the budget; dropping it gives them back.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Reservation {
     answers: Arc<Answers>,
     bytes: usize,
 }
@@ -79,34 +79,34 @@ impl Answers {
         self.given_up.load(Ordering::Relaxed)
     }
 
-    pub(super) fn room(self: &Arc<Self>) -> Room {
-        Room { answers: Arc::clone(self), bytes: 0 }
+    pub(super) fn new_reservation(self: &Arc<Self>) -> Reservation {
+        Reservation { answers: Arc::clone(self), bytes: 0 }
     }
 
     /// The answer that is on its way to others already, or the one that is made now.
     pub(super) fn shared(
         self: &Arc<Self>,
-        key: Key,
-        make: impl FnOnce(&mut Room) -> Result<Vec<u8>, Refusal>,
-    ) -> Result<Arc<Made>, Refusal> {
-        if let Some(made) = self.known().get(&key).and_then(Weak::upgrade) {
-            return Ok(made);
+        key: AnswerKey,
+        make: impl FnOnce(&mut Reservation) -> Result<Vec<u8>, PollError>,
+    ) -> Result<Arc<SharedAnswer>, PollError> {
+        if let Some(answer) = self.known().get(&key).and_then(Weak::upgrade) {
+            return Ok(answer);
         }
-        let mut room = self.room();
-        let text = make(&mut room)?.into_boxed_slice();
-        let made = Arc::new(Made { text, _room: room });
+        let mut reservation = self.new_reservation();
+        let text = make(&mut reservation)?.into_boxed_slice();
+        let answer = Arc::new(SharedAnswer { text, _reservation: reservation });
         let mut known = self.known();
         // Another may have made the same meanwhile.
-        if let Some(made) = known.get(&key).and_then(Weak::upgrade) {
-            return Ok(made);
+        if let Some(answer) = known.get(&key).and_then(Weak::upgrade) {
+            return Ok(answer);
         }
-        known.retain(|_, made| made.strong_count() > 0);
-        known.insert(key, Arc::downgrade(&made));
-        Ok(made)
+        known.retain(|_, answer| answer.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&answer));
+        Ok(answer)
     }
 
     /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-    fn known(&self) -> MutexGuard<'_, HashMap<Key, Weak<Made>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<AnswerKey, Weak<SharedAnswer>>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,12 +121,12 @@ impl Answers {
     }
 }
 
-impl Room {
+impl Reservation {
     /// Takes as much of the budget as there are bytes now.
     ///
     /// # Errors
     /// The budget does not have it.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), PollError> {
         let limit = self.answers.limit_bytes;
         let more = bytes.saturating_sub(self.bytes);
         let before = self.answers.bytes.fetch_add(more, Ordering::Relaxed);
@@ -144,17 +144,17 @@ impl Room {
                 "polls are refused: answers that wait for their clients fill the limit"
             );
         }
-        Err(Refusal::Busy { limit })
+        Err(PollError::Busy { limit })
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.answers.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Made {
+impl SharedAnswer {
     /// To one client, who has so long to take all of it.
     pub(super) fn respond(self: Arc<Self>, answers: Arc<Answers>, within: Duration) -> Response {
         let head = [
@@ -172,14 +172,14 @@ impl Made {
 /// so a task of its own lets go of the answer then: what stays are the few 100 KB that the
 /// transport has, until it finds that nothing moves.
 struct Chunks {
-    left: Arc<Mutex<Option<Arc<Made>>>>,
+    left: Arc<Mutex<Option<Arc<SharedAnswer>>>>,
     at: usize,
     timer: JoinHandle<()>,
 }
 
 impl Chunks {
-    fn new(made: Arc<Made>, answers: Arc<Answers>, within: Duration) -> Self {
-        let left = Arc::new(Mutex::new(Some(made)));
+    fn new(answer: Arc<SharedAnswer>, answers: Arc<Answers>, within: Duration) -> Self {
+        let left = Arc::new(Mutex::new(Some(answer)));
         let lasting = Arc::clone(&left);
         let timer = tokio::spawn(async move {
             tokio::time::sleep(within).await;
@@ -203,8 +203,8 @@ impl Iterator for Chunks {
 
     fn next(&mut self) -> Option<io::Result<Bytes>> {
         let mut left = lock(&self.left);
-        let Some(made) = &*left else { return Some(Err(io::ErrorKind::TimedOut.into())) };
-        let chunk = &made.text[self.at..made.text.len().min(self.at + CHUNK_BYTES)];
+        let Some(answer) = &*left else { return Some(Err(io::ErrorKind::TimedOut.into())) };
+        let chunk = &answer.text[self.at..answer.text.len().min(self.at + CHUNK_BYTES)];
         if chunk.is_empty() {
             *left = None;
             self.timer.abort();
@@ -222,7 +222,7 @@ impl Drop for Chunks {
 }
 
 /// No code panics while it holds the lock.
-fn lock(left: &Mutex<Option<Arc<Made>>>) -> MutexGuard<'_, Option<Arc<Made>>> {
+fn lock(left: &Mutex<Option<Arc<SharedAnswer>>>) -> MutexGuard<'_, Option<Arc<SharedAnswer>>> {
     left.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -236,12 +236,12 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
 
-    fn key(version: &str) -> Key {
+    fn key(version: &str) -> AnswerKey {
         ("t".into(), version.to_owned(), Version::of_payload(b""))
     }
 
-    fn made(answers: &Arc<Answers>, version: &str, len: usize) -> Result<Arc<Made>, Refusal> {
-        answers.shared(key(version), |room| room.grow_to(len).map(|()| vec![b'x'; len]))
+    fn made(answers: &Arc<Answers>, version: &str, len: usize) -> Result<Arc<SharedAnswer>, PollError> {
+        answers.shared(key(version), |reservation| reservation.grow_to(len).map(|()| vec![b'x'; len]))
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let answers = Answers::new(100);
         let (one, same) = (made(&answers, "1", 60).unwrap(), made(&answers, "1", 60).unwrap());
         assert!(Arc::ptr_eq(&one, &same) && answers.bytes() == 60);
-        assert!(matches!(made(&answers, "2", 41), Err(Refusal::Busy { limit: 100 })));
+        assert!(matches!(made(&answers, "2", 41), Err(PollError::Busy { limit: 100 })));
         assert_eq!((answers.bytes(), answers.refused()), (60, 1), "what was refused takes nothing");
         drop(one);
         assert!(made(&answers, "2", 41).is_err());

@@ -13,7 +13,7 @@ use super::json::JsonError;
 
 /// Why a poll is not answered. The client keeps what it has in every case.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum PollError {
     #[error("the body is no DiscoveryRequest in JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the body is no DiscoveryRequest: {0}")]
@@ -52,7 +52,7 @@ pub(super) enum Refusal {
     GivenUp(#[from] tokio::task::JoinError),
 }
 
-impl Refusal {
+impl PollError {
     /// What is wrong, for the client and the log: as much of it as may quote the client.
     pub(super) fn text(&self) -> String {
         shortened(&self.to_string(), TEXT_LIMIT_BYTES).into_owned()
@@ -89,7 +89,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PollError {
     fn into_response(self) -> Response {
         let (status, code) = self.codes();
         let body = json!({ "code": code, "message": self.text() }).to_string();

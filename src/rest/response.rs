@@ -11,20 +11,20 @@ use xds_proto::Any;
 use xds_proto::envoy::service::discovery::v3::{DiscoveryResponse, Resource};
 use xds_proto::type_url;
 
-use super::answers::Room;
-use super::error::Refusal;
+use super::answers::Reservation;
+use super::error::PollError;
 use super::json;
 use crate::folder::Descriptors;
 
 /// A response that was not converted yet.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PollResponse {
     pub(super) version: String,
     pub(super) type_url: TypeUrl,
     pub(super) bodies: Vec<Arc<Body>>,
 }
 
-impl Answer {
+impl PollResponse {
     /// S41: the `DiscoveryResponse` in proto3 JSON, made from the bytes that a stream would send.
     ///
     /// # Errors
@@ -36,8 +36,8 @@ impl Answer {
         descriptors: &Descriptors,
         snapshot: &Snapshot,
         limit: usize,
-        room: &mut Room,
-    ) -> Result<Vec<u8>, Refusal> {
+        reservation: &mut Reservation,
+    ) -> Result<Vec<u8>, PollError> {
         let head = json!({ "versionInfo": self.version, "typeUrl": self.type_url.as_str() });
         let mut text = head.to_string().into_bytes();
         text.pop();
@@ -47,15 +47,15 @@ impl Answer {
             if at > 0 {
                 text.push(b',');
             }
-            json::write_any(&any, descriptors, &mut text).map_err(|error| Refusal::Resource {
+            json::write_any(&any, descriptors, &mut text).map_err(|error| PollError::Resource {
                 type_url: self.type_url.clone(),
                 name: self.name_of(&any, snapshot),
                 error,
             })?;
             if text.len() > limit {
-                return Err(Refusal::AnswerTooLarge { type_url: self.type_url.clone(), limit });
+                return Err(PollError::AnswerTooLarge { type_url: self.type_url.clone(), limit });
             }
-            room.grow_to(text.len())?;
+            reservation.grow_to(text.len())?;
         }
         text.extend_from_slice(b"]}");
         Ok(text)

@@ -21,20 +21,20 @@ fn put(cache: &Cache, resources: impl IntoIterator<Item = Resource>) {
     cache.commit(transaction).unwrap();
 }
 
-fn entrance(cache: &Arc<Cache>, type_url: &str, config: RestConfig) -> Entrance {
-    let door = Door {
+fn endpoint(cache: &Arc<Cache>, type_url: &str, config: RestConfig) -> Endpoint {
+    let state = RestState {
         cache: Arc::clone(cache),
         descriptors: Arc::new(Descriptors::envoy()),
         config,
         conversions: Arc::new(Semaphore::new(1)),
         last_failure: Mutex::default(),
     };
-    Entrance { door: Arc::new(door), type_url: type_url.into() }
+    Endpoint { state: Arc::new(state), type_url: type_url.into() }
 }
 
 /// Answers as the path of a type does; no body is `null`.
-async fn answer(entrance: &Entrance, request: Value) -> (u16, HeaderMap, Value) {
-    let (state, body) = (State(entrance.clone()), request.to_string().into());
+async fn answer(endpoint: &Endpoint, request: Value) -> (u16, HeaderMap, Value) {
+    let (state, body) = (State(endpoint.clone()), request.to_string().into());
     let response = poll(state, None, None, HeaderMap::new(), body).await;
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
@@ -43,8 +43,8 @@ async fn answer(entrance: &Entrance, request: Value) -> (u16, HeaderMap, Value) 
 }
 
 /// The status, and the text of an error.
-async fn refusal(cache: &Arc<Cache>, type_url: &str, config: RestConfig, request: Value) -> (u16, String) {
-    let (status, _, body) = answer(&entrance(cache, type_url, config), request).await;
+async fn error(cache: &Arc<Cache>, type_url: &str, config: RestConfig, request: Value) -> (u16, String) {
+    let (status, _, body) = answer(&endpoint(cache, type_url, config), request).await;
     (status, body["message"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -57,18 +57,18 @@ async fn t46_s41_a_poll_by_name_gets_the_variant_of_its_node() {
         resource(ROUTE_CONFIGURATION, "r", &host).with_constraints(when.parse().unwrap())
     };
     put(&cache, [variant("env=prod", b'p'), variant("env=test", b't')]);
-    let entrance = entrance(&cache, ROUTE_CONFIGURATION, RestConfig::default());
+    let endpoint = endpoint(&cache, ROUTE_CONFIGURATION, RestConfig::default());
     let mut versions = Vec::new();
     for (env, domain) in [("prod", "p"), ("test", "t")] {
         let node = json!({ "id": "n", "metadata": { "env": env, "pod": "web-1" } });
-        let (_, _, body) = answer(&entrance, json!({ "resource_names": ["r"], "node": node })).await;
+        let (_, _, body) = answer(&endpoint, json!({ "resource_names": ["r"], "node": node })).await;
         assert_eq!(body["resources"][0]["virtualHosts"][0]["domains"], json!([domain]));
         assert_eq!(body["resources"].as_array().unwrap().len(), 1);
         versions.push(body["versionInfo"].clone());
     }
     assert_ne!(versions[0], versions[1]);
     // T4: no variant is for who says nothing.
-    let (status, _, body) = answer(&entrance, json!({ "resource_names": ["r"] })).await;
+    let (status, _, body) = answer(&endpoint, json!({ "resource_names": ["r"] })).await;
     assert_eq!((status, &body["resources"]), (200, &json!([])));
 }
 
@@ -79,8 +79,8 @@ async fn t27_s41_a_poll_with_locators_gets_wrappers_with_constraints() {
     put(&cache, [prod]);
     let locator = json!({ "name": "c", "dynamicParameters": { "env": "prod" } });
     let request = json!({ "resourceLocators": [locator] });
-    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
-    let (status, _, body) = answer(&entrance, request.clone()).await;
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig::default());
+    let (status, _, body) = answer(&endpoint, request.clone()).await;
     assert_eq!(status, 200, "{body}");
     let wrapper = &body["resources"][0];
     assert_eq!(wrapper["@type"], RESOURCE);
@@ -90,33 +90,33 @@ async fn t27_s41_a_poll_with_locators_gets_wrappers_with_constraints() {
 
     let mut again = request;
     again["version_info"] = body["versionInfo"].clone();
-    assert_eq!(answer(&entrance, again).await.0, 304);
+    assert_eq!(answer(&endpoint, again).await.0, 304);
 }
 
 #[tokio::test]
 async fn s25_s41_what_was_deleted_is_missing_from_the_next_full_state() {
     let cache = Cache::new();
     put(&cache, [resource(CLUSTER, "a", &[]), resource(CLUSTER, "b", &[])]);
-    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
-    let (_, _, first) = answer(&entrance, json!({})).await;
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig::default());
+    let (_, _, first) = answer(&endpoint, json!({})).await;
     for name in ["a", "b"] {
         let mut transaction = Transaction::new();
         transaction.remove(VariantId::unconstrained(CLUSTER.into(), name.into()));
         cache.commit(transaction).unwrap();
     }
     // S27: nothing at all is an answer too.
-    let (status, _, last) = answer(&entrance, json!({ "version_info": first["versionInfo"] })).await;
+    let (status, _, last) = answer(&endpoint, json!({ "version_info": first["versionInfo"] })).await;
     assert_eq!((status, &last["resources"]), (200, &json!([])));
-    assert_eq!(answer(&entrance, json!({ "version_info": last["versionInfo"] })).await.0, 304);
+    assert_eq!(answer(&endpoint, json!({ "version_info": last["versionInfo"] })).await.0, 304);
 }
 
 #[tokio::test]
 async fn s41_a_nonce_is_neither_given_nor_asked_for() {
     let cache = Cache::new();
     put(&cache, [resource(CLUSTER, "a", &[])]);
-    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig::default());
     let request = json!({ "response_nonce": "7", "error_detail": { "code": 13, "message": "bad" } });
-    let (status, _, body) = answer(&entrance, request).await;
+    let (status, _, body) = answer(&endpoint, request).await;
     assert_eq!((status, body.get("nonce")), (200, None));
 }
 
@@ -127,18 +127,18 @@ async fn s41_a_resource_that_json_cannot_carry_is_named_and_nothing_is_left_out(
     put(&cache, [resource(CLUSTER, "good", &[]), resource(CLUSTER, "newer", &[0xc2, 0x3e, 1, b'x'])]);
     let names = json!({ "resource_names": ["good", "newer"] });
     for request in [json!({}), names, json!({ "resource_locators": [{ "name": "newer" }] })] {
-        let (status, text) = refusal(&cache, CLUSTER, RestConfig::default(), request).await;
+        let (status, text) = error(&cache, CLUSTER, RestConfig::default(), request).await;
         assert_eq!(status, 500);
         assert!(text.contains("Cluster \"newer\" cannot be sent as JSON"), "{text}");
     }
-    let good = entrance(&cache, CLUSTER, RestConfig::default());
+    let good = endpoint(&cache, CLUSTER, RestConfig::default());
     assert_eq!(answer(&good, json!({ "resource_names": ["good"] })).await.0, 200);
 
     let opaque = Cache::new();
     let payload = b"whatever".to_vec().into();
     put(&opaque, [Resource::new("x/acme.Thing".into(), "thing".into(), payload).unwrap()]);
     let (status, text) =
-        refusal(&opaque, "x/acme.Thing", RestConfig::default(), json!({ "resource_names": ["thing"] })).await;
+        error(&opaque, "x/acme.Thing", RestConfig::default(), json!({ "resource_names": ["thing"] })).await;
     assert_eq!(status, 500);
     assert!(text.contains("\"thing\" cannot be sent as JSON: no descriptor"), "{text}");
 }
@@ -155,13 +155,13 @@ async fn g9_s41_more_than_is_allowed_is_413_with_the_limit() {
         (json!({ "resource_names": ["a", "b", "c"] }), "limit of 2"),
         (json!({ "resource_locators": [parameters] }), "limit of 1"),
     ] {
-        let (status, text) = refusal(&cache, CLUSTER_LOAD_ASSIGNMENT, config.clone(), request).await;
+        let (status, text) = error(&cache, CLUSTER_LOAD_ASSIGNMENT, config.clone(), request).await;
         assert_eq!(status, 413);
         assert!(text.contains(limit), "{text}");
     }
     let config = RestConfig { answer_limit_bytes: 100, ..RestConfig::default() };
     put(&cache, (0..9).map(|n| resource(CLUSTER, &format!("c{n}"), &[])));
-    let (status, text) = refusal(&cache, CLUSTER, config, json!({})).await;
+    let (status, text) = error(&cache, CLUSTER, config, json!({})).await;
     assert_eq!(status, 500);
     assert!(text.contains("limit of 100 bytes"), "{text}");
 }
@@ -170,8 +170,8 @@ async fn g9_s41_more_than_is_allowed_is_413_with_the_limit() {
 async fn w2_g8_s41_a_name_that_cannot_exist_is_left_out_and_nothing_but_such_is_400() {
     let cache = Cache::new();
     put(&cache, [resource(CLUSTER, "a", &[])]);
-    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
-    let (status, _, body) = answer(&entrance, json!({ "resource_names": ["a", "", "\u{1}"] })).await;
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig::default());
+    let (status, _, body) = answer(&endpoint, json!({ "resource_names": ["a", "", "\u{1}"] })).await;
     assert_eq!((status, body["resources"].as_array().unwrap().len()), (200, 1), "{body}");
     for request in [
         // An answer without clusters would have an Envoy delete those that it has.
@@ -180,7 +180,7 @@ async fn w2_g8_s41_a_name_that_cannot_exist_is_left_out_and_nothing_but_such_is_
         json!({ "resource_locators": [{ "name": "a", "dynamic_parameters": { "\u{1}": "" } }] }),
         json!({ "type_url": CLUSTER_LOAD_ASSIGNMENT }),
     ] {
-        let (status, text) = refusal(&cache, CLUSTER, RestConfig::default(), request.clone()).await;
+        let (status, text) = error(&cache, CLUSTER, RestConfig::default(), request.clone()).await;
         assert_eq!(status, 400, "{request}: {text}");
     }
 }
@@ -188,14 +188,14 @@ async fn w2_g8_s41_a_name_that_cannot_exist_is_left_out_and_nothing_but_such_is_
 #[tokio::test(start_paused = true)]
 async fn g13_s41_a_poll_before_the_first_commit_waits_for_it_and_is_told_to_come_back() {
     let cache = Cache::new();
-    let entrance = entrance(&cache, CLUSTER, RestConfig::default());
+    let endpoint = endpoint(&cache, CLUSTER, RestConfig::default());
     let asked_at = Instant::now();
-    let (status, headers, body) = answer(&entrance, json!({})).await;
+    let (status, headers, body) = answer(&endpoint, json!({})).await;
     assert_eq!((status, &body["code"]), (503, &json!(14)));
     assert_eq!(headers[header::RETRY_AFTER], "1");
     assert_eq!(asked_at.elapsed().as_millis() / 10, 50);
 
-    let mut poll = pin!(answer(&entrance, json!({})));
+    let mut poll = pin!(answer(&endpoint, json!({})));
     // Polled once, so that it waits.
     tokio::select! { biased; _ = &mut poll => panic!("nothing is known"), () = std::future::ready(()) => {} }
     // Of another type: it says that there are no clusters.
@@ -209,12 +209,12 @@ async fn s41_a_poll_is_held_until_something_changes_for_it() {
     let cache = Cache::new();
     put(&cache, [resource(CLUSTER, "a", &[])]);
     let config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
-    let entrance = entrance(&cache, CLUSTER, config);
+    let endpoint = endpoint(&cache, CLUSTER, config);
     // Another version is answered at once.
     let asked_at = Instant::now();
-    let (_, _, first) = answer(&entrance, json!({})).await;
+    let (_, _, first) = answer(&endpoint, json!({})).await;
     let request = json!({ "version_info": first["versionInfo"] });
-    let mut poll = pin!(answer(&entrance, request.clone()));
+    let mut poll = pin!(answer(&endpoint, request.clone()));
     tokio::select! { biased; _ = &mut poll => panic!("nothing changed"), () = std::future::ready(()) => {} }
     put(&cache, [resource(CLUSTER_LOAD_ASSIGNMENT, "a", &[])]);
     tokio::select! { biased; _ = &mut poll => panic!("nothing changed"), () = std::future::ready(()) => {} }
@@ -224,7 +224,7 @@ async fn s41_a_poll_is_held_until_something_changes_for_it() {
     assert!(asked_at.elapsed() < Duration::from_secs(1));
 
     let request = json!({ "version_info": body["versionInfo"] });
-    assert_eq!(answer(&entrance, request).await.0, 304);
+    assert_eq!(answer(&endpoint, request).await.0, 304);
     assert!(asked_at.elapsed() >= Duration::from_secs(30));
 }
 
@@ -248,9 +248,9 @@ async fn a_poll_that_was_held_while_the_policy_changed_is_authorized_again() {
     let authorizer = Arc::<UntilRevoked>::default();
     let mut config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
     config.server.authorizer = Some(Arc::clone(&authorizer) as Arc<_>);
-    let entrance = entrance(&cache, CLUSTER, config);
-    let (_, _, first) = answer(&entrance, json!({})).await;
-    let mut poll = pin!(answer(&entrance, json!({ "version_info": first["versionInfo"] })));
+    let endpoint = endpoint(&cache, CLUSTER, config);
+    let (_, _, first) = answer(&endpoint, json!({})).await;
+    let mut poll = pin!(answer(&endpoint, json!({ "version_info": first["versionInfo"] })));
     tokio::select! { biased; _ = &mut poll => panic!("held"), () = std::future::ready(()) => {} }
     authorizer.0.store(true, std::sync::atomic::Ordering::Relaxed);
     put(&cache, [resource(CLUSTER, "b", &[])]);
@@ -264,14 +264,14 @@ async fn a_poll_leaves_the_cache_when_it_is_answered_or_given_up() {
     put(&cache, [resource(CLUSTER, "a", &[])]);
     let references = Arc::strong_count(&cache);
     let config = RestConfig { hold: Duration::from_secs(30), ..RestConfig::default() };
-    let entrance = entrance(&cache, CLUSTER, config);
-    let (_, _, first) = answer(&entrance, json!({})).await;
+    let endpoint = endpoint(&cache, CLUSTER, config);
+    let (_, _, first) = answer(&endpoint, json!({})).await;
     {
-        let mut poll = pin!(answer(&entrance, json!({ "version_info": first["versionInfo"] })));
+        let mut poll = pin!(answer(&endpoint, json!({ "version_info": first["versionInfo"] })));
         tokio::select! { biased; _ = &mut poll => panic!("held"), () = std::future::ready(()) => {} }
         assert_eq!(Arc::strong_count(&cache), references + 2);
     }
-    // That of the entrance is left.
+    // That of the endpoint is left.
     assert_eq!(Arc::strong_count(&cache), references + 1);
 }
 
