@@ -39,7 +39,7 @@ use xds_core::matching::coverage::Domains;
 use xds_core::{Cache, Commits};
 use xds_server::{Authorizer, ClientList, Tls};
 
-use recent::Recent;
+use recent::RecentCommits;
 use sorted::SortedNames;
 use sweep::Sweep;
 
@@ -64,13 +64,13 @@ mod sweep;
 pub struct Admin {
     cache: Arc<Cache>,
     commits: Commits,
-    domains: Option<Source<Domains>>,
-    upstreams: Option<Source<Value>>,
+    domains: Option<Provider<Domains>>,
+    upstreams: Option<Provider<Value>>,
 }
 
 /// Where something comes from that is looked at when somebody asks.
 #[derive(Clone)]
-struct Source<T>(Arc<dyn Fn() -> T + Send + Sync>);
+struct Provider<T>(Arc<dyn Fn() -> T + Send + Sync>);
 
 impl Admin {
     /// Tells of this cache, and of its commits from now on.
@@ -84,13 +84,13 @@ impl Admin {
     /// file.
     #[must_use]
     pub fn with_domains(self, domains: impl Fn() -> Domains + Send + Sync + 'static) -> Self {
-        Self { domains: Some(Source(Arc::new(domains))), ..self }
+        Self { domains: Some(Provider(Arc::new(domains))), ..self }
     }
 
     /// Tells how the upstreams of a proxy stand, as JSON that this makes.
     #[must_use]
     pub fn with_upstreams(self, upstreams: impl Fn() -> Value + Send + Sync + 'static) -> Self {
-        Self { upstreams: Some(Source(Arc::new(upstreams))), ..self }
+        Self { upstreams: Some(Provider(Arc::new(upstreams))), ..self }
     }
 
     /// The paths, for [`serve`]: the page at `/`, the API below `/api/`.
@@ -99,8 +99,8 @@ impl Admin {
     /// Outside of a tokio runtime, where a task follows the commits until the routes are dropped.
     pub fn routes(self, clients: ClientList) -> Router {
         let Self { cache, commits, domains, upstreams } = self;
-        let shared = Arc::new(Shared {
-            recent: Recent::follow(commits),
+        let state = Arc::new(AdminState {
+            recent: RecentCommits::follow(commits),
             sweep: Sweep::new(domains),
             cache,
             clients,
@@ -124,17 +124,17 @@ impl Admin {
             .route("/api/upstreams", get(overview::upstreams))
             .route("/api/events", get(events::events))
             .route("/api/{*rest}", get(overview::nothing))
-            .with_state(shared)
+            .with_state(state)
     }
 }
 
 /// What all paths look at.
 #[derive(Debug)]
-struct Shared {
+struct AdminState {
     cache: Arc<Cache>,
     clients: ClientList,
-    upstreams: Option<Source<Value>>,
-    recent: Recent,
+    upstreams: Option<Provider<Value>>,
+    recent: RecentCommits,
     sweep: Sweep,
     names: SortedNames,
     /// Answers that take long are made by so many threads at a time.
@@ -142,7 +142,7 @@ struct Shared {
     event_streams: Arc<Semaphore>,
 }
 
-impl Shared {
+impl AdminState {
     /// Does what may take some milliseconds where it holds up no stream.
     async fn work<T: Send + 'static>(self: Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
         let permit = Arc::clone(&self.work).acquire_owned().await.expect("the semaphore is never closed");
@@ -157,9 +157,9 @@ impl Shared {
     }
 }
 
-impl<T> fmt::Debug for Source<T> {
+impl<T> fmt::Debug for Provider<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Source")
+        f.write_str("Provider")
     }
 }
 
@@ -187,15 +187,15 @@ pub async fn serve(
     listener: TcpListener,
     routes: Router,
     names: HostNames,
-    door: Option<Door>,
+    remote_access: Option<RemoteAccess>,
 ) -> Infallible {
-    listener::serve(listener, guard::guarded(routes, names), door).await
+    listener::serve(listener, guard::guarded(routes, names), remote_access).await
 }
 
 /// Who is let in where other machines can connect: those with a certificate, whom the authorizer
 /// lets [inspect](Authorizer::may_inspect).
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct RemoteAccess {
     /// With what connections are greeted.
     pub tls: Arc<Tls>,
     /// Who says whether a peer may look.

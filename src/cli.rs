@@ -14,7 +14,7 @@ use xds::folder::{
 use xds::type_name;
 use xds_core::PAYLOAD_LIMIT_BYTES;
 
-use config::{Asked, Refusal};
+use config::{Invocation, InvocationError};
 
 mod admin;
 mod check;
@@ -40,13 +40,13 @@ mod watch;
 /// Parses the command line and does what it says.
 pub(crate) fn run() -> ExitCode {
     let cli = match config::command_line(std::env::args_os().collect()) {
-        Ok(Asked::Run(cli)) => cli,
-        Ok(Asked::Print(options)) => {
+        Ok(Invocation::Run(cli)) => cli,
+        Ok(Invocation::Print(options)) => {
             _ = write!(io::stdout(), "{options}");
             return ExitCode::SUCCESS;
         }
-        Err(Refusal::CommandLine(error)) => error.exit(),
-        Err(Refusal::File(error)) => return failed(&Failure::Config(error)),
+        Err(InvocationError::CommandLine(error)) => error.exit(),
+        Err(InvocationError::File(error)) => return failed(&Failure::Config(error)),
     };
     let done = match cli.command {
         Command::Serve(serve) => serve.run().map(|()| ExitCode::SUCCESS),
@@ -98,7 +98,7 @@ enum Command {
 
 /// Which folder, and how to read it.
 #[derive(Debug, Args)]
-struct Source {
+struct FolderOptions {
     /// The folder with the resources: *.yaml, *.yml, *.json and *.pb, at any depth
     #[arg(value_name = "DIR")]
     folder: PathBuf,
@@ -153,7 +153,7 @@ impl From<IsolationMode> for Isolation {
     }
 }
 
-impl Source {
+impl FolderOptions {
     fn open(&self) -> Result<Folder, Failure> {
         let folder = Folder::new(&self.folder)
             .with_descriptors(descriptors(&self.descriptors)?)

@@ -44,11 +44,11 @@ use std::{fmt, io, thread};
 use xds_core::{Cache, Commit, PAYLOAD_LIMIT_BYTES};
 use xds_file::{Refused, Reloads};
 
-use document::{Format, Placed};
-use index::{Changes, Found, Index, Plan};
-use scan::{Entry, Stamp};
+use document::{FileFormat, ParsedResource};
+use index::{Changes, FileContent, Index, Plan};
+use scan::{PathKind, Stamp};
 
-pub use contents::{Contents, Located, Place};
+pub use contents::{Contents, Located, Location};
 pub use decode::Readable;
 pub use descriptors::{Descriptors, DescriptorsError};
 pub use domains::domains;
@@ -221,18 +221,20 @@ impl Folder {
             }
             self.symlinks |= path.is_symlink();
             match scan::look(&path) {
-                Ok(Entry::File(stamp)) if Format::of(&file).is_some() => {
+                Ok(PathKind::File(stamp)) if FileFormat::of(&file).is_some() => {
                     changed.push((file, Some(stamp)));
                 }
-                Ok(Entry::Directory) => return self.load(cache, |_| {}),
-                Ok(Entry::Nothing) if self.index.has_files_below(&file) => return self.load(cache, |_| {}),
-                Ok(Entry::Nothing) if self.index.contains(&file) => changed.push((file, None)),
-                Ok(Entry::Other(kind)) if Format::of(&file).is_some() => {
+                Ok(PathKind::Directory) => return self.load(cache, |_| {}),
+                Ok(PathKind::Missing) if self.index.has_files_below(&file) => {
+                    return self.load(cache, |_| {});
+                }
+                Ok(PathKind::Missing) if self.index.contains(&file) => changed.push((file, None)),
+                Ok(PathKind::NotRegular(kind)) if FileFormat::of(&file).is_some() => {
                     errors.push(FolderError::new(&file, Problem::Refused(Refused::NotRegular { kind })));
                     self.pending.insert(file);
                 }
-                Ok(Entry::File(_) | Entry::Nothing | Entry::Other(_)) => {}
-                Err(error) if Format::of(&file).is_some() => {
+                Ok(PathKind::File(_) | PathKind::Missing | PathKind::NotRegular(_)) => {}
+                Err(error) if FileFormat::of(&file).is_some() => {
                     errors.push(unreadable(&file, &error));
                     self.pending.insert(file);
                 }
@@ -297,7 +299,7 @@ impl Folder {
                 return Err(FolderErrors(vec![self.index.refused(&files, error, None)]));
             }
         };
-        self.index.settle(files);
+        self.index.accept(files);
         self.pending.clear();
         self.is_loaded = true;
         Ok(self.loaded(files_read, commit, None))
@@ -330,7 +332,7 @@ impl Folder {
             self.is_scanned = false;
             return refused(self, errors);
         };
-        self.index.settle(files);
+        self.index.accept(files);
         self.isolated = errors
             .iter()
             .map(|error| (error.file.clone(), stamps.get(&error.file).copied().flatten()))
@@ -345,7 +347,7 @@ impl Folder {
     fn follow_renames(&mut self, stamps: &BTreeMap<Box<str>, Option<Stamp>>, changes: &mut Changes) {
         for (from, stamp) in std::mem::take(&mut self.isolated) {
             let is_gone =
-                changes.iter().any(|(file, found)| *file == from && matches!(found, Found::Nothing));
+                changes.iter().any(|(file, found)| *file == from && matches!(found, FileContent::Missing));
             if stamp.is_none() || !is_gone || !self.index.contains(&from) {
                 continue;
             }
@@ -367,12 +369,12 @@ impl Folder {
         files: Vec<(Box<str>, Option<Stamp>)>,
         errors: &mut Vec<FolderError>,
         mut progress: impl FnMut(Progress),
-    ) -> Vec<(Box<str>, Found)> {
+    ) -> Vec<(Box<str>, FileContent)> {
         let next = AtomicUsize::new(0);
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = cores.min(files.len().div_ceil(FILES_PER_THREAD));
-        let mut found: Vec<Found> = Vec::new();
-        found.resize_with(files.len(), || Found::Nothing);
+        let mut found: Vec<FileContent> = Vec::new();
+        found.resize_with(files.len(), || FileContent::Missing);
         thread::scope(|scope| {
             let (sender, results) = mpsc::sync_channel(RESULTS_IN_FLIGHT);
             for _ in 0..threads {
@@ -382,7 +384,8 @@ impl Folder {
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         let Some((file, stamp)) = files.get(number) else { return };
-                        let result = stamp.map_or(Ok(Found::Nothing), |stamp| self.read_file(file, stamp));
+                        let result =
+                            stamp.map_or(Ok(FileContent::Missing), |stamp| self.read_file(file, stamp));
                         if sender.send((number, result)).is_err() {
                             return;
                         }
@@ -401,22 +404,22 @@ impl Folder {
         files.into_iter().map(|(file, _)| file).zip(found).collect()
     }
 
-    fn read_file(&self, file: &str, stamp: Stamp) -> Result<Found, Vec<FolderError>> {
+    fn read_file(&self, file: &str, stamp: Stamp) -> Result<FileContent, Vec<FolderError>> {
         let content = match self.content(file) {
             Ok(content) => content,
             // Deleted since the look at it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FileContent::Missing),
             Err(error) => return Err(vec![unreadable(file, &error)]),
         };
         if domains::is_domains(file) {
             // It serves nothing, and is as good as the rest of the folder all the same.
-            return domains::read(file, &content).map(|_| Found::Resources(stamp, Vec::new()));
+            return domains::read(file, &content).map(|_| FileContent::Resources(stamp, Vec::new()));
         }
-        let Some(format) = Format::of(file) else { return Ok(Found::Nothing) };
-        let mut placed: Vec<Placed> =
+        let Some(format) = FileFormat::of(file) else { return Ok(FileContent::Missing) };
+        let mut parsed: Vec<ParsedResource> =
             document::read(file, format, &content, &self.descriptors, self.resource_limit)?;
-        placed.shrink_to_fit();
-        Ok(Found::Resources(stamp, placed))
+        parsed.shrink_to_fit();
+        Ok(FileContent::Resources(stamp, parsed))
     }
 
     fn content(&self, file: &str) -> io::Result<Vec<u8>> {

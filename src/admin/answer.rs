@@ -8,20 +8,20 @@ use serde_json::{Map, Value, json};
 use xds_core::{Constraints, Parameters, shortened};
 
 /// What is asked for, or why there is none.
-pub(super) type Answer = Result<Json, Refusal>;
+pub(super) type JsonAnswer = Result<JsonBody, ApiError>;
 
 /// An answer.
 #[derive(Debug)]
-pub(super) struct Json(pub(super) Value);
+pub(super) struct JsonBody(pub(super) Value);
 
 /// Why there is no answer: `{"error": ".."}`.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     status: StatusCode,
     text: String,
 }
 
-impl Refusal {
+impl ApiError {
     pub(super) fn bad(text: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, text: text.into() }
     }
@@ -35,17 +35,17 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Json {
+impl IntoResponse for JsonBody {
     fn into_response(self) -> Response {
         ([(header::CONTENT_TYPE, "application/json")], format!("{:#}\n", self.0)).into_response()
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         // It may quote what was asked.
         let text = shortened(&self.text, TEXT_LIMIT_BYTES);
-        (self.status, Json(json!({ "error": text }))).into_response()
+        (self.status, JsonBody(json!({ "error": text }))).into_response()
     }
 }
 

@@ -9,18 +9,18 @@ use xds_core::server::{ReportStatus, ResourceReport, TypeReport};
 use xds_core::{ClientName, TypeUrl, shortened};
 use xds_server::{ClientStream, ConnectedClient, LastNack};
 
-use super::Shared;
-use super::answer::{Answer, Json, Refusal, at_ms, paged, parameters, when};
-use super::query::{Asked, Search};
+use super::AdminState;
+use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged, parameters, when};
+use super::query::{RequestQuery, Search};
 
 /// A page of them. `rejecting=true` leaves those whose last NACK no ACK followed.
-pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
-    asked.only(&["page", "rejecting", "search"])?;
-    let (page, search, is_rejecting) = (asked.page()?, asked.search(), asked.switch("rejecting")?);
-    Ok(Json(
-        shared
-            .work(move |shared| {
-                let mut clients = shared.clients.list();
+pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
+    query.only(&["page", "rejecting", "search"])?;
+    let (page, search, is_rejecting) = (query.page()?, query.search(), query.switch("rejecting")?);
+    Ok(JsonBody(
+        state
+            .work(move |state| {
+                let mut clients = state.clients.list();
                 let (connected, mut text) = (clients.len(), String::new());
                 clients.retain(|client| {
                     (!is_rejecting || rejects(client)) && is_found(client, &search, &mut text)
@@ -34,26 +34,30 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
 }
 
 /// One client with a page of its resources: those it rejected first, then those it has not taken.
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Path(id): Path<String>, asked: Asked) -> Answer {
-    asked.only(&["cluster", "identity", "page", "search", "type"])?;
-    let (page, search) = (asked.page()?, asked.search());
-    let only = asked.type_url(&shared.cache.snapshot())?;
-    let [cluster, identity] = ["cluster", "identity"].map(|key| asked.text(key).to_owned());
-    let found = Arc::clone(&shared).work(move |shared| {
-        let fits = |asked: &str, is: &str| asked.is_empty() || asked == is;
+pub(super) async fn one(
+    State(state): State<Arc<AdminState>>,
+    Path(id): Path<String>,
+    query: RequestQuery,
+) -> JsonAnswer {
+    query.only(&["cluster", "identity", "page", "search", "type"])?;
+    let (page, search) = (query.page()?, query.search());
+    let only = query.type_url(&state.cache.snapshot())?;
+    let [cluster, identity] = ["cluster", "identity"].map(|key| query.text(key).to_owned());
+    let found = Arc::clone(&state).work(move |state| {
+        let fits = |expected: &str, actual: &str| expected.is_empty() || expected == actual;
         let is_it = |client: &ConnectedClient| {
             let name = client.name();
             let is_named = *name.id == *id || (name.id.is_empty() && stream_key(&client.streams()[0]) == id);
             is_named && fits(&cluster, &name.cluster) && fits(&identity, client.identity())
         };
-        shared.clients.list().into_iter().find(is_it).ok_or(id)
+        state.clients.list().into_iter().find(is_it).ok_or(id)
     });
-    let client = found.await.map_err(|id| Refusal::missing(format!("no client {id:?} is connected now")))?;
+    let client = found.await.map_err(|id| ApiError::missing(format!("no client {id:?} is connected now")))?;
     let mut reports = Vec::new();
-    for stream in client.streams().iter().take(STREAMS_ASKED) {
+    for stream in client.streams().iter().take(STREAMS_SHOWN) {
         reports.extend(stream.report().await.unwrap_or_default());
     }
-    Ok(Json(shared.work(move |_| whole(&client, &reports, only.as_ref(), &search, page)).await))
+    Ok(JsonBody(state.work(move |_| whole(&client, &reports, only.as_ref(), &search, page)).await))
 }
 
 fn whole(
@@ -80,7 +84,7 @@ fn whole(
             "type": type_url.as_str(), "rejected": rejected, "stale": stale, "not_sent": not_sent, "synced": synced,
         })
     });
-    let streams = client.streams().iter().take(STREAMS_ASKED).map(|stream| {
+    let streams = client.streams().iter().take(STREAMS_SHOWN).map(|stream| {
         let counts = stream.counts();
         json!({
             "id": stream.id(), "label": stream.label(), "opened_at_ms": at_ms(stream.opened_at()),
@@ -210,7 +214,7 @@ const NAME_LIMIT_BYTES: usize = 4096;
 const SHORT: usize = 200;
 
 /// Streams of one client that are asked and listed; a client has one, or one per type.
-const STREAMS_ASKED: usize = 32;
+const STREAMS_SHOWN: usize = 32;
 
 /// Labels of streams in a list.
 const LABELS_SHOWN: usize = 10;

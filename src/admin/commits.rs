@@ -6,19 +6,19 @@ use axum::extract::{Path, State};
 use serde_json::{Value, json};
 use xds_core::{Delivered, Outcome, TypeUrl};
 
-use super::Shared;
-use super::answer::{Answer, Json, Refusal, at_ms, paged};
+use super::AdminState;
+use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged};
 use super::clients::path;
-use super::query::Asked;
-use super::recent::{Entry, What};
+use super::query::RequestQuery;
+use super::recent::{CommitRecord, RecordedOutcome};
 
 /// The last ones, refusals among them, the newest first.
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json {
-    Json(
-        shared
-            .work(|shared| {
-                let rows: Vec<_> = shared.recent.list().iter().map(|entry| row(entry)).collect();
-                json!({ "revision": shared.cache.snapshot().revision().to_string(), "total": rows.len(), "rows": rows })
+pub(super) async fn list(State(state): State<Arc<AdminState>>) -> JsonBody {
+    JsonBody(
+        state
+            .work(|state| {
+                let rows: Vec<_> = state.recent.list().iter().map(|entry| row(entry)).collect();
+                json!({ "revision": state.cache.snapshot().revision().to_string(), "total": rows.len(), "rows": rows })
             })
             .await,
     )
@@ -27,35 +27,35 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Json {
 /// One with a page of the clients it concerned: those that rejected it first, then those that did
 /// not answer. `outcome=pending` and so on leaves some.
 pub(super) async fn one(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<AdminState>>,
     Path(revision): Path<String>,
-    asked: Asked,
-) -> Answer {
-    asked.only(&["outcome", "page", "search"])?;
-    let (page, search, outcome) = (asked.page()?, asked.search(), asked.text("outcome").to_owned());
+    query: RequestQuery,
+) -> JsonAnswer {
+    query.only(&["outcome", "page", "search"])?;
+    let (page, search, outcome) = (query.page()?, query.search(), query.text("outcome").to_owned());
     if !outcome.is_empty() && !OUTCOMES.contains(&&*outcome) {
-        return Err(Refusal::bad(format!("outcome={outcome}: expected one of {}", OUTCOMES.join(", "))));
+        return Err(ApiError::bad(format!("outcome={outcome}: expected one of {}", OUTCOMES.join(", "))));
     }
-    let is_it = |entry: &Arc<Entry>| matches!(&entry.what, What::Committed { commit, .. } if commit.revision.to_string() == revision);
-    let entry = shared.recent.list().into_iter().find(is_it);
+    let is_it = |entry: &Arc<CommitRecord>| matches!(&entry.outcome, RecordedOutcome::Committed { commit, .. } if commit.revision.to_string() == revision);
+    let entry = state.recent.list().into_iter().find(is_it);
     let entry = entry
-        .ok_or_else(|| Refusal::missing(format!("revision {revision} is not among the last commits")))?;
-    let told = shared.work(move |_| {
+        .ok_or_else(|| ApiError::missing(format!("revision {revision} is not among the last commits")))?;
+    let answer = state.work(move |_| {
         let mut answer = row(&entry);
-        let What::Committed { commit, .. } = &entry.what else { return answer };
+        let RecordedOutcome::Committed { commit, .. } = &entry.outcome else { return answer };
         let mut results = commit.applied(|client| search.finds(&client.id)).results();
         results.retain(|delivered| outcome.is_empty() || word(&delivered.outcome) == outcome);
         results.sort_by_key(|delivered| weight(&delivered.outcome));
         answer["clients"] = paged(&results, page, client).into();
         answer
     });
-    Ok(Json(told.await))
+    Ok(JsonBody(answer.await))
 }
 
-fn row(entry: &Entry) -> Value {
+fn row(entry: &CommitRecord) -> Value {
     let (number, at_ms) = (entry.number, at_ms(entry.at));
-    match &entry.what {
-        What::Committed { commit, changed } => {
+    match &entry.outcome {
+        RecordedOutcome::Committed { commit, changed } => {
             let counts = entry.counts();
             let changed = changed.iter().take(TYPES_SHOWN);
             let changed = changed.map(
@@ -67,7 +67,7 @@ fn row(entry: &Entry) -> Value {
                 "acked": counts.acked, "nacked": counts.nacked, "pending": counts.pending, "gone": counts.gone,
             })
         }
-        What::Refused { revision, error } => json!({
+        RecordedOutcome::Refused { revision, error } => json!({
             "number": number, "at_ms": at_ms, "revision": revision.to_string(), "refused": error.to_string(),
             "changed": [], "acked": 0, "nacked": 0, "pending": 0, "gone": 0,
         }),

@@ -7,27 +7,27 @@ use serde_json::{Value, json};
 use xds_core::matching::KeyTest;
 use xds_core::{Parameters, Variants};
 
-use super::Shared;
-use super::answer::{Answer, Json, PAGE_ROWS, Refusal, parameters, when};
-use super::query::Asked;
+use super::AdminState;
+use super::answer::{ApiError, JsonAnswer, JsonBody, PAGE_ROWS, parameters, when};
+use super::query::RequestQuery;
 use super::resources::find;
 use crate::explain::{NearMiss, near_miss};
 
-pub(super) async fn decide(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
-    let snapshot = shared.cache.snapshot();
+pub(super) async fn decide(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
+    let snapshot = state.cache.snapshot();
     let type_url =
-        asked.type_url(&snapshot)?.ok_or_else(|| Refusal::bad("type is missing, such as type=RDS"))?;
-    asked.only(&["name", "parameters", "type"])?;
-    let given = asked.parameters()?;
-    if asked.text("name").is_empty() {
-        return Err(Refusal::bad("name is missing, such as name=web-routes"));
+        query.type_url(&snapshot)?.ok_or_else(|| ApiError::bad("type is missing, such as type=RDS"))?;
+    query.only(&["name", "parameters", "type"])?;
+    let given = query.parameters()?;
+    if query.text("name").is_empty() {
+        return Err(ApiError::bad("name is missing, such as name=web-routes"));
     }
-    let (type_url, name, variants) = find(&snapshot, type_url, asked.text("name"))?;
-    let mut told = shared.work(move |_| decision(&variants, &given)).await;
-    told["type"] = type_url.as_str().into();
-    told["name"] = name.as_str().into();
-    told["revision"] = snapshot.revision().to_string().into();
-    Ok(Json(told))
+    let (type_url, name, variants) = find(&snapshot, type_url, query.text("name"))?;
+    let mut answer = state.work(move |_| decision(&variants, &given)).await;
+    answer["type"] = type_url.as_str().into();
+    answer["name"] = name.as_str().into();
+    answer["revision"] = snapshot.revision().to_string().into();
+    Ok(JsonBody(answer))
 }
 
 fn decision(variants: &Variants, given: &Parameters) -> Value {

@@ -13,24 +13,24 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::IntervalStream;
 
-use super::Shared;
-use super::answer::Refusal;
+use super::AdminState;
+use super::answer::ApiError;
 
 /// Server-sent events, twice a second at most. Nothing queues up: each says how things are when it
 /// is written.
-pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
-    let Ok(permit) = Arc::clone(&shared.event_streams).try_acquire_owned() else {
+pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
+    let Ok(permit) = Arc::clone(&state.event_streams).try_acquire_owned() else {
         let text =
             format!("more than {STREAMS_LIMIT} pages listen already: close some, or ask from time to time");
-        return Refusal::busy(text).into_response();
+        return ApiError::busy(text).into_response();
     };
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut told, mut ticks_since) = (None, 0);
+    let (mut sent, mut ticks_since) = (None, 0);
     let events = IntervalStream::new(ticks).take(TICKS).filter_map(move |_| {
         let _permit = &permit;
-        let now = Marks::of(&shared);
-        if told.as_ref() == Some(&now) {
+        let now = Marks::of(&state);
+        if sent.as_ref() == Some(&now) {
             ticks_since += 1;
             // What stands between us may take silence for an end.
             return (ticks_since % SILENT_TICKS == 0)
@@ -38,7 +38,7 @@ pub(super) async fn events(State(shared): State<Arc<Shared>>) -> Response {
         }
         ticks_since = 0;
         let text = format!("event: changed\ndata: {}\n\n", now.json());
-        told = Some(now);
+        sent = Some(now);
         Some(Ok(text.into()))
     });
     let head = [(header::CONTENT_TYPE, "text/event-stream")];
@@ -54,11 +54,11 @@ struct Marks {
 }
 
 impl Marks {
-    fn of(shared: &Shared) -> Self {
+    fn of(state: &AdminState) -> Self {
         Self {
-            revision: shared.cache.read(|snapshot| snapshot.revision().to_string()),
-            commits: shared.recent.count(),
-            clients: shared.clients.changes(),
+            revision: state.cache.read(|snapshot| snapshot.revision().to_string()),
+            commits: state.recent.count(),
+            clients: state.clients.changes(),
         }
     }
 

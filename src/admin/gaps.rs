@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 use xds_core::matching::coverage::Domains;
 use xds_core::{Parameters, Variants};
 
-use super::Shared;
-use super::answer::{Answer, Json, paged, parameters};
-use super::query::Asked;
+use super::AdminState;
+use super::answer::{JsonAnswer, JsonBody, paged, parameters};
+use super::query::RequestQuery;
 use super::resources::path;
-use super::sweep::Found;
+use super::sweep::NameWithGaps;
 
 /// How far the look at all names is, and a page of what it found. It begins when somebody asks and
 /// there is something new to look at, and goes on without who asked.
-pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
-    asked.only(&["page", "search"])?;
-    let (page, search) = (asked.page()?, asked.search());
-    let snapshot = shared.cache.snapshot();
-    shared.sweep.begin(&snapshot);
+pub(super) async fn gaps(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
+    query.only(&["page", "search"])?;
+    let (page, search) = (query.page()?, query.search());
+    let snapshot = state.cache.snapshot();
+    state.sweep.begin(&snapshot);
     // They may be in a file.
-    let keys_in_domains = Arc::clone(&shared).work(|shared| shared.sweep.domains().len()).await;
-    let progress = shared.sweep.progress();
+    let keys_in_domains = Arc::clone(&state).work(|state| state.sweep.domains().len()).await;
+    let progress = state.sweep.progress();
     let found: Vec<_> = progress.found.iter().filter(|found| search.finds(found.name.as_str())).collect();
-    let mut answer = paged(&found, page, |found: &&Found| {
+    let mut answer = paged(&found, page, |found: &&NameWithGaps| {
         json!({
             "type": found.type_url.as_str(),
             "name": found.name.as_str(),
@@ -41,7 +41,7 @@ pub(super) async fn gaps(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
         ("keys_in_domains", keys_in_domains.into()),
     ];
     answer.extend(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)));
-    Ok(Json(answer.into()))
+    Ok(JsonBody(answer.into()))
 }
 
 /// `{"gaps": [{"parameters", "any"}], "is_judged": true}` of one name.

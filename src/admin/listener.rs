@@ -19,11 +19,15 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use xds_server::{Peer, TimedWrites};
 
-use super::Door;
+use super::RemoteAccess;
 
 /// Takes connections for ever.
-pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Door>) -> Infallible {
-    let mut connections = Connections::default();
+pub(super) async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    remote_access: Option<RemoteAccess>,
+) -> Infallible {
+    let mut connections = AdminConnections::default();
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -36,12 +40,14 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
         };
         // Events are small, and somebody waits for them.
         _ = stream.set_nodelay(true);
-        let (routes, door) = (routes.clone(), door.clone());
+        let (routes, remote_access) = (routes.clone(), remote_access.clone());
         connections.spawn(address, async move {
-            let Some(door) = door else { return converse(stream, TowerToHyperService::new(routes)).await };
-            match timeout(HEAD_WAIT, door.tls.accept_http1(stream)).await {
-                Ok(Ok((stream, peer))) if door.authorizer.may_inspect(&peer) => {
-                    let routes = routes.layer(from_fn_with_state((door, peer), ask_again));
+            let Some(remote_access) = remote_access else {
+                return converse(stream, TowerToHyperService::new(routes)).await;
+            };
+            match timeout(HEAD_WAIT, remote_access.tls.accept_http1(stream)).await {
+                Ok(Ok((stream, peer))) if remote_access.authorizer.may_inspect(&peer) => {
+                    let routes = routes.layer(from_fn_with_state((remote_access, peer), ask_again));
                     converse(stream, TowerToHyperService::new(routes)).await;
                 }
                 Ok(Ok((_, peer))) => tracing::info!(
@@ -60,14 +66,14 @@ pub(super) async fn serve(listener: TcpListener, routes: Router, door: Option<Do
 /// connections do nothing, or take no answer. So the oldest one makes room, and a browser or a
 /// scraper that was the oldest connects again.
 #[derive(Debug, Default)]
-struct Connections {
+struct AdminConnections {
     tasks: JoinSet<()>,
     in_order: VecDeque<(SocketAddr, AbortHandle)>,
     warned_at: Option<Instant>,
     ended: u64,
 }
 
-impl Connections {
+impl AdminConnections {
     fn spawn(&mut self, address: SocketAddr, connection: impl Future<Output = ()> + Send + 'static) {
         // Their results are of no use, but each takes room until it is taken.
         while self.tasks.try_join_next().is_some() {}
@@ -93,9 +99,13 @@ impl Connections {
 }
 
 /// Who may look says a policy that changes, and a certificate that expires; a connection lasts.
-async fn ask_again(State((door, peer)): State<(Door, Peer)>, request: Request, next: Next) -> Response {
+async fn ask_again(
+    State((remote_access, peer)): State<(RemoteAccess, Peer)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let has_expired = peer.identity.as_ref().is_some_and(|identity| identity.has_expired());
-    if has_expired || !door.authorizer.may_inspect(&peer) {
+    if has_expired || !remote_access.authorizer.may_inspect(&peer) {
         let head = [(header::CONNECTION, "close")];
         return (StatusCode::FORBIDDEN, head, "you may not look any more\n").into_response();
     }

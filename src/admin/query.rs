@@ -5,25 +5,25 @@ use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use xds_core::{Parameters, Snapshot, TypeUrl};
 
-use super::answer::Refusal;
+use super::answer::ApiError;
 use crate::type_name;
 
 /// The keys and values of a query; a key may be there several times.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Vec<(String, String)>);
+pub(super) struct RequestQuery(Vec<(String, String)>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Asked {
-    type Rejection = Refusal;
+impl<S: Send + Sync> FromRequestParts<S> for RequestQuery {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let refused = |error: QueryRejection| Refusal::bad(error.body_text());
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let refused = |error: QueryRejection| ApiError::bad(error.body_text());
         let Query(pairs) =
             Query::<Vec<(String, String)>>::from_request_parts(parts, state).await.map_err(refused)?;
         Ok(Self(pairs))
     }
 }
 
-impl Asked {
+impl RequestQuery {
     /// The last value of a key; empty when there is none.
     pub(super) fn text(&self, key: &str) -> &str {
         self.values(key).last().unwrap_or_default()
@@ -34,29 +34,29 @@ impl Asked {
     }
 
     /// Refuses other keys than these: what is written wrong would be looked over.
-    pub(super) fn only(&self, keys: &[&str]) -> Result<(), Refusal> {
+    pub(super) fn only(&self, keys: &[&str]) -> Result<(), ApiError> {
         match self.0.iter().find(|(key, _)| !keys.contains(&&**key)) {
             Some((key, _)) => {
-                Err(Refusal::bad(format!("there is no parameter {key:?} here, but {}", keys.join(", "))))
+                Err(ApiError::bad(format!("there is no parameter {key:?} here, but {}", keys.join(", "))))
             }
             None => Ok(()),
         }
     }
 
     /// Whether it is `true`; not when it does not say.
-    pub(super) fn switch(&self, key: &str) -> Result<bool, Refusal> {
+    pub(super) fn switch(&self, key: &str) -> Result<bool, ApiError> {
         match self.text(key) {
             "true" => Ok(true),
             "" | "false" => Ok(false),
-            text => Err(Refusal::bad(format!("{key}={text}: expected true or false"))),
+            text => Err(ApiError::bad(format!("{key}={text}: expected true or false"))),
         }
     }
 
     /// Which page; the first one when it does not say.
-    pub(super) fn page(&self) -> Result<usize, Refusal> {
+    pub(super) fn page(&self) -> Result<usize, ApiError> {
         match self.text("page") {
             "" => Ok(1),
-            text => text.parse().map_err(|_| Refusal::bad(format!("page={text}: expected a number"))),
+            text => text.parse().map_err(|_| ApiError::bad(format!("page={text}: expected a number"))),
         }
     }
 
@@ -66,20 +66,20 @@ impl Asked {
     }
 
     /// The type, in any of the ways to say one; `None` when it does not say.
-    pub(super) fn type_url(&self, snapshot: &Snapshot) -> Result<Option<TypeUrl>, Refusal> {
+    pub(super) fn type_url(&self, snapshot: &Snapshot) -> Result<Option<TypeUrl>, ApiError> {
         let word = self.text("type");
         if word.is_empty() { Ok(None) } else { type_url(word, snapshot).map(Some) }
     }
 
     /// `parameters=env=prod,version=v2`, also several times. A value with a comma in it stands in
     /// quotes, as in JSON.
-    pub(super) fn parameters(&self) -> Result<Parameters, Refusal> {
+    pub(super) fn parameters(&self) -> Result<Parameters, ApiError> {
         let mut pairs = Vec::new();
         for list in self.values("parameters") {
             let mut rest = list.trim();
             while !rest.is_empty() {
                 let (pair, left) = pair(rest)
-                    .ok_or_else(|| Refusal::bad(format!("parameters: expected KEY=VALUE,.. at {rest:?}")))?;
+                    .ok_or_else(|| ApiError::bad(format!("parameters: expected KEY=VALUE,.. at {rest:?}")))?;
                 pairs.push(pair);
                 rest = left.trim_start();
             }
@@ -107,9 +107,9 @@ fn pair(text: &str) -> Option<((String, String), &str)> {
 }
 
 /// The type that a word stands for.
-pub(super) fn type_url(word: &str, snapshot: &Snapshot) -> Result<TypeUrl, Refusal> {
+pub(super) fn type_url(word: &str, snapshot: &Snapshot) -> Result<TypeUrl, ApiError> {
     let present: Vec<_> = snapshot.counts().map(|(type_url, _)| type_url.clone()).collect();
-    type_name::parse(word, &present).map_err(|error| Refusal::missing(error.to_string()))
+    type_name::parse(word, &present).map_err(|error| ApiError::missing(error.to_string()))
 }
 
 /// Words that all have to be there, in whatever case.
@@ -144,8 +144,8 @@ mod tests {
     use super::*;
 
     fn parameters(text: &str) -> Option<String> {
-        let asked = Asked(vec![("parameters".into(), text.into())]);
-        asked.parameters().ok().map(|parameters| parameters.to_string())
+        let query = RequestQuery(vec![("parameters".into(), text.into())]);
+        query.parameters().ok().map(|parameters| parameters.to_string())
     }
 
     #[test]

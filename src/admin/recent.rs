@@ -9,31 +9,31 @@ use xds_core::{Commit, CommitError, CommitOutcome, Commits, Outcome, Revision, T
 
 /// Follows the commits of a cache until it is dropped.
 #[derive(Debug)]
-pub(super) struct Recent {
-    kept: Arc<Mutex<Kept>>,
+pub(super) struct RecentCommits {
+    kept: Arc<Mutex<KeptCommits>>,
     task: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptCommits {
     /// The newest last.
-    entries: VecDeque<Arc<Entry>>,
+    entries: VecDeque<Arc<CommitRecord>>,
     /// How many there ever were.
     count: u64,
 }
 
 /// One commit or refusal.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CommitRecord {
     /// Numbered from 1, refusals too.
     pub(super) number: u64,
     pub(super) at: SystemTime,
-    pub(super) what: What,
+    pub(super) outcome: RecordedOutcome,
     counted: Mutex<Option<(Instant, Counts)>>,
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum RecordedOutcome {
     Committed { commit: Commit, changed: Arc<[(TypeUrl, usize)]> },
     Refused { revision: Revision, error: Arc<CommitError> },
 }
@@ -47,26 +47,30 @@ pub(super) struct Counts {
     pub(super) gone: usize,
 }
 
-impl Recent {
+impl RecentCommits {
     pub(super) fn follow(mut commits: Commits) -> Self {
-        let kept = Arc::<Mutex<Kept>>::default();
+        let kept = Arc::<Mutex<KeptCommits>>::default();
         let keeper = Arc::clone(&kept);
         let task = tokio::spawn(async move {
             while let Some(event) = commits.next().await {
-                let what = match event.outcome {
-                    CommitOutcome::Committed { commit, changed } => What::Committed { commit, changed },
-                    CommitOutcome::Refused { revision, error } => What::Refused { revision, error },
+                let outcome = match event.outcome {
+                    CommitOutcome::Committed { commit, changed } => {
+                        RecordedOutcome::Committed { commit, changed }
+                    }
+                    CommitOutcome::Refused { revision, error } => {
+                        RecordedOutcome::Refused { revision, error }
+                    }
                     // Whatever else there will be is no commit.
                     _ => continue,
                 };
-                lock(&keeper).keep(what, event.lost);
+                lock(&keeper).keep(outcome, event.lost);
             }
         });
         Self { kept, task }
     }
 
     /// The newest first.
-    pub(super) fn list(&self) -> Vec<Arc<Entry>> {
+    pub(super) fn list(&self) -> Vec<Arc<CommitRecord>> {
         lock(&self.kept).entries.iter().rev().cloned().collect()
     }
 
@@ -76,29 +80,29 @@ impl Recent {
     }
 }
 
-impl Drop for Recent {
+impl Drop for RecentCommits {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Kept {
-    fn keep(&mut self, what: What, lost: u64) {
+impl KeptCommits {
+    fn keep(&mut self, outcome: RecordedOutcome, lost: u64) {
         self.count += lost + 1;
         if self.entries.len() == COMMITS_KEPT {
             self.entries.pop_front();
         }
         let (number, at, counted) = (self.count, SystemTime::now(), Mutex::default());
-        self.entries.push_back(Arc::new(Entry { number, at, what, counted }));
+        self.entries.push_back(Arc::new(CommitRecord { number, at, outcome, counted }));
     }
 }
 
-impl Entry {
+impl CommitRecord {
     /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients.
     /// Who has applied a commit or is gone stays so, so that a commit which all of them have is
     /// walked once.
     pub(super) fn counts(&self) -> Counts {
-        let What::Committed { commit, .. } = &self.what else { return Counts::default() };
+        let RecordedOutcome::Committed { commit, .. } = &self.outcome else { return Counts::default() };
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, counts)) = *counted
             && (counts.pending + counts.nacked == 0 || at.elapsed() < COUNTS_LAST)
@@ -120,7 +124,7 @@ impl Entry {
 }
 
 /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+fn lock(kept: &Mutex<KeptCommits>) -> MutexGuard<'_, KeptCommits> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -8,18 +8,18 @@ use serde_json::{Map, Value, json};
 use xds_core::matching::coverage::Domains;
 use xds_core::{ResourceName, Snapshot, TypeUrl, Variant, Variants, XdstpName};
 
-use super::Shared;
-use super::answer::{Answer, Json, PAGE_ROWS, Refusal, paged, when};
+use super::AdminState;
+use super::answer::{ApiError, JsonAnswer, JsonBody, PAGE_ROWS, paged, when};
 use super::clients::encoded;
 use super::gaps::gaps_of;
-use super::query::{Asked, Search, type_url};
+use super::query::{RequestQuery, Search, type_url};
 use crate::explain;
 use crate::type_name::{service, short};
 
 /// All types that there is anything of, with their number of names, and those with a service that
 /// there was anything of. Of a proxy the others are what clients asked for in vain.
-pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
-    let snapshot = shared.cache.snapshot();
+pub(super) async fn types(State(state): State<Arc<AdminState>>) -> JsonBody {
+    let snapshot = state.cache.snapshot();
     let row = |(type_url, names): (&TypeUrl, usize)| {
         json!({
             "type": type_url.as_str(), "message": short(type_url), "service": service(type_url), "names": names,
@@ -27,25 +27,25 @@ pub(super) async fn types(State(shared): State<Arc<Shared>>) -> Json {
     };
     let is_known = |(type_url, names): &(&TypeUrl, usize)| *names > 0 || service(type_url).is_some();
     let rows: Vec<_> = snapshot.counts().filter(is_known).map(row).collect();
-    Json(json!({ "total": rows.len(), "rows": rows }))
+    JsonBody(json!({ "total": rows.len(), "rows": rows }))
 }
 
 /// A page of names, of one type or all.
-pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
-    asked.only(&["page", "search", "type"])?;
-    let snapshot = shared.cache.snapshot();
-    let (page, search, only) = (asked.page()?, asked.search(), asked.type_url(&snapshot)?);
-    Ok(Json(shared.work(move |shared| listed(shared, &snapshot, page, &search, only.as_ref())).await))
+pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
+    query.only(&["page", "search", "type"])?;
+    let snapshot = state.cache.snapshot();
+    let (page, search, only) = (query.page()?, query.search(), query.type_url(&snapshot)?);
+    Ok(JsonBody(state.work(move |state| listed(state, &snapshot, page, &search, only.as_ref())).await))
 }
 
 fn listed(
-    shared: &Shared,
+    state: &AdminState,
     snapshot: &Snapshot,
     page: usize,
     search: &Search,
     only: Option<&TypeUrl>,
 ) -> Value {
-    let sorted = shared.names.of(snapshot);
+    let sorted = state.names.of(snapshot);
     let types = sorted.types.iter().filter(|(type_url, _)| only.is_none_or(|only| only == *type_url));
     let all = types.flat_map(|(type_url, names)| names.iter().map(move |name| (type_url, name)));
     let found: Vec<_> = all.filter(|(_, name)| search.finds(name.as_str())).collect();
@@ -69,24 +69,24 @@ fn listed(
 
 /// One name with a page of its variants as a table, and whom they do not cover.
 pub(super) async fn one(
-    State(shared): State<Arc<Shared>>,
+    State(state): State<Arc<AdminState>>,
     Path((word, name)): Path<(String, String)>,
-    asked: Asked,
-) -> Answer {
-    asked.only(&["page"])?;
-    let snapshot = shared.cache.snapshot();
-    let (page, of_type) = (asked.page()?, type_url(&word, &snapshot)?);
+    query: RequestQuery,
+) -> JsonAnswer {
+    query.only(&["page"])?;
+    let snapshot = state.cache.snapshot();
+    let (page, of_type) = (query.page()?, type_url(&word, &snapshot)?);
     let (of_type, name, variants) = find(&snapshot, of_type, &name)?;
-    let told = shared.work(move |shared| {
+    let answer = state.work(move |state| {
         let mut all: Vec<_> = variants.iter().collect();
         all.sort_by_cached_key(|variant| variant.constraints().to_string());
         let mut answer = paged(&all, page, |variant| drawn(variant));
-        let domains = shared.sweep.domains();
+        let domains = state.sweep.domains();
         answer.extend(head(&of_type, &name, &variants, &domains));
         answer.insert("revision".into(), snapshot.revision().to_string().into());
         answer.into()
     });
-    Ok(Json(told.await))
+    Ok(JsonBody(answer.await))
 }
 
 fn head(
@@ -125,13 +125,13 @@ pub(super) fn find(
     snapshot: &Snapshot,
     type_url: TypeUrl,
     name: &str,
-) -> Result<(TypeUrl, ResourceName, Variants), Refusal> {
+) -> Result<(TypeUrl, ResourceName, Variants), ApiError> {
     // X4: any spelling will do.
     let new_style = XdstpName::of(name).ok().flatten();
     let name = new_style.map_or_else(|| ResourceName::from(name), |new_style| new_style.canonical());
     match snapshot.get(&type_url, &name) {
         Some(variants) => Ok((type_url, name, variants.clone())),
-        None => Err(Refusal::missing(format!("there is no {} {:?}", short(&type_url), name.as_str()))),
+        None => Err(ApiError::missing(format!("there is no {} {:?}", short(&type_url), name.as_str()))),
     }
 }
 

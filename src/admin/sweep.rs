@@ -7,29 +7,29 @@ use serde_json::Value;
 use xds_core::matching::coverage::Domains;
 use xds_core::{ResourceName, Revision, Snapshot, TypeUrl};
 
-use super::Source;
+use super::Provider;
 use super::gaps::gaps_of;
 
 /// The last look, or the one that goes on.
 #[derive(Debug)]
 pub(super) struct Sweep {
-    domains: Option<Source<Domains>>,
-    progress: Arc<Mutex<Progress>>,
+    domains: Option<Provider<Domains>>,
+    progress: Arc<Mutex<SweepProgress>>,
 }
 
 /// How far it is.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress {
-    pub(super) state: State,
+pub(super) struct SweepProgress {
+    pub(super) state: SweepState,
     pub(super) revision: Revision,
     pub(super) names_done: usize,
     pub(super) names: usize,
     /// Cheap to hand out while the look goes on.
-    pub(super) found: Arc<Vec<Found>>,
+    pub(super) found: Arc<Vec<NameWithGaps>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SweepState {
     #[default]
     NotBegun,
     Running,
@@ -40,14 +40,14 @@ pub(super) enum State {
 
 /// A name that not everybody has a variant of, or that could not be judged.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct NameWithGaps {
     pub(super) type_url: TypeUrl,
     pub(super) name: ResourceName,
     pub(super) gaps: Value,
 }
 
 impl Sweep {
-    pub(super) fn new(domains: Option<Source<Domains>>) -> Self {
+    pub(super) fn new(domains: Option<Provider<Domains>>) -> Self {
         Self { domains, progress: Arc::default() }
     }
 
@@ -56,19 +56,20 @@ impl Sweep {
         self.domains.as_ref().map(|domains| (domains.0)()).unwrap_or_default()
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> SweepProgress {
         lock(&self.progress).clone()
     }
 
     /// Begins a look unless one goes on, or this revision was looked at.
     pub(super) fn begin(&self, snapshot: &Arc<Snapshot>) {
         let mut progress = lock(&self.progress);
-        let is_known = progress.state != State::NotBegun && progress.revision == snapshot.revision();
-        if progress.state == State::Running || is_known {
+        let is_known = progress.state != SweepState::NotBegun && progress.revision == snapshot.revision();
+        if progress.state == SweepState::Running || is_known {
             return;
         }
         // What was found before stays to be read until there is something else.
-        (progress.state, progress.revision, progress.names_done) = (State::Running, snapshot.revision(), 0);
+        (progress.state, progress.revision, progress.names_done) =
+            (SweepState::Running, snapshot.revision(), 0);
         progress.names = snapshot.counts().map(|(_, count)| count).sum();
         drop(progress);
         let (snapshot, domains) = (Arc::clone(snapshot), self.domains.clone());
@@ -80,16 +81,16 @@ impl Sweep {
     }
 }
 
-fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<Progress>) {
+fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<SweepProgress>) {
     let (begun, mut found, mut names_done) = (Instant::now(), Vec::new(), 0);
-    let mut state = State::Done;
+    let mut state = SweepState::Done;
     'types: for (type_url, _) in snapshot.counts() {
         for (name, variants) in snapshot.of_type(type_url).into_iter().flat_map(|of_type| of_type.iter()) {
             names_done += 1;
             if names_done % NAMES_BETWEEN_NEWS == 0 {
                 lock(progress).names_done = names_done;
                 if begun.elapsed() > TIME_LIMIT {
-                    state = State::CutShort;
+                    state = SweepState::CutShort;
                     break 'types;
                 }
             }
@@ -104,10 +105,10 @@ fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<Progress>) {
                 continue;
             }
             if found.len() == FOUND_LIMIT {
-                state = State::CutShort;
+                state = SweepState::CutShort;
                 break 'types;
             }
-            found.push(Found { type_url: type_url.clone(), name: name.clone(), gaps });
+            found.push(NameWithGaps { type_url: type_url.clone(), name: name.clone(), gaps });
         }
     }
     found.sort_by(|one, other| (&one.type_url, &one.name).cmp(&(&other.type_url, &other.name)));
@@ -116,7 +117,7 @@ fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<Progress>) {
     (progress.names_done, progress.found) = (names_done, Arc::new(found));
 }
 
-impl State {
+impl SweepState {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::NotBegun => "not_begun",
@@ -128,7 +129,7 @@ impl State {
 }
 
 /// No code panics while it holds the lock, so what a poisoned one guards is whole.
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+fn lock(progress: &Mutex<SweepProgress>) -> MutexGuard<'_, SweepProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

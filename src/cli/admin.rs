@@ -8,14 +8,14 @@ use axum::Router;
 use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use xds::admin::{self, Door, HostNames};
+use xds::admin::{self, HostNames, RemoteAccess};
 
 use super::Failure;
 use super::listen::Port;
 use super::running::LogFormat;
 
 #[derive(Debug, Args)]
-pub(super) struct Admin {
+pub(super) struct AdminOptions {
     /// Address and port of the admin page; `none` for no page [default: 127.0.0.1 and the port
     /// after that of --listen, or any port if that is taken]
     ///
@@ -23,7 +23,7 @@ pub(super) struct Admin {
     /// JSON. Everybody who can connect may read it, so by default it listens on the loopback
     /// address.
     #[arg(id = "admin", long = "admin", value_name = "ADDRESS", help_heading = ADMIN)]
-    place: Option<Place>,
+    address_option: Option<PageAddress>,
     /// A host name that the admin page accepts, in addition to IP addresses and localhost; may be
     /// repeated
     #[arg(id = "admin_host", long = "admin-host", value_name = "NAME", help_heading = ADMIN)]
@@ -32,7 +32,7 @@ pub(super) struct Admin {
 
 /// Where the page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PageAddress {
     Off,
     At(SocketAddr),
 }
@@ -58,14 +58,14 @@ pub(super) struct AdminPort {
     listener: TcpListener,
     address: SocketAddr,
     names: HostNames,
-    door: Option<Door>,
+    remote_access: Option<RemoteAccess>,
 }
 
 /// The port while it is served; it ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Served(JoinHandle<()>);
+pub(super) struct ServedPage(JoinHandle<()>);
 
-impl Admin {
+impl AdminOptions {
     /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be
     /// none.
     ///
@@ -73,15 +73,15 @@ impl Admin {
     /// the policy lets inspect.
     pub(super) async fn open(&self, port: &Port) -> Result<Option<AdminPort>, Failure> {
         let listen = port.address();
-        let (address, is_asked_for) = match self.place {
-            Some(Place::Off) => return Ok(None),
-            Some(Place::At(address)) => (address, true),
+        let (address, is_asked_for) = match self.address_option {
+            Some(PageAddress::Off) => return Ok(None),
+            Some(PageAddress::At(address)) => (address, true),
             None => (beside(listen), false),
         };
         let opened = async {
             let is_local = address.ip().is_loopback();
-            let door = port.door().filter(|_| !is_local);
-            check_reach(address, port.is_insecure() || door.is_some())?;
+            let remote_access = port.remote_access().filter(|_| !is_local);
+            check_reach(address, port.is_insecure() || remote_access.is_some())?;
             let error = |error| AdminError::Listen { address, error };
             let listener = match xds::listen(address) {
                 // Nobody asked for this one: another server may be there, whose page is its own.
@@ -92,7 +92,7 @@ impl Admin {
             };
             let listener = listener.map_err(error)?;
             let address = listener.local_addr().map_err(error)?;
-            Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect(), door })
+            Ok(AdminPort { listener, address, names: self.hosts.iter().cloned().collect(), remote_access })
         };
         opened.await.map(Some).map_err(Failure::Admin)
     }
@@ -100,15 +100,17 @@ impl Admin {
 
 impl AdminPort {
     /// Serves these on it, from now on.
-    pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> Served {
-        let scheme = if self.door.is_some() { "https" } else { "http" };
+    pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> ServedPage {
+        let scheme = if self.remote_access.is_some() { "https" } else { "http" };
         log_format.announce(&format!("admin page on {scheme}://{}/", self.address));
-        let Self { listener, names, door, .. } = self;
-        Served(tokio::spawn(async move { match admin::serve(listener, routes, names, door).await {} }))
+        let Self { listener, names, remote_access, .. } = self;
+        ServedPage(tokio::spawn(async move {
+            match admin::serve(listener, routes, names, remote_access).await {}
+        }))
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedPage {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -124,7 +126,7 @@ impl AdminError {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for PageAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

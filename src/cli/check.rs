@@ -7,11 +7,11 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use xds::Parameters;
 use xds::folder::lint::{Uncovered, Warning};
-use xds::folder::{Contents, FolderError, FolderErrors, Place, Problem};
+use xds::folder::{Contents, FolderError, FolderErrors, Location, Problem};
 use xds_core::CommitError;
 
 use super::progress::while_working;
-use super::{Failure, Source, load, say};
+use super::{Failure, FolderOptions, load, say};
 
 /// Check a folder: report all errors and likely mistakes, or count its resources per type
 ///
@@ -30,7 +30,7 @@ use super::{Failure, Source, load, say};
 #[command(after_help = EXAMPLES)]
 pub(super) struct Check {
     #[command(flatten)]
-    source: Source,
+    source: FolderOptions,
     /// Treat warnings as errors: exit with code 2
     #[arg(long)]
     strict: bool,
@@ -82,15 +82,19 @@ impl Check {
             found.push((&error.file, error.at.map_or(0, |at| at.line), text));
         }
         for warning in warnings {
-            let mut text = match &*warning.places {
-                [place, ..] => format!("warning: {place}: {warning}"),
+            let mut text = match &*warning.locations {
+                [location, ..] => format!("warning: {location}: {warning}"),
                 [] => format!("warning: {warning}"),
             };
             if let Some(hint) = warning.hint() {
                 text.push_str(&format!("\n  hint: {hint}"));
             }
-            let first = warning.places.first();
-            found.push((first.map_or("", |place| &*place.file), first.map_or(0, |place| place.line), text));
+            let first = warning.locations.first();
+            found.push((
+                first.map_or("", |location| &*location.file),
+                first.map_or(0, |location| location.line),
+                text,
+            ));
         }
         found.sort_by_key(|(file, line, _)| (*file, *line));
         found.iter().for_each(|(_, _, text)| eprintln!("{text}"));
@@ -156,7 +160,7 @@ fn warning(warning: &Warning) -> Value {
         "type": warning.type_url.as_str(),
         "name": warning.name.as_str(),
         "when": warning.constraints.as_ref().map(when),
-        "places": warning.places.iter().map(place).collect::<Vec<_>>(),
+        "places": warning.locations.iter().map(location).collect::<Vec<_>>(),
         "witnesses": warning.witnesses().iter().map(witness).collect::<Vec<_>>(),
         "reference": reference,
         "message": warning.to_string(),
@@ -170,8 +174,8 @@ fn witness(uncovered: &Uncovered) -> Value {
     json!({ "parameters": parameters(witness), "absent": keys(absent), "any": keys(free) })
 }
 
-pub(super) fn place(place: &Place) -> Value {
-    json!({ "file": &*place.file, "line": place.line })
+pub(super) fn location(location: &Location) -> Value {
+    json!({ "file": &*location.file, "line": location.line })
 }
 
 pub(super) fn parameters(parameters: &Parameters) -> Value {

@@ -12,7 +12,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
-use file::{Entry, File, Place, Value};
+use file::{ConfigEntry, ConfigPosition, File, Value};
 
 mod file;
 mod print;
@@ -35,7 +35,7 @@ pub(super) struct ConfigFile {
 
 /// What a command line is for.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Invocation {
     /// A command is to run.
     Run(Cli),
     /// Its options are to be printed.
@@ -44,7 +44,7 @@ pub(super) enum Asked {
 
 /// Why a command line means nothing.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum InvocationError {
     /// It is at fault itself, or asks for help.
     CommandLine(clap::Error),
     /// The file is at fault.
@@ -57,16 +57,16 @@ pub(super) enum ConfigError {
     #[error("{}: cannot be read: {error}", file.display())]
     Unreadable { file: PathBuf, error: std::io::Error },
     #[error("{place}: {message}")]
-    Syntax { place: Place, message: String },
+    Syntax { place: ConfigPosition, message: String },
     #[error("{place}: {key:?} is given twice")]
-    Twice { place: Place, key: String },
+    Twice { place: ConfigPosition, key: String },
     #[error("{place}: no option {key:?} of `xds {command}`{}", did_you_mean(nearest.as_deref()))]
-    UnknownKey { place: Place, command: String, key: String, nearest: Option<String> },
+    UnknownKey { place: ConfigPosition, command: String, key: String, nearest: Option<String> },
     #[error("{place}: {key}: {found} where {expected} should be")]
-    Shape { place: Place, key: String, found: &'static str, expected: &'static str },
+    Shape { place: ConfigPosition, key: String, found: &'static str, expected: &'static str },
     /// What the parser of the command line says of a value.
     #[error("{place}: {message}")]
-    Refused { place: Place, message: String },
+    Refused { place: ConfigPosition, message: String },
 }
 
 impl ConfigError {
@@ -80,18 +80,18 @@ impl ConfigError {
 ///
 /// # Errors
 /// As the parser has them; those that are about the file say where.
-pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Asked, Refusal> {
+pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, InvocationError> {
     let mut all = Cli::command();
     all.build();
-    let given = given(&all, &arguments).map_err(Refusal::File)?;
+    let given = given(&all, &arguments).map_err(InvocationError::File)?;
     let mut added = Vec::new();
-    if let Some(Given { command, matches, file }) = &given {
+    if let Some(CommandWithFile { command, matches, file }) = &given {
         added = file
             .entries
             .iter()
-            .filter_map(|entry| Added::new(entry, file, command, matches).transpose())
+            .filter_map(|entry| FileOption::new(entry, file, command, matches).transpose())
             .collect::<Result<_, _>>()
-            .map_err(Refusal::File)?;
+            .map_err(InvocationError::File)?;
         // Behind the name of the command, before a `--` that may follow.
         let name = arguments.iter().position(|argument| *argument == command.get_name()).unwrap_or_default();
         arguments.splice(name + 1..name + 1, added.iter().flat_map(|added| added.arguments.clone()));
@@ -102,20 +102,20 @@ pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Asked, Refusa
         && let Ok(Some(true)) = of_command.try_get_one::<bool>(PRINT_CONFIG)
     {
         let command = all.find_subcommand(name).expect("what matched is a command");
-        return Ok(Asked::Print(print::options(command, of_command)));
+        return Ok(Invocation::Print(print::options(command, of_command)));
     }
-    Cli::from_arg_matches(&matches).map(Asked::Run).map_err(Refusal::CommandLine)
+    Cli::from_arg_matches(&matches).map(Invocation::Run).map_err(InvocationError::CommandLine)
 }
 
 /// A command line that names a file.
-struct Given<'a> {
+struct CommandWithFile<'a> {
     command: &'a Command,
     matches: ArgMatches,
     file: File,
 }
 
 /// Reads the file, if there is one. The command line alone may lack what the file has.
-fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<Given<'a>>, ConfigError> {
+fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<CommandWithFile<'a>>, ConfigError> {
     let lenient = all.clone().ignore_errors(true);
     let Some((name, matches)) =
         lenient.try_get_matches_from(arguments).ok().and_then(|mut matches| matches.remove_subcommand())
@@ -125,21 +125,21 @@ fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<Given<'a
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(CONFIG) else { return Ok(None) };
     let file = File::read(path)?;
     let command = all.find_subcommand(name).expect("what matched is a command");
-    Ok(Some(Given { command, matches, file }))
+    Ok(Some(CommandWithFile { command, matches, file }))
 }
 
 /// A key of the file, as it stands on the command line.
-struct Added {
-    place: Place,
+struct FileOption {
+    place: ConfigPosition,
     /// The option as the parser names it in errors.
     option: String,
     arguments: Vec<OsString>,
 }
 
-impl Added {
+impl FileOption {
     /// Nothing if the command line gives the option.
     fn new(
-        entry: &Entry,
+        entry: &ConfigEntry,
         file: &File,
         command: &Command,
         matches: &ArgMatches,
@@ -197,7 +197,7 @@ fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str>
 
 /// Who is to blame for what the parser says: the file, if the error is about an option that came
 /// from it.
-fn refusal(error: clap::Error, added: &[Added]) -> Refusal {
+fn refusal(error: clap::Error, added: &[FileOption]) -> InvocationError {
     let about = |option: &String| added.iter().find(|added| added.option == *option);
     let place = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().find_map(|kind| {
         match error.get(kind)? {
@@ -209,12 +209,12 @@ fn refusal(error: clap::Error, added: &[Added]) -> Refusal {
             _ => None,
         }
     });
-    let Some(Added { place, .. }) = place else { return Refusal::CommandLine(error) };
+    let Some(FileOption { place, .. }) = place else { return InvocationError::CommandLine(error) };
     let text = error.render().to_string();
     let end = ["\n\nUsage:", "\n\nFor more information"].into_iter().filter_map(|rest| text.find(rest)).min();
     let message = text.get(..end.unwrap_or(text.len())).unwrap_or(&text);
     let message = message.strip_prefix("error: ").unwrap_or(message).trim_end().to_owned();
-    Refusal::File(ConfigError::Refused { place: place.clone(), message })
+    InvocationError::File(ConfigError::Refused { place: place.clone(), message })
 }
 
 /// The key that was perhaps meant.

@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tracing::debug;
-use xds::admin::Door;
+use xds::admin::RemoteAccess;
 use xds::{Server, ServerConfig, Tls, TlsError, TlsFiles, listen};
 
 use super::Failure;
@@ -132,9 +132,9 @@ impl Port {
     }
 
     /// How others are let in who only look; `None` where nobody could say who they are.
-    pub(super) fn door(&self) -> Option<Door> {
+    pub(super) fn remote_access(&self) -> Option<RemoteAccess> {
         let authorizer = Arc::clone(self.policy.as_ref()?) as Arc<_>;
-        Some(Door { tls: Arc::clone(self.tls.as_ref()?), authorizer })
+        Some(RemoteAccess { tls: Arc::clone(self.tls.as_ref()?), authorizer })
     }
 
     /// Serves until `shutdown` is done.

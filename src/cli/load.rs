@@ -7,10 +7,10 @@ use xds::folder::{Contents, Folder, Loaded, Progress};
 use xds::{Cache, TypeUrl};
 
 use super::progress::LONG;
-use super::{Failure, Source};
+use super::{Failure, FolderOptions};
 
 /// Loads the folder into the cache.
-pub(super) fn load(source: &Source, folder: &mut Folder, cache: &Cache) -> Result<Loaded, Failure> {
+pub(super) fn load(source: &FolderOptions, folder: &mut Folder, cache: &Cache) -> Result<Loaded, Failure> {
     let loaded = with_bar(|progress| folder.load(cache, progress));
     loaded.map_err(|errors| Failure::Folder { folder: source.folder.clone(), errors })
 }
@@ -42,7 +42,7 @@ fn with_bar<T>(read: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
 }
 
 /// What was loaded: a line in total and one per type.
-pub(super) fn summary(source: &Source, loaded: &Loaded, cache: &Cache) -> Vec<String> {
+pub(super) fn summary(source: &FolderOptions, loaded: &Loaded, cache: &Cache) -> Vec<String> {
     let snapshot = cache.snapshot();
     let types = snapshot.counts().map(|(type_url, names)| {
         let resources = snapshot.of_type(type_url).into_iter().flat_map(|resources| resources.iter());
@@ -52,7 +52,7 @@ pub(super) fn summary(source: &Source, loaded: &Loaded, cache: &Cache) -> Vec<St
 }
 
 /// What was read: the same lines.
-pub(super) fn summary_of(source: &Source, contents: &Contents) -> Vec<String> {
+pub(super) fn summary_of(source: &FolderOptions, contents: &Contents) -> Vec<String> {
     let types = contents.types().map(|type_url| {
         let (variants, names) = contents.count(type_url);
         (type_url, variants, names)
@@ -61,7 +61,7 @@ pub(super) fn summary_of(source: &Source, contents: &Contents) -> Vec<String> {
 }
 
 fn lines<'a>(
-    source: &Source,
+    source: &FolderOptions,
     files: usize,
     resources: usize,
     types: impl Iterator<Item = (&'a TypeUrl, usize, usize)>,

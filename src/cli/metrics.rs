@@ -95,12 +95,12 @@ pub(super) struct Sources {
 }
 
 #[derive(Debug, Clone, Copy, EncodeLabelSet)]
-struct Source {
+struct SourceLabels {
     source: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, EncodeLabelSet)]
-struct SourceOutcome {
+struct SourceOutcomeLabels {
     source: &'static str,
     outcome: &'static str,
 }
@@ -125,7 +125,7 @@ impl Sources {
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let all: Vec<_> =
-            self.all().into_iter().map(|(source, reloads)| (Source { source }, reloads)).collect();
+            self.all().into_iter().map(|(source, reloads)| (SourceLabels { source }, reloads)).collect();
         let (name, help) = (
             "xds_source_last_reload_successful",
             "Whether the newest content of what is read again is in use",
@@ -147,16 +147,16 @@ impl Collector for Sources {
         }
         let (name, help) = ("xds_source_reloads", "How often other content came into use, or was refused");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (Source { source }, reloads) in &all {
+        for (SourceLabels { source }, reloads) in &all {
             for (outcome, count) in [("changed", reloads.changes()), ("refused", reloads.refusals())] {
-                let labels = SourceOutcome { source, outcome };
+                let labels = SourceOutcomeLabels { source, outcome };
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
         let (name, help) =
             ("xds_source_isolated_files", "Files that keep their last good content while the others go on");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (source, reloads) in all.iter().filter(|(Source { source }, _)| *source == "folder") {
+        for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| *source == "folder") {
             let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(family.encode_family(source)?)?;
         }

@@ -35,13 +35,13 @@ struct Rule {
     /// With `{name}` for what the pattern found there.
     parameters: BTreeMap<String, String>,
     may_inspect: bool,
-    made: Mutex<Made>,
+    access_cache: Mutex<AccessCache>,
 }
 
 /// What was made of the access of a rule, by the values of its parameters: clients with the same
 /// ones share it, and a stream for which it is asked again gets what it has.
 #[derive(Debug, Default)]
-struct Made {
+struct AccessCache {
     of_values: BTreeMap<Vec<String>, Arc<Access>>,
     /// How many there are when those that no stream has any more are left out.
     swept_at: usize,
@@ -73,25 +73,25 @@ pub(super) enum RuleError {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
-    rules: Vec<Written>,
+struct PolicyDocument {
+    rules: Vec<RuleDocument>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RuleDocument {
     client: String,
     #[serde(default)]
     parameters: BTreeMap<String, String>,
     #[serde(default)]
-    read: Vec<Allowed>,
+    read: Vec<ReadDocument>,
     #[serde(default)]
     inspect: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Allowed {
+struct ReadDocument {
     /// None is all of them.
     #[serde(default)]
     types: Vec<String>,
@@ -156,13 +156,13 @@ impl Authorizer for PolicyFile {
 
 impl Policy {
     fn parse(text: &str, path: &Path) -> Result<Self, PolicyError> {
-        let document: Document = serde_saphyr::from_str(text)
+        let document: PolicyDocument = serde_saphyr::from_str(text)
             .map_err(|error| PolicyError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
         if document.rules.is_empty() {
             return Err(PolicyError::Empty { path: path.to_owned() });
         }
-        let rules = document.rules.into_iter().zip(1..).map(|(written, number)| {
-            Rule::of(written).map_err(|error| PolicyError::Rule { path: path.to_owned(), number, error })
+        let rules = document.rules.into_iter().zip(1..).map(|(document, number)| {
+            Rule::of(document).map_err(|error| PolicyError::Rule { path: path.to_owned(), number, error })
         });
         rules.collect::<Result<_, _>>().map(Self)
     }
@@ -186,11 +186,11 @@ impl Policy {
 }
 
 impl Rule {
-    fn of(written: Written) -> Result<Self, RuleError> {
-        let Written { client: text, parameters, read, inspect } = written;
+    fn of(document: RuleDocument) -> Result<Self, RuleError> {
+        let RuleDocument { client: text, parameters, read, inspect } = document;
         let client = Pattern::parse(&text)?;
         for (key, value) in &parameters {
-            for name in named(value) {
+            for name in names_in_braces(value) {
                 if !client.captures().any(|known| known == name) {
                     let (key, name) = (key.clone(), name.to_owned());
                     return Err(RuleError::Unknown { key, name, client: text });
@@ -198,7 +198,7 @@ impl Rule {
             }
         }
         let mut access = Access::nothing();
-        for Allowed { types, names } in read {
+        for ReadDocument { types, names } in read {
             let names = if names.is_empty() { NamePatterns::everything() } else { names.iter().collect() };
             if types.is_empty() {
                 access = access.with_every_type(&names);
@@ -208,36 +208,36 @@ impl Rule {
                 access = access.with_type(type_url, names.clone());
             }
         }
-        Ok(Self { client, access, parameters, may_inspect: inspect, made: Mutex::default() })
+        Ok(Self { client, access, parameters, may_inspect: inspect, access_cache: Mutex::default() })
     }
 
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
-        let values: Vec<_> = self.parameters.values().map(|value| filled(value, found)).collect();
+        let values: Vec<_> = self.parameters.values().map(|value| fill(value, found)).collect();
         // What is in there is whole whoever panicked.
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(access) = made.of_values.get(&values) {
+        let mut access_cache = self.access_cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(access) = access_cache.of_values.get(&values) {
             return Arc::clone(access);
         }
-        if made.of_values.len() >= made.swept_at {
-            made.of_values.retain(|_, access| Arc::strong_count(access) > 1);
-            made.swept_at = 2 * made.of_values.len() + FEW;
+        if access_cache.of_values.len() >= access_cache.swept_at {
+            access_cache.of_values.retain(|_, access| Arc::strong_count(access) > 1);
+            access_cache.swept_at = 2 * access_cache.of_values.len() + FEW;
         }
         let parameters =
             self.parameters.keys().zip(&values).map(|(key, value)| (key.as_str(), value.as_str()));
         let access = Arc::new(self.access.clone().with_parameters(parameters.collect()));
-        made.of_values.insert(values, Arc::clone(&access));
+        access_cache.of_values.insert(values, Arc::clone(&access));
         access
     }
 }
 
 /// The names in braces of a value.
-fn named(value: &str) -> impl Iterator<Item = &str> {
+fn names_in_braces(value: &str) -> impl Iterator<Item = &str> {
     value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
 }
 
 /// A value with what was found in place of the names in braces. What was found is not looked
 /// through once more: it is the client's.
-fn filled(value: &str, found: &BTreeMap<&str, String>) -> String {
+fn fill(value: &str, found: &BTreeMap<&str, String>) -> String {
     let (mut text, mut rest) = (String::new(), value);
     while let Some((before, after)) = rest.split_once('{') {
         let known = after.split_once('}').and_then(|(name, behind)| Some((found.get(name)?, behind)));
@@ -339,16 +339,16 @@ rules:
         let names: Vec<_> =
             (0..10 * FEW).map(|number| format!("spiffe://example.org/env/a/sa/{number}")).collect();
         names.iter().for_each(|name| drop(access(name)));
-        let made = policy.0[0].made.lock().unwrap().of_values.len();
-        assert!(made <= 2 * FEW, "{made}");
+        let access_cache = policy.0[0].access_cache.lock().unwrap().of_values.len();
+        assert!(access_cache <= 2 * FEW, "{access_cache}");
         assert!(Arc::ptr_eq(&one, &access("spiffe://example.org/env/a/sa/b")), "a stream still has it");
     }
 
     #[test]
     fn what_a_pattern_found_is_not_taken_for_a_name_in_braces() {
         let found = BTreeMap::from([("env", "{service}".to_owned()), ("service", "prod".to_owned())]);
-        assert_eq!(filled("{env}-{service}", &found), "{service}-prod");
-        assert_eq!(filled("a{env}{x}{", &found), "a{service}{x}{");
+        assert_eq!(fill("{env}-{service}", &found), "{service}-prod");
+        assert_eq!(fill("a{env}{x}{", &found), "a{service}{x}{");
     }
 
     #[test]

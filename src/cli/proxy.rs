@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use xds::admin::Admin as Page;
+use xds::admin::Admin;
 use xds::client::bootstrap::{Bootstrap, BootstrapError};
 use xds::client::last_good::Secrets;
 use xds::client::proxy::{Proxy, ProxyConfig, Sharing, UpstreamKind};
@@ -15,7 +15,7 @@ use xds::metrics::Registry;
 use xds::{Rejections, Server, ServerConfig};
 
 use super::Failure;
-use super::admin::Admin;
+use super::admin::AdminOptions;
 use super::config::ConfigFile;
 use super::health;
 use super::listen::Listen;
@@ -24,7 +24,7 @@ use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, end, shutdown};
 use super::serve::{Limits, Types, count, wait};
 use super::tls::Tls;
-use super::traces::{self, Started, Traces};
+use super::traces::{self, Telemetry, Traces};
 
 mod status;
 
@@ -140,7 +140,7 @@ pub(super) struct ProxyCommand {
     #[command(flatten)]
     traces: Traces,
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminOptions,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -204,7 +204,7 @@ impl ProxyCommand {
         &self,
         bootstrap: Bootstrap,
         mut config: ServerConfig,
-        (hangups, log): (Hangups, &Started),
+        (hangups, log): (Hangups, &Telemetry),
     ) -> Result<(), Failure> {
         let servers: Vec<_> = bootstrap.servers.iter().map(|server| server.uri.clone()).collect();
         let dropped = log.dropped_lines();
@@ -212,7 +212,7 @@ impl ProxyCommand {
         let recorder = metrics::upstream_recorder(&mut registry);
         let started = self.start(bootstrap, &config, Arc::clone(&recorder) as Arc<dyn Recorder>);
         let proxy = started.map_err(|error| Failure::Proxy(ProxyError::Start(error)))?;
-        let page = Page::new(proxy.cache());
+        let page = Admin::new(proxy.cache());
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
         let admin = self.admin.open(&port).await?;

@@ -21,13 +21,13 @@ use xds_core::XdstpName;
 
 use super::progress::{self, Spinner};
 use super::{Failure, NOTHING, counted, descriptors, type_name};
-use connections::{Connections, Listener};
-use show::{Format, Show, What};
+use servers::{ServerStates, StateListener};
 use upstream::Upstream;
+use writer::{EventWriter, OutputFormat, ShownEvent};
 
-mod connections;
-mod show;
+mod servers;
 mod upstream;
+mod writer;
 
 #[derive(Debug, Args)]
 pub(super) struct Query {
@@ -52,8 +52,8 @@ pub(super) struct Query {
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     timeout: u32,
     /// Format of the output
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Text)]
+    format: OutputFormat,
     /// Types of your own: a FileDescriptorSet, as
     /// `protoc --include_imports --descriptor_set_out=FILE` writes it
     ///
@@ -120,7 +120,7 @@ fn bootstrap_error(error: &BootstrapError) -> String {
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct Requested {
     names: Vec<String>,
     parameters: Option<Parameters>,
 }
@@ -128,16 +128,16 @@ struct Asked {
 impl Query {
     pub(super) fn run(&self, mode: Mode) -> Result<ExitCode, Failure> {
         let type_url = type_name::parse_any(&self.type_name).map_err(Failure::Type)?;
-        let asked = asked(&self.arguments, &self.names).map_err(Failure::Query)?;
+        let requested = requested(&self.arguments, &self.names).map_err(Failure::Query)?;
         let descriptors = descriptors(&self.descriptors)?;
         if !descriptors.knows(type_url.as_str()) {
             eprintln!("warning: no descriptor says what {} is; see --descriptors", type_url.message_name());
         }
-        let bootstrap = self.upstream.bootstrap(&asked.names).map_err(Failure::Query)?;
+        let bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
         self.start_log();
-        let show = Show { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
+        let writer = EventWriter { format: self.format, descriptors, type_url, left_out: BTreeSet::new() };
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
-        let asking = self.ask(mode, asked, bootstrap, show);
+        let asking = self.ask(mode, requested, bootstrap, writer);
         let done = runtime.block_on(asking);
         // A file of credentials that hangs is not waited for.
         runtime.shutdown_background();
@@ -162,24 +162,28 @@ impl Query {
     async fn ask(
         &self,
         mode: Mode,
-        asked: Asked,
+        requested: Requested,
         bootstrap: Bootstrap,
-        show: Show,
+        writer: EventWriter,
     ) -> Result<ExitCode, QueryError> {
-        let has_one_server = servers(&bootstrap) == 1;
+        let has_one_server = count_servers(&bootstrap) == 1;
         let timeout = Duration::from_secs(self.timeout.into());
-        let (listener, mut steps) = Listener::new();
+        let (listener, mut changes) = StateListener::new();
         let mut builder = self.upstream.client(bootstrap, timeout).recorder(Arc::new(listener));
-        if asked.parameters.is_some() {
+        if requested.parameters.is_some() {
             builder = builder.speaks_locators();
         }
         let mut client = builder.start().map_err(QueryError::Start)?;
-        if let Some(parameters) = &asked.parameters {
+        if let Some(parameters) = &requested.parameters {
             client = client.with(parameters.iter().map(|(key, value)| (Arc::clone(key), Arc::clone(value))));
         }
-        let mut events = watch(&client, &show.type_url, &asked.names)?;
-        let mut view = View { mode, show, places: asked.names.into_iter().map(Place::new).collect() };
-        let mut connections = Connections::default();
+        let mut events = watch(&client, &writer.type_url, &requested.names)?;
+        let mut results = QueryResults {
+            mode,
+            writer,
+            requested: requested.names.into_iter().map(RequestedName::new).collect(),
+        };
+        let mut servers = ServerStates::default();
         let protocol = self.upstream.protocol();
         let start = Instant::now();
         let mut patience = Some(start + timeout);
@@ -187,25 +191,25 @@ impl Query {
         let (spinner, mut show_at) = (Spinner::hidden(), (mode == Mode::Get).then(|| start + progress::LONG));
         spinner.say("waiting for the server");
         let mut came = 0;
-        while mode == Mode::Watch || !view.is_known() {
+        while mode == Mode::Watch || !results.is_known() {
             tokio::select! {
                 biased;
-                Some((server, step)) = steps.recv() => {
-                    let news = connections.on_step(server, step, protocol);
-                    let hopeless = connections.trouble().filter(|trouble| has_one_server && trouble.is_final());
+                Some((server, change)) = changes.recv() => {
+                    let news = servers.on_change(server, change, protocol);
+                    let hopeless = servers.trouble().filter(|trouble| has_one_server && trouble.is_final());
                     if let Some(trouble) = hopeless.filter(|_| mode != Mode::Watch) {
-                        return Err(QueryError::Unreachable(trouble.told(protocol)));
+                        return Err(QueryError::Unreachable(trouble.describe(protocol)));
                     }
                     if let Some(news) = news {
                         spinner.aside(|| eprintln!("{news}"));
                     }
                 }
-                Some((place, event)) = events.recv() => {
+                Some((entry, event)) = events.recv() => {
                     if event.is_resource() {
                         came += 1;
                         spinner.say(format!("waiting for the rest; {} so far", counted(came, "resource")));
                     }
-                    view.on_event(place, event)?;
+                    results.on_event(entry, event)?;
                 }
                 () = until(show_at) => {
                     show_at = None;
@@ -214,104 +218,104 @@ impl Query {
                 () = until(patience) => {
                     let is_first = Instant::now() < start + 2 * timeout;
                     // The timers of a stream that was opened meanwhile end later (C5).
-                    patience = (is_first && connections.is_any_open()).then(|| start + 2 * timeout + GRACE);
+                    patience = (is_first && servers.is_any_open()).then(|| start + 2 * timeout + GRACE);
                     if patience.is_none() && mode != Mode::Watch {
                         drop(spinner);
-                        return view.give_up(&connections, protocol, timeout);
+                        return results.give_up(&servers, protocol, timeout);
                     }
-                    if patience.is_none() && connections.trouble().is_none() && !view.is_known() {
+                    if patience.is_none() && servers.trouble().is_none() && !results.is_known() {
                         eprintln!("no answer within {} s; still waiting", timeout.as_secs());
                     }
                 }
             }
         }
         drop(spinner);
-        view.end()
+        results.end()
     }
 }
 
 /// What is known so far, and where it is shown.
-struct View {
+struct QueryResults {
     mode: Mode,
-    show: Show,
-    places: Vec<Place>,
+    writer: EventWriter,
+    requested: Vec<RequestedName>,
 }
 
 /// One name that was asked for.
-struct Place {
+struct RequestedName {
     name: String,
     is_known: bool,
     /// Something is wrong with a glob or wildcard as a whole.
-    is_troubled: bool,
+    has_set_error: bool,
     found: BTreeMap<String, Resource<Raw>>,
     /// Why there is nothing.
     error: Option<Arc<ResourceFailure>>,
 }
 
 /// One or more names of it.
-enum News {
+enum WatchEvent {
     One(Event<Raw>),
     Many(SetEvent<Raw>),
 }
 
-impl News {
+impl WatchEvent {
     fn is_resource(&self) -> bool {
         matches!(self, Self::One(Event::Changed(_)) | Self::Many(SetEvent::Member(_, Event::Changed(_))))
     }
 }
 
-impl View {
+impl QueryResults {
     fn is_known(&self) -> bool {
-        self.places.iter().all(|place| place.is_known)
+        self.requested.iter().all(|entry| entry.is_known)
     }
 
-    fn on_event(&mut self, place: usize, news: News) -> Result<(), QueryError> {
-        let Self { mode, show, places } = self;
-        let place = &mut places[place];
-        let whole = place.name.clone();
-        let (name, what) = match &news {
-            News::One(event) => (&*whole, what(event)),
-            News::Many(SetEvent::Member(name, event)) => (name.as_str(), what(event)),
-            News::Many(SetEvent::Complete) => (&*whole, What::Complete),
-            News::Many(SetEvent::Failed(why)) => (&*whole, What::Ambient(why.as_deref())),
+    fn on_event(&mut self, number: usize, watch_event: WatchEvent) -> Result<(), QueryError> {
+        let Self { mode, writer, requested } = self;
+        let entry = &mut requested[number];
+        let whole = entry.name.clone();
+        let (name, shown) = match &watch_event {
+            WatchEvent::One(event) => (&*whole, shown_event(event)),
+            WatchEvent::Many(SetEvent::Member(name, event)) => (name.as_str(), shown_event(event)),
+            WatchEvent::Many(SetEvent::Complete) => (&*whole, ShownEvent::Complete),
+            WatchEvent::Many(SetEvent::Failed(why)) => (&*whole, ShownEvent::Ambient(why.as_deref())),
         };
         // What was complete before is told again beside an error.
-        let is_repeated = matches!(what, What::Complete) && place.is_troubled;
+        let is_repeated = matches!(shown, ShownEvent::Complete) && entry.has_set_error;
         if *mode != Mode::Get && !is_repeated {
-            show.event(name, &what).map_err(QueryError::Output)?;
+            writer.event(name, &shown).map_err(QueryError::Output)?;
         }
         let name = name.to_owned();
-        place.on_news(name, news);
+        entry.on_watch_event(name, watch_event);
         Ok(())
     }
 
     /// Everything is known: shows what was not yet shown.
     fn end(mut self) -> Result<ExitCode, QueryError> {
         let mut code = 0;
-        for place in &self.places {
+        for entry in &self.requested {
             if self.mode == Mode::Get {
-                for (name, resource) in &place.found {
-                    self.show.event(name, &What::Changed(resource)).map_err(QueryError::Output)?;
+                for (name, resource) in &entry.found {
+                    self.writer.event(name, &ShownEvent::Changed(resource)).map_err(QueryError::Output)?;
                 }
             }
-            let Some(error) = &place.error else {
-                if self.mode == Mode::Get && place.found.is_empty() {
-                    eprintln!("{}: there is none", self.show.label(&place.name));
+            let Some(error) = &entry.error else {
+                if self.mode == Mode::Get && entry.found.is_empty() {
+                    eprintln!("{}: there is none", self.writer.label(&entry.name));
                 }
                 continue;
             };
-            let is_absent = error.code == Code::NOT_FOUND && !is_set(&place.name);
+            let is_absent = error.code == Code::NOT_FOUND && !is_set(&entry.name);
             code = match (is_absent, code) {
                 (true, 0) => NOTHING,
                 (true, code) => code,
                 (false, _) => 1,
             };
-            if self.mode == Mode::Get && self.show.format == Format::Json {
-                self.show.event(&place.name, &What::Gone(error)).map_err(QueryError::Output)?;
+            if self.mode == Mode::Get && self.writer.format == OutputFormat::Json {
+                self.writer.event(&entry.name, &ShownEvent::Absent(error)).map_err(QueryError::Output)?;
             }
             if self.mode == Mode::Get {
-                let text = show::plain(&error.to_string());
-                eprintln!("error: {}: {text}", self.show.label(&place.name));
+                let text = writer::plain(&error.to_string());
+                eprintln!("error: {}: {text}", self.writer.label(&entry.name));
             }
         }
         Ok(ExitCode::from(code))
@@ -320,55 +324,55 @@ impl View {
     /// Shows what is known, and fails.
     fn give_up(
         self,
-        connections: &Connections,
+        servers: &ServerStates,
         protocol: Protocol,
         timeout: Duration,
     ) -> Result<ExitCode, QueryError> {
-        let standing =
-            self.places.iter().filter(|place| !place.is_known).find_map(|place| place.error.clone());
-        let why = match (connections.trouble(), standing) {
-            (Some(trouble), _) => QueryError::Unreachable(trouble.told(protocol)),
-            (None, Some(error)) => QueryError::Unreachable(show::plain(&error.to_string())),
+        let last_error =
+            self.requested.iter().filter(|entry| !entry.is_known).find_map(|entry| entry.error.clone());
+        let why = match (servers.trouble(), last_error) {
+            (Some(trouble), _) => QueryError::Unreachable(trouble.describe(protocol)),
+            (None, Some(error)) => QueryError::Unreachable(writer::plain(&error.to_string())),
             (None, None) => QueryError::Silent(timeout),
         };
-        let places = self.places.into_iter().filter(|place| place.is_known).collect();
-        Self { places, ..self }.end()?;
+        let requested = self.requested.into_iter().filter(|entry| entry.is_known).collect();
+        Self { requested, ..self }.end()?;
         Err(why)
     }
 }
 
-impl Place {
+impl RequestedName {
     fn new(name: String) -> Self {
-        Self { name, is_known: false, is_troubled: false, found: BTreeMap::new(), error: None }
+        Self { name, is_known: false, has_set_error: false, found: BTreeMap::new(), error: None }
     }
 
-    fn on_news(&mut self, name: String, news: News) {
-        if let News::Many(SetEvent::Failed(why)) = &news {
-            self.is_troubled = why.is_some();
+    fn on_watch_event(&mut self, name: String, watch_event: WatchEvent) {
+        if let WatchEvent::Many(SetEvent::Failed(why)) = &watch_event {
+            self.has_set_error = why.is_some();
         }
-        match news {
-            News::One(Event::Changed(resource)) => {
+        match watch_event {
+            WatchEvent::One(Event::Changed(resource)) => {
                 self.is_known = true;
                 self.error = None;
                 self.found.insert(name, resource);
             }
-            News::One(Event::Absent(why)) => {
+            WatchEvent::One(Event::Absent(why)) => {
                 self.found.remove(&name);
                 self.on_failure(why);
             }
-            News::Many(SetEvent::Member(_, Event::Changed(resource))) => {
+            WatchEvent::Many(SetEvent::Member(_, Event::Changed(resource))) => {
                 self.found.insert(name, resource);
             }
-            News::Many(SetEvent::Member(_, Event::Absent(_))) => {
+            WatchEvent::Many(SetEvent::Member(_, Event::Absent(_))) => {
                 self.found.remove(&name);
             }
-            News::Many(SetEvent::Complete) => {
+            WatchEvent::Many(SetEvent::Complete) => {
                 self.is_known = true;
                 self.error = None;
             }
-            News::Many(SetEvent::Failed(Some(why))) if !self.is_known => self.on_failure(why),
-            News::One(Event::Ambient(_))
-            | News::Many(SetEvent::Failed(_) | SetEvent::Member(_, Event::Ambient(_))) => {}
+            WatchEvent::Many(SetEvent::Failed(Some(why))) if !self.is_known => self.on_failure(why),
+            WatchEvent::One(Event::Ambient(_))
+            | WatchEvent::Many(SetEvent::Failed(_) | SetEvent::Member(_, Event::Ambient(_))) => {}
         }
     }
 
@@ -379,11 +383,11 @@ impl Place {
     }
 }
 
-fn what(event: &Event<Raw>) -> What<'_> {
+fn shown_event(event: &Event<Raw>) -> ShownEvent<'_> {
     match event {
-        Event::Changed(resource) => What::Changed(resource),
-        Event::Absent(why) => What::Gone(why),
-        Event::Ambient(why) => What::Ambient(why.as_deref()),
+        Event::Changed(resource) => ShownEvent::Changed(resource),
+        Event::Absent(why) => ShownEvent::Absent(why),
+        Event::Ambient(why) => ShownEvent::Ambient(why.as_deref()),
     }
 }
 
@@ -392,22 +396,22 @@ fn watch(
     client: &Client,
     type_url: &TypeUrl,
     names: &[String],
-) -> Result<mpsc::Receiver<(usize, News)>, QueryError> {
+) -> Result<mpsc::Receiver<(usize, WatchEvent)>, QueryError> {
     let (sender, receiver) = mpsc::channel(EVENTS_IN_FLIGHT);
-    for (place, name) in names.iter().enumerate() {
+    for (number, name) in names.iter().enumerate() {
         let sender = sender.clone();
         if is_set(name) {
             let mut watcher = client.watch_set_raw(type_url, name).map_err(QueryError::Watch)?;
             tokio::spawn(async move {
                 while let Some(event) = watcher.next().await {
-                    _ = sender.send((place, News::Many(event))).await;
+                    _ = sender.send((number, WatchEvent::Many(event))).await;
                 }
             });
         } else {
             let mut watcher = client.watch_raw(type_url, name).map_err(QueryError::Watch)?;
             tokio::spawn(async move {
                 while let Some(event) = watcher.next().await {
-                    _ = sender.send((place, News::One(event))).await;
+                    _ = sender.send((number, WatchEvent::One(event))).await;
                 }
             });
         }
@@ -420,28 +424,28 @@ fn is_set(name: &str) -> bool {
     name == "*" || XdstpName::of(name).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
 
-fn asked(arguments: &[String], names: &[String]) -> Result<Asked, QueryError> {
-    let mut asked = Vec::new();
+fn requested(arguments: &[String], names: &[String]) -> Result<Requested, QueryError> {
+    let mut requested = Vec::new();
     let mut parameters = Vec::new();
     for text in arguments {
         match text.split_once('=') {
             Some(("", _)) => return Err(QueryError::NoKey { text: text.clone() }),
             Some((key, value)) if !XdstpName::is_new_style(text) => parameters.push((key, value)),
-            Some(_) | None => asked.push(text.clone()),
+            Some(_) | None => requested.push(text.clone()),
         }
     }
-    asked.extend_from_slice(names);
+    requested.extend_from_slice(names);
     let mut seen = BTreeSet::new();
-    asked.retain(|name| seen.insert(name.clone()));
-    if asked.is_empty() {
+    requested.retain(|name| seen.insert(name.clone()));
+    if requested.is_empty() {
         return Err(QueryError::NoName);
     }
     let parameters = (!parameters.is_empty()).then(|| parameters.into_iter().collect());
-    Ok(Asked { names: asked, parameters })
+    Ok(Requested { names: requested, parameters })
 }
 
 /// How many servers may be asked.
-fn servers(bootstrap: &Bootstrap) -> usize {
+fn count_servers(bootstrap: &Bootstrap) -> usize {
     let of_authorities = bootstrap.authorities.values().flat_map(|Authority { servers, .. }| servers);
     bootstrap.servers.iter().chain(of_authorities).collect::<BTreeSet<_>>().len()
 }
@@ -464,8 +468,8 @@ mod tests {
 
     fn of(arguments: &[&str], names: &[&str]) -> Result<(Vec<String>, Option<String>), String> {
         let own = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let asked = asked(&own(arguments), &own(names)).map_err(|error| error.to_string())?;
-        Ok((asked.names, asked.parameters.map(|parameters| parameters.to_string())))
+        let requested = requested(&own(arguments), &own(names)).map_err(|error| error.to_string())?;
+        Ok((requested.names, requested.parameters.map(|parameters| parameters.to_string())))
     }
 
     #[test]

@@ -11,8 +11,8 @@ use xds::matching::{Explanation, KeyTest};
 use xds::{Parameters, ResourceName, TypeUrl, VariantSet};
 use xds_core::XdstpName;
 
-use super::check::{ReportFormat, parameters, place, when};
-use super::{Failure, NOTHING, Source, load, say, type_name};
+use super::check::{ReportFormat, location, parameters, when};
+use super::{Failure, FolderOptions, NOTHING, load, say, type_name};
 use xds::explain::{NearMiss, near_miss};
 
 /// Show which variant of a resource given parameters get, and why
@@ -25,7 +25,7 @@ use xds::explain::{NearMiss, near_miss};
 #[command(after_help = EXAMPLES)]
 pub(super) struct Resolve {
     #[command(flatten)]
-    source: Source,
+    source: FolderOptions,
     /// Type URL, message name (RouteConfiguration, also with its package) or discovery service
     /// (RDS), in any case
     #[arg(value_name = "TYPE")]
@@ -49,7 +49,7 @@ pub(super) fn pair(text: &str) -> Result<(String, String), &'static str> {
 }
 
 /// What parameters get of a name.
-struct Answer<'a> {
+struct Resolution<'a> {
     type_url: TypeUrl,
     name: ResourceName,
     parameters: Parameters,
@@ -76,12 +76,12 @@ impl Resolve {
             self.unknown(&contents, &type_url);
             return Ok(ExitCode::from(NOTHING));
         };
-        let answer = self.answer(&contents, type_url, name, variants);
+        let resolution = self.resolution(&contents, type_url, name, variants);
         match self.format {
-            ReportFormat::Text => answer.text(),
-            ReportFormat::Json => say(format_args!("{:#}", answer.object())),
+            ReportFormat::Text => resolution.text(),
+            ReportFormat::Json => say(format_args!("{:#}", resolution.object())),
         }
-        Ok(if answer.found.is_some() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
+        Ok(if resolution.found.is_some() { ExitCode::SUCCESS } else { ExitCode::from(NOTHING) })
     }
 
     fn parameters(&self) -> Parameters {
@@ -115,13 +115,13 @@ impl Resolve {
         }
     }
 
-    fn answer<'a>(
+    fn resolution<'a>(
         &self,
         contents: &Contents,
         type_url: TypeUrl,
         name: ResourceName,
         variants: &'a VariantSet<Arc<Located>>,
-    ) -> Answer<'a> {
+    ) -> Resolution<'a> {
         let parameters = self.parameters();
         let Explanation { tests, found } = variants.explain(&parameters);
         let found = found.map(|(_, variant)| &**variant);
@@ -131,18 +131,18 @@ impl Resolve {
                 Some((&**variant, near_miss(formula, &parameters)?))
             };
             nearest = variants.iter().filter_map(miss).collect();
-            nearest.sort_by_key(|(variant, miss)| (miss.failing.len(), variant.place.clone()));
+            nearest.sort_by_key(|(variant, miss)| (miss.failing.len(), variant.location.clone()));
             nearest.truncate(NEAREST_LISTED);
         }
         let payload = found.filter(|_| self.payload).and_then(|found| contents.payload_json(&found.resource));
         if self.payload && found.is_some() && payload.is_none() {
             eprintln!("warning: the payload is of a type that only --descriptors could tell");
         }
-        Answer { type_url, name, parameters, tests, found, nearest, payload }
+        Resolution { type_url, name, parameters, tests, found, nearest, payload }
     }
 }
 
-impl Answer<'_> {
+impl Resolution<'_> {
     fn text(&self) {
         let Self { type_url, name, parameters, found, payload, .. } = self;
         say(format_args!("{} {:?} for {parameters}", type_url.message_name(), name.as_str()));
@@ -151,7 +151,7 @@ impl Answer<'_> {
                 let id = found.resource.id();
                 let variant = when(&id.constraints).unwrap_or_else(|| "the one that is for everyone".into());
                 row("variant", &[variant]);
-                row("place", &[found.place.to_string()]);
+                row("place", &[found.location.to_string()]);
                 row("version", &[found.resource.version().to_string()]);
             }
             None => row("variant", &["none: for such clients the resource does not exist".into()]),
@@ -164,7 +164,7 @@ impl Answer<'_> {
         }
         for (variant, NearMiss { failing, matching }) in &self.nearest {
             let constraints = &variant.resource.id().constraints;
-            let mut lines = vec![format!("{constraints} at {}", variant.place)];
+            let mut lines = vec![format!("{constraints} at {}", variant.location)];
             lines.extend(failing.iter().map(|condition| format!("  needs {condition}")));
             lines.extend(matching.iter().map(|matching| format!("  matches {matching}")));
             row("nearest", &lines);
@@ -179,7 +179,7 @@ impl Answer<'_> {
         let variant = found.map(|found| {
             json!({
                 "when": when(&found.resource.id().constraints),
-                "place": place(&found.place),
+                "place": location(&found.location),
                 "version": found.resource.version().to_string(),
                 "payload": payload,
             })
@@ -193,7 +193,7 @@ impl Answer<'_> {
                 .collect();
             json!({
                 "when": when(&variant.resource.id().constraints),
-                "place": place(&variant.place),
+                "place": location(&variant.location),
                 "fails": fails,
                 "witness": miss.matching.as_ref().map(parameters),
             })

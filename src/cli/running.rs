@@ -14,7 +14,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines};
 use super::metrics::Sources;
 
 /// One of those who see spans and events.
-pub(super) type Beside = Box<dyn Layer<Registry> + Send + Sync>;
+pub(super) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
@@ -45,17 +45,17 @@ impl Log {
 
 /// Says in the log that lines of it were dropped, for ever.
 pub(super) async fn report_dropped(dropped: ErrorCounter) {
-    let mut told = 0;
+    let mut reported = 0;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let lines = dropped.dropped_lines();
-        if lines > told {
+        if lines > reported {
             // It may be dropped as well, and then the next one says so.
             tracing::warn!(
                 lines,
                 "lines of the log were dropped, as they were not taken as fast as they came"
             );
-            told = lines;
+            reported = lines;
         }
     }
 }
@@ -72,7 +72,7 @@ impl LogFormat {
     /// Lines are written by a thread of their own: standard error may be a pipe that nobody reads,
     /// and then a thread that serves clients would wait in a write. Lines that do not fit into the
     /// queue are dropped and counted.
-    pub(super) fn start(self, beside: Option<Beside>) -> Log {
+    pub(super) fn start(self, more: Option<BoxedLayer>) -> Log {
         let writer = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_LIMIT);
         let (writer, guard) = writer.thread_name("log").finish(io::stderr());
         let log = Log { dropped: writer.error_counter(), _guard: guard };
@@ -82,11 +82,11 @@ impl LogFormat {
         let default = || EnvFilter::new("info,notify=warn,h2=error");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
         let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
-        let layer: Beside = match self {
+        let layer: BoxedLayer = match self {
             Self::Text => Box::new(layer.with_target(false).with_filter(filter)),
             Self::Json => Box::new(layer.json().flatten_event(true).with_filter(filter)),
         };
-        let layers: Vec<_> = beside.into_iter().chain([layer]).collect();
+        let layers: Vec<_> = more.into_iter().chain([layer]).collect();
         tracing_subscriber::registry().with(layers).init();
         log
     }

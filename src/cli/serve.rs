@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use xds::admin::Admin as Page;
+use xds::admin::Admin;
 use xds::folder::{Folder, domains};
 use xds::metrics::Registry;
 use xds::rest::{self, Answers, RestConfig};
 use xds::{Cache, Server, ServerConfig, Snapshot};
 
-use super::admin::Admin;
+use super::admin::AdminOptions;
 use super::config::ConfigFile;
 use super::health::{self, Ready};
 use super::listen::Listen;
 use super::mapping::Mapping;
 use super::metrics::{self, Sources};
 use super::running::{Hangups, LogFormat, end, shutdown};
-use super::traces::{self, Started, Traces};
-use super::{Failure, Source, load};
+use super::traces::{self, Telemetry, Traces};
+use super::{Failure, FolderOptions, load};
 pub(super) use limits::{Limits, count, wait};
 pub(super) use types::{OptionError, Types};
 
@@ -41,7 +41,7 @@ pub(super) struct Serve {
     #[command(flatten)]
     config_file: ConfigFile,
     #[command(flatten)]
-    source: Source,
+    source: FolderOptions,
     #[command(flatten)]
     listen: Listen,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub(super) struct Serve {
     #[command(flatten)]
     traces: Traces,
     #[command(flatten)]
-    admin: Admin,
+    admin: AdminOptions,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -110,8 +110,8 @@ impl Serve {
         folder: Folder,
         cache: Arc<Cache>,
         config: ServerConfig,
-        page: Page,
-        (hangups, log): (Hangups, &Started),
+        page: Admin,
+        (hangups, log): (Hangups, &Telemetry),
     ) -> Result<(), Failure> {
         let port = self.listen.open().await?;
         let bound_to = port.listener.local_addr().map_err(Failure::System)?;
@@ -144,9 +144,9 @@ impl Serve {
         served
     }
 
-    fn page(&self, cache: &Arc<Cache>) -> Page {
+    fn page(&self, cache: &Arc<Cache>) -> Admin {
         let folder = self.source.folder.clone();
-        Page::new(cache).with_domains(move || domains(&folder))
+        Admin::new(cache).with_domains(move || domains(&folder))
     }
 
     fn rest(

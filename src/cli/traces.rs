@@ -22,7 +22,7 @@ pub(super) struct Traces {
 
 /// What logs and traces; dropping it sends what is left, and takes 2 s at most.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct Telemetry {
     log: Log,
     #[cfg(feature = "otel")]
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
@@ -31,13 +31,13 @@ pub(super) struct Started {
 impl Traces {
     /// Starts the log and the traces; the collector is connected to by the runtime.
     #[cfg(not(feature = "otel"))]
-    pub(super) fn start(&self, log_format: LogFormat, _: &Handle) -> Result<Started, Failure> {
-        Ok(Started { log: log_format.start(None) })
+    pub(super) fn start(&self, log_format: LogFormat, _: &Handle) -> Result<Telemetry, Failure> {
+        Ok(Telemetry { log: log_format.start(None) })
     }
 
     /// Starts the log and the traces; the collector is connected to by the runtime.
     #[cfg(feature = "otel")]
-    pub(super) fn start(&self, log_format: LogFormat, runtime: &Handle) -> Result<Started, Failure> {
+    pub(super) fn start(&self, log_format: LogFormat, runtime: &Handle) -> Result<Telemetry, Failure> {
         use opentelemetry::trace::TracerProvider as _;
         use opentelemetry_otlp::{SpanExporter, WithExportConfig};
         use opentelemetry_sdk::Resource;
@@ -47,7 +47,7 @@ impl Traces {
         use tracing_subscriber::filter::Targets;
 
         let Some(endpoint) = &self.otlp_endpoint else {
-            return Ok(Started { log: log_format.start(None), provider: None });
+            return Ok(Telemetry { log: log_format.start(None), provider: None });
         };
         let _runtime = runtime.enter();
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
@@ -62,11 +62,11 @@ impl Traces {
         let commits = Targets::new().with_target(xds::TRACE_TARGET, Level::DEBUG);
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("xds")).with_filter(commits);
         let log = log_format.start(Some(Box::new(layer)));
-        Ok(Started { log, provider: Some(provider) })
+        Ok(Telemetry { log, provider: Some(provider) })
     }
 }
 
-impl Started {
+impl Telemetry {
     /// Counts lines of the log that were dropped; from now on the log says so.
     pub(super) fn dropped_lines(&self) -> ErrorCounter {
         tokio::spawn(report_dropped(self.log.dropped()));
@@ -74,7 +74,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for Telemetry {
     fn drop(&mut self) {
         #[cfg(feature = "otel")]
         if let Some(provider) = &self.provider

@@ -20,13 +20,13 @@ pub struct NearMiss {
 pub struct Condition {
     /// The key.
     pub key: Arc<str>,
-    wanted: Wanted,
+    requirement: Requirement,
     /// What the parameters have instead.
     pub found: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
+enum Requirement {
     Value(Arc<str>),
     AnyBut(Arc<str>),
     Present,
@@ -44,11 +44,11 @@ pub fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss>
             parameters.iter().filter(|(key, _)| !failing.iter().any(|condition| condition.key == **key));
         let kept = kept.map(|(key, value)| (Arc::clone(key), Arc::clone(value)));
         let mended = failing.iter().filter_map(|condition| {
-            let value = match &condition.wanted {
-                Wanted::Value(value) => Some(Arc::clone(value)),
-                Wanted::AnyBut(_) => other.map(Arc::from),
-                Wanted::Present => Some("any".into()),
-                Wanted::Absent => None,
+            let value = match &condition.requirement {
+                Requirement::Value(value) => Some(Arc::clone(value)),
+                Requirement::AnyBut(_) => other.map(Arc::from),
+                Requirement::Present => Some("any".into()),
+                Requirement::Absent => None,
             };
             Some((Arc::clone(&condition.key), value?))
         });
@@ -62,17 +62,19 @@ pub fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss>
 
 /// The fewest conditions that keep the formula from being what is expected.
 fn failing(formula: &Formula, expected: bool, parameters: &Parameters) -> Option<Vec<Condition>> {
-    let literal = |key: &Arc<str>, wanted: Wanted| {
+    let literal = |key: &Arc<str>, requirement: Requirement| {
         let found = parameters.get(key).cloned();
         let holds = formula.matches(parameters) == expected;
-        Some(if holds { Vec::new() } else { vec![Condition { key: Arc::clone(key), wanted, found }] })
+        Some(if holds { Vec::new() } else { vec![Condition { key: Arc::clone(key), requirement, found }] })
     };
     match formula {
         Formula::Equals { key, value } => {
             let value = Arc::clone(value);
-            literal(key, if expected { Wanted::Value(value) } else { Wanted::AnyBut(value) })
+            literal(key, if expected { Requirement::Value(value) } else { Requirement::AnyBut(value) })
         }
-        Formula::Exists { key } => literal(key, if expected { Wanted::Present } else { Wanted::Absent }),
+        Formula::Exists { key } => {
+            literal(key, if expected { Requirement::Present } else { Requirement::Absent })
+        }
         Formula::Not(part) => failing(part, !expected, parameters),
         Formula::All(parts) | Formula::Any(parts) => {
             let mut each = parts.iter().map(|part| failing(part, expected, parameters));
@@ -101,11 +103,11 @@ impl Condition {
     pub fn formula(&self) -> Formula {
         let key = || Arc::clone(&self.key);
         let equals = |value: &Arc<str>| Formula::Equals { key: key(), value: Arc::clone(value) };
-        match &self.wanted {
-            Wanted::Value(value) => equals(value),
-            Wanted::AnyBut(value) => Formula::Not(Box::new(equals(value))),
-            Wanted::Present => Formula::Exists { key: key() },
-            Wanted::Absent => Formula::Not(Box::new(Formula::Exists { key: key() })),
+        match &self.requirement {
+            Requirement::Value(value) => equals(value),
+            Requirement::AnyBut(value) => Formula::Not(Box::new(equals(value))),
+            Requirement::Present => Formula::Exists { key: key() },
+            Requirement::Absent => Formula::Not(Box::new(Formula::Exists { key: key() })),
         }
     }
 }

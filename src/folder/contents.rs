@@ -13,9 +13,9 @@ use xds_core::{
 use super::descriptors::Descriptors;
 #[cfg(test)]
 use super::document;
-use super::document::Format;
+use super::document::FileFormat;
 use super::error::{FolderError, Position, Problem};
-use super::index::{Changes, Found, Index};
+use super::index::{Changes, FileContent, Index};
 #[cfg(test)]
 use super::scan::Stamp;
 use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unreadable};
@@ -45,12 +45,12 @@ pub struct Located {
     /// The variant.
     pub resource: Resource,
     /// Where it is written.
-    pub place: Place,
+    pub location: Location,
 }
 
 /// A place of a variant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Location {
     /// The file below the folder, with `/` between its parts.
     pub file: Arc<str>,
     /// The line where the resource begins; in a .pb file the number of the resource. Counted from 1.
@@ -61,7 +61,7 @@ impl Folder {
     /// Reads the whole folder, whatever was loaded before, and judges it as a load does, but every
     /// name by itself.
     pub fn contents(&self, progress: impl FnMut(Progress)) -> Contents {
-        let scan::Found { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
+        let scan::ScanResult { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
         let count = files.len();
         let mut domains = Domains::new();
         files.retain(|(file, _)| {
@@ -129,13 +129,13 @@ fn refused(variants: &BTreeMap<Constraints, Arc<Located>>) -> Option<FolderError
     let mut transaction = Transaction::new();
     variants.values().for_each(|variant| transaction.put(variant.resource.clone()));
     let error = Cache::new().commit(transaction).err()?;
-    let place = |id: &VariantId| variants.get(&id.constraints).map(|variant| &variant.place);
+    let location = |id: &VariantId| variants.get(&id.constraints).map(|variant| &variant.location);
     let (here, other) = match &error {
         CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
-            (place(second), place(first))
+            (location(second), location(first))
         }
-        CommitError::Unsatisfiable { id } | CommitError::TooComplex { id } => (place(id), None),
-        _ => (variants.values().next().map(|variant| &variant.place), None),
+        CommitError::Unsatisfiable { id } | CommitError::TooComplex { id } => (location(id), None),
+        _ => (variants.values().next().map(|variant| &variant.location), None),
     };
     let other = other.map(|other| ((&*other.file).into(), other.line));
     let problem = Problem::Commit { error: Box::new(error), other };
@@ -154,11 +154,11 @@ impl Contents {
         let is_complete = errors.is_empty();
         let mut variants = Vec::new();
         for (file, found) in files {
-            let Found::Resources(_, placed) = found else { continue };
+            let FileContent::Resources(_, parsed) = found else { continue };
             let file: Arc<str> = file.into();
-            variants.extend(placed.into_iter().map(|placed| {
-                let place = Place { file: Arc::clone(&file), line: placed.line };
-                Arc::new(Located { resource: placed.resource, place })
+            variants.extend(parsed.into_iter().map(|parsed| {
+                let location = Location { file: Arc::clone(&file), line: parsed.line };
+                Arc::new(Located { resource: parsed.resource, location })
             }));
         }
         let resources = variants.len();
@@ -176,15 +176,15 @@ impl Contents {
             if domains::is_domains(file) {
                 domains = domains::read(file, text.as_bytes()).unwrap();
             } else {
-                let placed = document::read(
+                let parsed = document::read(
                     file,
-                    Format::Yaml,
+                    FileFormat::Yaml,
                     text.as_bytes(),
                     &descriptors,
                     xds_core::PAYLOAD_LIMIT_BYTES,
                 );
-                let placed = placed.unwrap();
-                files.push(((*file).into(), Found::Resources(Stamp::default(), placed)));
+                let parsed = parsed.unwrap();
+                files.push(((*file).into(), FileContent::Resources(Stamp::default(), parsed)));
             }
         }
         Self::new(files, domains, Vec::new(), descriptors, texts.len())
@@ -277,17 +277,17 @@ impl Contents {
     }
 }
 
-impl Place {
+impl Location {
     /// Where that is in a text file.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
-        let is_text = Format::of(&self.file) != Some(Format::Protobuf);
+        let is_text = FileFormat::of(&self.file) != Some(FileFormat::Protobuf);
         is_text.then_some(Position { line: self.line, column: 1 })
     }
 }
 
 /// As `file:line`.
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position() {
             Some(at) => write!(f, "{}:{}", self.file, at.line),

@@ -64,12 +64,12 @@ pub(super) fn message(
 /// fault.
 struct Converter<'a> {
     descriptors: &'a Descriptors,
-    path: Vec<Step<'a>>,
+    path: Vec<PathStep<'a>>,
     faults: Vec<Fault>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     Field(&'a str),
     Item(usize),
     Key(&'a str),
@@ -141,7 +141,7 @@ impl<'a> Converter<'a> {
             if is_any && entry.key == "@type" {
                 continue;
             }
-            self.path.push(Step::Field(&entry.key));
+            self.path.push(PathStep::Field(&entry.key));
             self.field(message, entry, &mut given, &mut result);
             self.path.pop();
         }
@@ -162,7 +162,7 @@ impl<'a> Converter<'a> {
             let nearest = nearest_field(key, message);
             let message = message.full_name().to_owned();
             self.fault::<()>(entry.at, Problem::UnknownField { field: key.into(), message, nearest });
-            self.path.push(Step::Field(key));
+            self.path.push(PathStep::Field(key));
             return None;
         };
         if matches!(entry.value.tree, Tree::Null) && !takes_null(&field) {
@@ -195,7 +195,7 @@ impl<'a> Converter<'a> {
         };
         let mut values = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            self.path.push(Step::Item(index));
+            self.path.push(PathStep::Item(index));
             values.extend(self.value(kind, item));
             self.path.pop();
         }
@@ -212,7 +212,7 @@ impl<'a> Converter<'a> {
         let value_kind = entry_type.map_entry_value_field().kind();
         let mut values = HashMap::with_capacity(entries.len());
         for entry in entries {
-            self.path.push(Step::Key(&entry.key));
+            self.path.push(PathStep::Key(&entry.key));
             if let Some(value) = self.value(&value_kind, &entry.value) {
                 match map_key(&key_kind, &entry.key) {
                     None => {
@@ -302,10 +302,10 @@ impl<'a> Converter<'a> {
         let mut field = String::new();
         for step in &self.path {
             match step {
-                Step::Field(name) if field.is_empty() => field.push_str(name),
-                Step::Field(name) => write!(field, ".{name}").expect("a string takes all"),
-                Step::Item(index) => write!(field, "[{index}]").expect("a string takes all"),
-                Step::Key(key) => write!(field, "[{key:?}]").expect("a string takes all"),
+                PathStep::Field(name) if field.is_empty() => field.push_str(name),
+                PathStep::Field(name) => write!(field, ".{name}").expect("a string takes all"),
+                PathStep::Item(index) => write!(field, "[{index}]").expect("a string takes all"),
+                PathStep::Key(key) => write!(field, "[{key:?}]").expect("a string takes all"),
             }
         }
         self.faults.push(Fault { at, field: field.into(), problem });

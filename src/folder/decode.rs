@@ -29,9 +29,9 @@ impl Descriptors {
     /// it, a folder reads it back as the same message.
     #[must_use]
     pub fn readable(&self, type_url: &str, payload: &Bytes) -> Readable {
-        let mut reader = Reader { descriptors: self, left_out: BTreeSet::new() };
-        let json = reader.packed(type_url, payload, 0);
-        Readable { json, left_out: reader.left_out }
+        let mut writer = JsonWriter { descriptors: self, left_out: BTreeSet::new() };
+        let json = writer.packed(type_url, payload, 0);
+        Readable { json, left_out: writer.left_out }
     }
 
     /// Whether the descriptors say what messages of the type look like.
@@ -41,12 +41,12 @@ impl Descriptors {
     }
 }
 
-struct Reader<'a> {
+struct JsonWriter<'a> {
     descriptors: &'a Descriptors,
     left_out: BTreeSet<String>,
 }
 
-impl Reader<'_> {
+impl JsonWriter<'_> {
     /// `packed_in`: how many messages it is packed in.
     fn packed(&mut self, type_url: &str, payload: &Bytes, packed_in: usize) -> Json {
         let descriptor = self.descriptors.message(type_url).filter(|_| packed_in < PACKED_LIMIT);

@@ -17,17 +17,17 @@ use super::convert::{self, Fault, Packed};
 use super::descriptors::Descriptors;
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
-use super::wrapper::{Beside, Flaw};
+use super::wrapper::{Flaw, WrapperExtras};
 
 /// How a file is read, which its extension tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum FileFormat {
     Yaml,
     Json,
     Protobuf,
 }
 
-impl Format {
+impl FileFormat {
     /// The format of a file, if it is one that a folder provides resources by.
     pub(super) fn of(file: &str) -> Option<Self> {
         match Path::new(file).extension()?.to_str()? {
@@ -41,7 +41,7 @@ impl Format {
 
 /// A resource and where it was found.
 #[derive(Debug, Clone)]
-pub(super) struct Placed {
+pub(super) struct ParsedResource {
     pub(super) resource: Resource,
     /// The line of a text file; the number of the resource, from 1, in a .pb file.
     pub(super) line: u32,
@@ -53,16 +53,16 @@ pub(super) struct Placed {
 /// Everything that is wrong with it.
 pub(super) fn read(
     file: &str,
-    format: Format,
+    format: FileFormat,
     content: &[u8],
     descriptors: &Descriptors,
     resource_limit: usize,
-) -> Result<Vec<Placed>, Vec<FolderError>> {
-    let (lines, placed, errors) = (Vec::new(), Vec::new(), Vec::new());
-    let mut reader = Reader { file, descriptors, resource_limit, lines, placed, errors };
+) -> Result<Vec<ParsedResource>, Vec<FolderError>> {
+    let (lines, parsed, errors) = (Vec::new(), Vec::new(), Vec::new());
+    let mut reader = FileReader { file, descriptors, resource_limit, lines, parsed, errors };
     match format {
-        Format::Protobuf => reader.protobuf(content),
-        Format::Yaml | Format::Json => match str::from_utf8(content) {
+        FileFormat::Protobuf => reader.protobuf(content),
+        FileFormat::Yaml | FileFormat::Json => match str::from_utf8(content) {
             Ok(text) if text.trim_ascii().is_empty() => reader.error(None, None, Problem::Blank),
             Ok(text) => reader.text(format, text),
             Err(error) => {
@@ -71,25 +71,25 @@ pub(super) fn read(
             }
         },
     }
-    if reader.errors.is_empty() { Ok(reader.placed) } else { Err(reader.errors) }
+    if reader.errors.is_empty() { Ok(reader.parsed) } else { Err(reader.errors) }
 }
 
-struct Reader<'a> {
+struct FileReader<'a> {
     file: &'a str,
     descriptors: &'a Descriptors,
     /// The largest payload, in bytes.
     resource_limit: usize,
     /// Those of a YAML file.
     lines: Vec<&'a str>,
-    placed: Vec<Placed>,
+    parsed: Vec<ParsedResource>,
     errors: Vec<FolderError>,
 }
 
-impl<'a> Reader<'a> {
-    fn text(&mut self, format: Format, text: &'a str) {
+impl<'a> FileReader<'a> {
+    fn text(&mut self, format: FileFormat, text: &'a str) {
         let documents = match format {
-            Format::Json => vec![tree::json(text)],
-            Format::Yaml | Format::Protobuf => {
+            FileFormat::Json => vec![tree::json(text)],
+            FileFormat::Yaml | FileFormat::Protobuf => {
                 self.lines = text.lines().collect();
                 tree::yaml(text)
             }
@@ -138,30 +138,31 @@ impl<'a> Reader<'a> {
     fn resource(&mut self, node: &Node) {
         match node.get("@type").and_then(Node::text) {
             Some(url) if message_name(url) == WRAPPER => self.wrapper(node),
-            _ => self.plain(node, Label::default(), ""),
+            _ => self.plain(node, WrapperHeader::default(), ""),
         }
     }
 
     fn wrapper(&mut self, node: &Node) {
         let wrapper = self.descriptors.builtin(WRAPPER);
-        let mut label = Label { name: node.get("name").and_then(Node::text), ..Label::default() };
+        let mut header =
+            WrapperHeader { name: node.get("name").and_then(Node::text), ..WrapperHeader::default() };
         let mut inner = None;
-        let mut beside = Vec::new();
+        let mut extras = Vec::new();
         for entry in node.entries().unwrap_or_default() {
-            let subject = || Some(subject(WRAPPER, label.name));
+            let subject = || Some(subject(WRAPPER, header.name));
             match entry.key.as_str() {
                 // A version is a digest of the content here, so one from elsewhere has no use.
                 "@type" | "version" => {}
-                WHEN => label.whens.push(entry),
-                "name" if label.name.is_some() => {}
+                WHEN => header.whens.push(entry),
+                "name" if header.name.is_some() => {}
                 "name" => {
                     let problem = Problem::WrongValue { expected: "a string", found: entry.value.describe() };
                     self.field_error(entry.value.at, subject(), "name", problem);
                 }
-                "resource_name" | "resourceName" => self.resource_name(entry, &mut label),
+                "resource_name" | "resourceName" => self.resource_name(entry, &mut header),
                 "resource" => inner = Some(&entry.value),
-                key if field(&wrapper, key).is_some_and(|field| Beside::has(field.name())) => {
-                    beside.push(entry.clone());
+                key if field(&wrapper, key).is_some_and(|field| WrapperExtras::has(field.name())) => {
+                    extras.push(entry.clone());
                 }
                 key if field(&wrapper, key).is_some() => {
                     self.error(Some(entry.at), subject(), Problem::Unsupported { field: key.into() });
@@ -169,47 +170,52 @@ impl<'a> Reader<'a> {
                 key => self.error(Some(entry.at), subject(), unknown_field(key, &wrapper)),
             }
         }
-        label.beside = self.beside(&wrapper, beside, label.name);
+        header.extras = self.extras(&wrapper, extras, header.name);
         match inner {
-            Some(inner) => self.plain(inner, label, "resource"),
-            None => self.error(Some(node.at), Some(subject(WRAPPER, label.name)), Problem::EmptyWrapper),
+            Some(inner) => self.plain(inner, header, "resource"),
+            None => self.error(Some(node.at), Some(subject(WRAPPER, header.name)), Problem::EmptyWrapper),
         }
     }
 
     /// What the fields of a wrapper say that go to clients with the resource.
-    fn beside(&mut self, wrapper: &MessageDescriptor, fields: Vec<Entry>, name: Option<&str>) -> Beside {
-        let Some(first) = fields.first() else { return Beside::default() };
+    fn extras(
+        &mut self,
+        wrapper: &MessageDescriptor,
+        fields: Vec<Entry>,
+        name: Option<&str>,
+    ) -> WrapperExtras {
+        let Some(first) = fields.first() else { return WrapperExtras::default() };
         let node = Node { at: first.at, tree: Tree::Map(fields) };
         let subject = Some(subject(WRAPPER, name));
         let message = match convert::message(wrapper, &node, self.descriptors) {
             Ok(message) => message,
             Err(faults) => {
                 self.faults(faults, &subject, "");
-                return Beside::default();
+                return WrapperExtras::default();
             }
         };
-        Beside::of(&message).unwrap_or_else(|flaws| {
+        WrapperExtras::of(&message).unwrap_or_else(|flaws| {
             for flaw in flaws {
                 let at = flaw.at(node.entries().unwrap_or_default()).unwrap_or(node.at);
-                let (field, problem) = flaw.told();
+                let (field, problem) = flaw.into_problem();
                 self.field_error(at, subject.clone(), &field, problem);
             }
-            Beside::default()
+            WrapperExtras::default()
         })
     }
 
     /// Takes the name and the constraints from a wrapper's `resource_name`.
-    fn resource_name<'n>(&mut self, entry: &'n Entry, label: &mut Label<'n>) {
+    fn resource_name<'n>(&mut self, entry: &'n Entry, header: &mut WrapperHeader<'n>) {
         let name = entry.value.get("name");
-        let subject = Some(subject(WRAPPER, label.name.or_else(|| name?.text())));
-        if let (Some(again), Some(_)) = (name, label.name) {
+        let subject = Some(subject(WRAPPER, header.name.or_else(|| name?.text())));
+        if let (Some(again), Some(_)) = (name, header.name) {
             self.field_error(again.at, subject.clone(), "resource_name.name", Problem::GivenTwice);
         }
-        label.name = label.name.or_else(|| name?.text());
+        header.name = header.name.or_else(|| name?.text());
         let message = self.descriptors.builtin(RESOURCE_NAME);
         match convert::message(&message, &entry.value, self.descriptors) {
             Ok(message) => match constraints_of(&message) {
-                Ok(constraints) => label.constraints = constraints,
+                Ok(constraints) => header.constraints = constraints,
                 Err(error) => {
                     let inner = entry.value.get(CONSTRAINTS).or_else(|| entry.value.get(CONSTRAINTS_CAMEL));
                     let at = inner.map_or(entry.value.at, |node| node.at);
@@ -223,8 +229,8 @@ impl<'a> Reader<'a> {
 
     /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may
     /// stand in it, or in the wrapper around it, which `prefix` is the field of.
-    fn plain(&mut self, node: &Node, label: Label<'_>, prefix: &str) {
-        let Label { name, mut whens, constraints, beside } = label;
+    fn plain(&mut self, node: &Node, header: WrapperHeader<'_>, prefix: &str) {
+        let WrapperHeader { name, mut whens, constraints, extras } = header;
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
         let type_url = node.get("@type").and_then(Node::text);
         let subject = type_url.map(|url| subject(message_name(url), shown));
@@ -243,7 +249,7 @@ impl<'a> Reader<'a> {
         match convert::any(without_when.as_ref().unwrap_or(node), self.descriptors) {
             Ok(Packed { type_url, payload }) => {
                 let made = self.make(type_url, name, payload.into());
-                let made = made.map(|made| beside.with(made.with_constraints(constraints)));
+                let made = made.map(|made| extras.with(made.with_constraints(constraints)));
                 self.place(made, Some(node.at), node.at.line);
             }
             Err(faults) => self.faults(faults, &subject, prefix),
@@ -302,12 +308,12 @@ impl<'a> Reader<'a> {
             let (mut type_url, mut payload) = unpack(item);
             let mut name = None;
             let mut constraints = Ok(Constraints::NONE);
-            let mut beside = Ok(Beside::default());
+            let mut extras = Ok(WrapperExtras::default());
             if message_name(&type_url) == WRAPPER {
                 match DynamicMessage::decode(self.descriptors.builtin(WRAPPER), payload) {
                     Ok(wrapper) => {
                         name = text_field(&wrapper, "name");
-                        beside = Beside::of(&wrapper);
+                        extras = WrapperExtras::of(&wrapper);
                         let naming = wrapper.get_field_by_name("resource_name");
                         if let Some(naming) = naming.as_deref().and_then(|naming| naming.as_message()) {
                             name = name.or_else(|| text_field(naming, "name"));
@@ -337,13 +343,13 @@ impl<'a> Reader<'a> {
                 });
                 Constraints::NONE
             });
-            let beside = beside.unwrap_or_else(|flaws| {
-                for (field, problem) in flaws.into_iter().map(Flaw::told) {
+            let extras = extras.unwrap_or_else(|flaws| {
+                for (field, problem) in flaws.into_iter().map(Flaw::into_problem) {
                     let resource = Some(subject(WRAPPER, name));
                     let field = field.into();
                     self.errors.push(FolderError { resource, field, ..FolderError::new(self.file, problem) });
                 }
-                Beside::default()
+                WrapperExtras::default()
             });
             // The bytes are served as they are, so look now whether a client could read them.
             if let Some(message) = self.descriptors.message(&type_url)
@@ -354,7 +360,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let made = self.make(&type_url, name, payload);
-            self.place(made.map(|made| beside.with(made.with_constraints(constraints))), None, number);
+            self.place(made.map(|made| extras.with(made.with_constraints(constraints))), None, number);
         }
     }
 
@@ -382,7 +388,7 @@ impl<'a> Reader<'a> {
 
     fn place(&mut self, made: Result<Resource, Problem>, at: Option<Position>, line: u32) {
         match made {
-            Ok(resource) => self.placed.push(Placed { resource, line }),
+            Ok(resource) => self.parsed.push(ParsedResource { resource, line }),
             Err(problem) => self.error(at, None, problem),
         }
     }
@@ -404,12 +410,12 @@ impl<'a> Reader<'a> {
 
 /// What a wrapper says of the resource in it.
 #[derive(Default)]
-struct Label<'a> {
+struct WrapperHeader<'a> {
     name: Option<&'a str>,
     whens: Vec<&'a Entry>,
     /// Those of `resource_name`.
     constraints: Constraints,
-    beside: Beside,
+    extras: WrapperExtras,
 }
 
 /// A mistake of a value as a whole.
@@ -485,21 +491,21 @@ mod tests {
 
     use super::*;
 
-    fn yaml(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
-        read("f.yaml", Format::Yaml, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
+    fn yaml(text: &str) -> Result<Vec<ParsedResource>, Vec<FolderError>> {
+        read("f.yaml", FileFormat::Yaml, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
     }
 
-    fn json(text: &str) -> Result<Vec<Placed>, Vec<FolderError>> {
-        read("f.json", Format::Json, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
+    fn json(text: &str) -> Result<Vec<ParsedResource>, Vec<FolderError>> {
+        read("f.json", FileFormat::Json, text.as_bytes(), &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES)
     }
 
     /// Names and lines of what was read.
-    fn found(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<(String, u32)> {
-        let placed = result.unwrap();
-        placed.iter().map(|placed| (placed.resource.name().to_string(), placed.line)).collect()
+    fn found(result: Result<Vec<ParsedResource>, Vec<FolderError>>) -> Vec<(String, u32)> {
+        let parsed = result.unwrap();
+        parsed.iter().map(|parsed| (parsed.resource.name().to_string(), parsed.line)).collect()
     }
 
-    fn errors(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<String> {
+    fn errors(result: Result<Vec<ParsedResource>, Vec<FolderError>>) -> Vec<String> {
         result.unwrap_err().iter().map(ToString::to_string).collect()
     }
 
@@ -650,7 +656,7 @@ name: [
     #[test]
     fn bytes_that_are_not_text_and_files_that_are_empty_are_refused() {
         let read = |content: &[u8]| {
-            errors(read("f.yaml", Format::Yaml, content, &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES))
+            errors(read("f.yaml", FileFormat::Yaml, content, &Descriptors::envoy(), PAYLOAD_LIMIT_BYTES))
         };
         assert_eq!(read(b"a: 1\nb: \xff"), ["f.yaml:2:4: the file is not UTF-8"]);
         assert_eq!(
@@ -693,10 +699,10 @@ name: [
     const WRAPPED: &str = r#""@type": type.googleapis.com/envoy.service.discovery.v3.Resource"#;
 
     /// Names and constraints of what was read.
-    fn audiences(result: Result<Vec<Placed>, Vec<FolderError>>) -> Vec<String> {
-        let placed = result.unwrap();
+    fn audiences(result: Result<Vec<ParsedResource>, Vec<FolderError>>) -> Vec<String> {
+        let parsed = result.unwrap();
         let show = |id: &VariantId| format!("{} [{}]", id.name, id.constraints);
-        placed.iter().map(|placed| show(placed.resource.id())).collect()
+        parsed.iter().map(|parsed| show(parsed.resource.id())).collect()
     }
 
     #[test]
@@ -812,7 +818,7 @@ name: [
             let response = DiscoveryResponse { resources: vec![wrapper], ..DiscoveryResponse::default() };
             read(
                 "f.pb",
-                Format::Protobuf,
+                FileFormat::Protobuf,
                 &response.encode_to_vec(),
                 &Descriptors::envoy(),
                 PAYLOAD_LIMIT_BYTES,
@@ -851,7 +857,7 @@ name: [
         let read = |response: &DiscoveryResponse| {
             read(
                 "f.pb",
-                Format::Protobuf,
+                FileFormat::Protobuf,
                 &response.encode_to_vec(),
                 &Descriptors::envoy(),
                 PAYLOAD_LIMIT_BYTES,

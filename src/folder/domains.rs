@@ -19,7 +19,7 @@ use xds_core::matching::coverage::Domains;
 use xds_core::matching::value_set::ValueSet;
 
 use super::FILE_LIMIT_BYTES;
-use super::document::{self, Format};
+use super::document::{self, FileFormat};
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
 
@@ -41,7 +41,7 @@ pub(super) fn is_domains(file: &str) -> bool {
 /// # Errors
 /// Everything that is wrong with it.
 pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderError>> {
-    let mut reader = Reader { file, domains: Domains::new(), errors: Vec::new() };
+    let mut reader = DomainsReader { file, domains: Domains::new(), errors: Vec::new() };
     match str::from_utf8(content) {
         Ok(text) => reader.text(text),
         Err(error) => {
@@ -52,18 +52,18 @@ pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderErro
     if reader.errors.is_empty() { Ok(reader.domains) } else { Err(reader.errors) }
 }
 
-struct Reader<'a> {
+struct DomainsReader<'a> {
     file: &'a str,
     domains: Domains,
     errors: Vec<FolderError>,
 }
 
-impl Reader<'_> {
+impl DomainsReader<'_> {
     fn text(&mut self, text: &str) {
         if text.trim_ascii().is_empty() {
             return self.error(None, "", Problem::NotDomains);
         }
-        let is_json = Format::of(self.file) == Some(Format::Json);
+        let is_json = FileFormat::of(self.file) == Some(FileFormat::Json);
         let documents = if is_json { vec![tree::json(text)] } else { tree::yaml(text) };
         for (number, document) in documents.into_iter().enumerate() {
             match document {

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use xds_core::{CommitError, Transaction, TypeUrl, VariantId};
 
-use super::document::{Format, Placed};
+use super::document::{FileFormat, ParsedResource};
 use super::error::{FolderError, Position, Problem};
 use super::scan::Stamp;
 
@@ -24,37 +24,37 @@ pub(super) struct Index {
 #[derive(Debug)]
 pub(super) struct FileState {
     stamp: Stamp,
-    keys: Box<[Key]>,
+    keys: Box<[ProvidedVariant]>,
 }
 
 #[derive(Debug)]
-struct Key {
+struct ProvidedVariant {
     id: VariantId,
     line: u32,
 }
 
 /// What was found in a file that may have changed.
 #[derive(Debug, Clone)]
-pub(super) enum Found {
+pub(super) enum FileContent {
     /// The file is not there.
-    Nothing,
+    Missing,
     /// The file as it is now.
-    Resources(Stamp, Vec<Placed>),
+    Resources(Stamp, Vec<ParsedResource>),
 }
 
 /// Files that may have changed, in order.
-pub(super) type Changes = Vec<(Box<str>, Found)>;
+pub(super) type Changes = Vec<(Box<str>, FileContent)>;
 
-/// What a change means: first commit the transaction, then [`Index::settle`] the rest.
+/// What a change means: first commit the transaction, then [`Index::accept`] the rest.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) transaction: Transaction,
-    pub(super) files: Settled,
+    pub(super) files: PlannedFiles,
 }
 
 /// The file states that hold once the transaction is committed, in order.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct PlannedFiles {
     files: Vec<(Box<str>, Option<FileState>)>,
     resources: usize,
 }
@@ -66,12 +66,12 @@ impl Index {
     /// A key may move from one of the changed files to another.
     pub(super) fn plan(&self, changes: Changes) -> Plan {
         let kept: HashSet<&VariantId> = provided(&changes).map(|(key, _)| key).collect();
-        let mut gone: Vec<VariantId> = self.provided_before(&changes).cloned().collect();
-        let resources = self.resources - gone.len() + kept.len();
-        gone.retain(|key| !kept.contains(key));
+        let mut removed: Vec<VariantId> = self.provided_before(&changes).cloned().collect();
+        let resources = self.resources - removed.len() + kept.len();
+        removed.retain(|key| !kept.contains(key));
         drop(kept);
         let mut transaction = Transaction::new();
-        for id in gone {
+        for id in removed {
             transaction.remove(id);
         }
         // Each document has its own copy of the type's text; of 100,000 files one is enough.
@@ -79,23 +79,23 @@ impl Index {
         let files = changes
             .into_iter()
             .map(|(file, found)| match found {
-                Found::Nothing => (file, None),
-                Found::Resources(stamp, placed) => {
-                    let keys = placed.iter().map(|Placed { resource, line }| {
+                FileContent::Missing => (file, None),
+                FileContent::Resources(stamp, parsed) => {
+                    let keys = parsed.iter().map(|ParsedResource { resource, line }| {
                         let mut id = resource.id().clone();
                         match types.get(&id.type_url) {
                             Some(known) => id.type_url = known.clone(),
                             None => _ = types.insert(id.type_url.clone()),
                         }
-                        Key { id, line: *line }
+                        ProvidedVariant { id, line: *line }
                     });
                     let state = FileState { stamp, keys: keys.collect() };
-                    placed.into_iter().for_each(|placed| transaction.put(placed.resource));
+                    parsed.into_iter().for_each(|parsed| transaction.put(parsed.resource));
                     (file, Some(state))
                 }
             })
             .collect();
-        Plan { transaction, files: Settled { files, resources } }
+        Plan { transaction, files: PlannedFiles { files, resources } }
     }
 
     /// Whether no resource is left after the changes.
@@ -147,11 +147,16 @@ impl Index {
 
     /// What a refused transaction means for the files it was made of. It is the error of the one to
     /// blame, if that is known.
-    pub(super) fn refused(&self, settled: &Settled, error: CommitError, blamed: Option<&str>) -> FolderError {
+    pub(super) fn refused(
+        &self,
+        planned: &PlannedFiles,
+        error: CommitError,
+        blamed: Option<&str>,
+    ) -> FolderError {
         let place = |id: &VariantId| {
-            let unchanged = self.files.iter().filter(|(file, _)| !settled.contains(file));
+            let unchanged = self.files.iter().filter(|(file, _)| !planned.contains(file));
             let before = || unchanged.into_iter().find_map(|(file, state)| place(file, state, id));
-            settled.place(id).or_else(before)
+            planned.place(id).or_else(before)
         };
         let (here, other) = match &error {
             CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
@@ -172,27 +177,27 @@ impl Index {
             if is_blamed(&other) && !is_blamed(&here) { (other, here) } else { (here, other) };
         let (file, line) = here.unzip();
         let file = file.or_else(|| blamed.map(Box::from)).unwrap_or_default();
-        let is_text = Format::of(&file) != Some(Format::Protobuf);
+        let is_text = FileFormat::of(&file) != Some(FileFormat::Protobuf);
         let at = line.filter(|_| is_text).map(|line| Position { line, column: 1 });
         FolderError { at, ..FolderError::new(&file, Problem::Commit { error: Box::new(error), other }) }
     }
 
     /// Takes the files of a plan as the last good state.
-    pub(super) fn settle(&mut self, settled: Settled) {
+    pub(super) fn accept(&mut self, planned: PlannedFiles) {
         if self.files.is_empty() {
             // Built in one go, the nodes of the map are full.
-            let files = settled.files.into_iter().filter_map(|(file, state)| Some((file, state?)));
+            let files = planned.files.into_iter().filter_map(|(file, state)| Some((file, state?)));
             self.files = files.collect();
-            self.resources = settled.resources;
+            self.resources = planned.resources;
             return;
         }
-        for (file, state) in settled.files {
+        for (file, state) in planned.files {
             match state {
                 Some(state) => _ = self.files.insert(file, state),
                 None => _ = self.files.remove(&file),
             }
         }
-        self.resources = settled.resources;
+        self.resources = planned.resources;
         debug_assert_eq!(self.resources, self.files.values().map(|state| state.keys.len()).sum::<usize>());
     }
 
@@ -200,8 +205,8 @@ impl Index {
     /// given at all.
     pub(super) fn differing(&self, stamps: Vec<(Box<str>, Stamp)>) -> Vec<(Box<str>, Option<Stamp>)> {
         let is_there = |file: &str| stamps.binary_search_by(|(given, _)| (**given).cmp(file)).is_ok();
-        let gone = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));
-        let mut differing: Vec<_> = gone.collect();
+        let removed = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));
+        let mut differing: Vec<_> = removed.collect();
         let is_new = |(file, stamp): &(Box<str>, Stamp)| {
             self.files.get(file).is_none_or(|state| state.stamp != *stamp)
         };
@@ -243,7 +248,7 @@ impl Index {
     }
 }
 
-impl Settled {
+impl PlannedFiles {
     /// File and line of a key, if one of these files provides it.
     fn place(&self, id: &VariantId) -> Option<(Box<str>, u32)> {
         self.files.iter().find_map(|(file, state)| place(file, state.as_ref()?, id))
@@ -265,15 +270,15 @@ fn contains(changes: &Changes, file: &str) -> bool {
 /// The keys in changed files, each with its file and line.
 fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))> {
     changes.iter().flat_map(|(file, found)| {
-        let placed = if let Found::Resources(_, placed) = found { &**placed } else { &[] };
-        placed.iter().map(|placed| (placed.resource.id(), (&**file, placed.line)))
+        let parsed = if let FileContent::Resources(_, parsed) = found { &**parsed } else { &[] };
+        parsed.iter().map(|parsed| (parsed.resource.id(), (&**file, parsed.line)))
     })
 }
 
 fn duplicate(id: &VariantId, (file, line): (&str, u32), (other, other_line): (&str, u32)) -> FolderError {
     let problem = Problem::Duplicate { id: id.clone(), file: other.into(), line: other_line };
     // In a .pb file the line is the number of the resource.
-    let at = (Format::of(file) != Some(Format::Protobuf)).then_some(Position { line, column: 1 });
+    let at = (FileFormat::of(file) != Some(FileFormat::Protobuf)).then_some(Position { line, column: 1 });
     FolderError { at, ..FolderError::new(file, problem) }
 }
 
@@ -290,23 +295,23 @@ mod tests {
     }
 
     /// A file with one resource per name, from line 1 on.
-    fn file(names: &[&str]) -> Found {
-        let placed = (1..).zip(names).map(|(line, name)| Placed { resource: thing(name, "x"), line });
-        Found::Resources(Stamp::default(), placed.collect())
+    fn file(names: &[&str]) -> FileContent {
+        let parsed = (1..).zip(names).map(|(line, name)| ParsedResource { resource: thing(name, "x"), line });
+        FileContent::Resources(Stamp::default(), parsed.collect())
     }
 
-    fn changes(files: Vec<(&str, Found)>) -> Changes {
+    fn changes(files: Vec<(&str, FileContent)>) -> Changes {
         files.into_iter().map(|(name, found)| (name.into(), found)).collect()
     }
 
     /// Plans, commits and settles; what the commit changed.
-    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, Found)>) -> usize {
+    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, FileContent)>) -> usize {
         let plan = index.plan(changes(files));
-        index.settle(plan.files);
+        index.accept(plan.files);
         cache.commit(plan.transaction).unwrap().changed
     }
 
-    fn duplicates(index: &Index, files: Vec<(&str, Found)>) -> Vec<String> {
+    fn duplicates(index: &Index, files: Vec<(&str, FileContent)>) -> Vec<String> {
         index.duplicates(&changes(files)).iter().map(ToString::to_string).collect()
     }
 
@@ -318,7 +323,7 @@ mod tests {
             3
         );
         assert_eq!(apply(&mut index, &cache, vec![("a.yaml", file(&["a", "d"]))]), 2);
-        assert_eq!(apply(&mut index, &cache, vec![("c.yaml", Found::Nothing)]), 1);
+        assert_eq!(apply(&mut index, &cache, vec![("c.yaml", FileContent::Missing)]), 1);
         assert_eq!(index.resources(), 2);
     }
 
@@ -347,9 +352,11 @@ mod tests {
         let (mut index, cache) = (Index::default(), Cache::new());
         assert!(index.is_emptied_by(&changes(vec![("a.yaml", file(&[]))])));
         apply(&mut index, &cache, vec![("a.yaml", file(&["a"]))]);
-        assert!(index.is_emptied_by(&changes(vec![("a.yaml", Found::Nothing)])));
-        assert!(!index.is_emptied_by(&changes(vec![("b.yaml", Found::Nothing)])));
-        assert!(!index.is_emptied_by(&changes(vec![("a.yaml", Found::Nothing), ("b.yaml", file(&["b"]))])));
+        assert!(index.is_emptied_by(&changes(vec![("a.yaml", FileContent::Missing)])));
+        assert!(!index.is_emptied_by(&changes(vec![("b.yaml", FileContent::Missing)])));
+        assert!(
+            !index.is_emptied_by(&changes(vec![("a.yaml", FileContent::Missing), ("b.yaml", file(&["b"]))]))
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use xds_core::{Commit, CommitError, Transaction, TypeUrl, VariantId};
 
 use super::error::{FolderError, Problem};
-use super::index::{Changes, Found, Index, Plan, Settled};
+use super::index::{Changes, FileContent, Index, Plan, PlannedFiles};
 
 impl Index {
     /// Takes out of the changes what cannot be used, with an error for each such file, and commits
@@ -22,7 +22,7 @@ impl Index {
         errors: &mut Vec<FolderError>,
         may_be_empty: bool,
         mut commit: impl FnMut(Transaction) -> Result<Commit, CommitError>,
-    ) -> Option<(Commit, Settled)> {
+    ) -> Option<(Commit, PlannedFiles)> {
         let broken: BTreeSet<_> = errors.iter().map(|error| error.file.clone()).collect();
         changes.retain(|(file, _)| !broken.contains(file));
         loop {
@@ -81,8 +81,8 @@ impl Index {
         };
         let mut involved = None;
         for (file, found) in changes {
-            let Found::Resources(_, placed) = found else { continue };
-            for id in placed.iter().map(|placed| placed.resource.id()).filter(|id| is_meant(id)) {
+            let FileContent::Resources(_, parsed) = found else { continue };
+            for id in parsed.iter().map(|parsed| parsed.resource.id()).filter(|id| is_meant(id)) {
                 // In the order of paths, so the last one counts.
                 involved = involved.max(Some((!self.provides(file, id), file)));
             }
@@ -95,31 +95,31 @@ impl Index {
 mod tests {
     use xds_core::{Cache, Resource};
 
-    use super::super::document::Placed;
+    use super::super::document::ParsedResource;
     use super::super::scan::Stamp;
     use super::*;
 
     /// A file with resources `name` or `name when`, from line 1 on.
-    fn file(resources: &[&str]) -> Found {
-        let placed = (1..).zip(resources).map(|(line, text)| {
+    fn file(resources: &[&str]) -> FileContent {
+        let parsed = (1..).zip(resources).map(|(line, text)| {
             let (name, condition) = text.split_once(' ').unwrap_or((text, ""));
             let made = Resource::new("example.com/acme.Thing".into(), name.into(), "x".into()).unwrap();
             let made = match condition {
                 "" => made,
                 condition => made.with_constraints(condition.parse().unwrap()),
             };
-            Placed { resource: made, line }
+            ParsedResource { resource: made, line }
         });
-        Found::Resources(Stamp::default(), placed.collect())
+        FileContent::Resources(Stamp::default(), parsed.collect())
     }
 
     /// Brings the changes in; the files set aside, with the others of their collisions.
-    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, Found)>) -> Vec<String> {
+    fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, FileContent)>) -> Vec<String> {
         let mut changes: Changes = files.into_iter().map(|(name, found)| (name.into(), found)).collect();
         let mut errors = Vec::new();
         let commit = |transaction| cache.commit(transaction);
         let done = index.commit_usable(&mut changes, &mut errors, false, commit);
-        index.settle(done.unwrap().1);
+        index.accept(done.unwrap().1);
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -168,7 +168,10 @@ mod tests {
         let errors = apply(&mut index, &cache, moved);
         assert_eq!(errors.len(), 2, "{errors:?}");
         assert_eq!(names(&cache), ["x", "y"]);
-        assert_eq!(apply(&mut index, &cache, vec![("m", Found::Nothing), ("z", file(&["y", "q"]))]), [""; 0]);
+        assert_eq!(
+            apply(&mut index, &cache, vec![("m", FileContent::Missing), ("z", file(&["y", "q"]))]),
+            [""; 0]
+        );
         assert_eq!(names(&cache), ["q", "x", "y"]);
     }
 }

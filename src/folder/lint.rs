@@ -13,7 +13,7 @@ use xds_core::matching::normal::{Normal, TooComplex};
 use xds_core::{Constraints, Formula, Parameters, ResourceName, TypeUrl, VariantSet};
 use xds_proto::type_url as url;
 
-use super::contents::{Contents, Located, Place};
+use super::contents::{Contents, Located, Location};
 
 pub use references::Reference;
 
@@ -31,7 +31,7 @@ pub struct Warning {
     /// The variant it is about; none where it is about all of them.
     pub constraints: Option<Constraints>,
     /// Where that variant is, or the first of all; then up to [`OTHER_PLACES_LIMIT`] others.
-    pub places: Vec<Place>,
+    pub locations: Vec<Location>,
     /// What it is.
     pub finding: Finding,
 }
@@ -101,13 +101,13 @@ pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
         for (name, set) in names {
             let Some(set) = set else { continue };
             let mut variants: Vec<_> = set.iter().map(|(_, variant)| &**variant).collect();
-            variants.sort_unstable_by(|a, b| a.place.cmp(&b.place));
+            variants.sort_unstable_by(|a, b| a.location.cmp(&b.location));
             lint.variants(Subject { type_url, name, variants: &variants }, set);
             variants.iter().for_each(|variant| lint.references(variant));
         }
     }
     // Stable: what is said of one place stays in the order it was found in.
-    lint.warnings.sort_by(|a, b| a.places.first().cmp(&b.places.first()));
+    lint.warnings.sort_by(|a, b| a.locations.first().cmp(&b.locations.first()));
     lint.warnings
 }
 
@@ -219,16 +219,17 @@ impl<'a> Lint<'a> {
         let reachable = reachable.iter().map(|(variant, _)| (&variant.resource.id().constraints, ()));
         let reachable = VariantSet::of(reachable).expect("part of a set is a set");
         let keys_of = |sets: Vec<&[Arc<str>]>| -> BTreeSet<Arc<str>> { sets.concat().into_iter().collect() };
-        let asked = keys_of(reachable.key_sets().map(|(keys, _)| keys).chain([constraints.keys()]).collect());
-        let asked: Vec<_> = asked.into_iter().collect();
+        let named_keys =
+            keys_of(reachable.key_sets().map(|(keys, _)| keys).chain([constraints.keys()]).collect());
+        let named_keys: Vec<_> = named_keys.into_iter().collect();
         // Where no variant is for any of the clients, the keys of all variants make no difference.
-        let mut unasked = keys_of(target.key_sets().map(|(keys, _)| keys).collect());
-        unasked.retain(|key| !asked.contains(key));
+        let mut other_keys = keys_of(target.key_sets().map(|(keys, _)| keys).collect());
+        other_keys.retain(|key| !named_keys.contains(key));
         let gaps = reachable.coverage(&self.contents.domains, within, GAPS_LISTED)?.gaps.into_iter();
         Ok(gaps
             .map(|gap| {
-                let free = gap.free.into_iter().chain(unasked.iter().cloned()).collect();
-                Uncovered::of(gap.witness, free, &asked)
+                let free = gap.free.into_iter().chain(other_keys.iter().cloned()).collect();
+                Uncovered::of(gap.witness, free, &named_keys)
             })
             .collect())
     }
@@ -240,18 +241,18 @@ impl<'a> Lint<'a> {
 
     fn warn(&mut self, variant: &Located, finding: Finding) {
         let id = variant.resource.id().clone();
-        let places = vec![variant.place.clone()];
+        let locations = vec![variant.location.clone()];
         let (type_url, name, constraints) = (id.type_url, id.name, Some(id.constraints));
-        self.warnings.push(Warning { type_url, name, constraints, places, finding });
+        self.warnings.push(Warning { type_url, name, constraints, locations, finding });
     }
 
     fn warn_of_all(&mut self, subject: Subject<'_>, finding: Finding) {
-        let places = subject.variants.iter().map(|variant| variant.place.clone());
+        let locations = subject.variants.iter().map(|variant| variant.location.clone());
         self.warnings.push(Warning {
             type_url: subject.type_url.clone(),
             name: subject.name.clone(),
             constraints: None,
-            places: places.take(1 + OTHER_PLACES_LIMIT).collect(),
+            locations: locations.take(1 + OTHER_PLACES_LIMIT).collect(),
             finding,
         });
     }
@@ -312,7 +313,7 @@ impl Warning {
         match &self.finding {
             Finding::Gap { filled_by, undeclared, .. } => {
                 let add = format!("a variant with `when: '{filled_by}'` is for the first of these");
-                let undeclared = List(undeclared);
+                let undeclared = KeyList(undeclared);
                 Some(match undeclared.0 {
                     [] => add,
                     _ => format!("{add}; or say in domains.yaml what values {undeclared} can have"),
@@ -409,8 +410,8 @@ impl fmt::Display for Uncovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<_> =
             self.witness.iter().map(|(key, value)| (key, format!("{key}={value:?}"))).collect();
-        parts.extend(self.absent.iter().map(|key| (key, format!("no {}", Key(key)))));
-        parts.extend(self.free.iter().map(|key| (key, format!("any {}", Key(key)))));
+        parts.extend(self.absent.iter().map(|key| (key, format!("no {}", KeyText(key)))));
+        parts.extend(self.free.iter().map(|key| (key, format!("any {}", KeyText(key)))));
         parts.sort_unstable();
         parts.dedup_by(|a, b| a.0 == b.0);
         let parts: Vec<_> = parts.into_iter().map(|(_, text)| text).collect();
@@ -431,9 +432,9 @@ impl fmt::Display for Examples<'_> {
 }
 
 /// Keys in words.
-struct List<'a>(&'a [Arc<str>]);
+struct KeyList<'a>(&'a [Arc<str>]);
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for KeyList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, key) in self.0.iter().enumerate() {
             let comma = match number {
@@ -441,16 +442,16 @@ impl fmt::Display for List<'_> {
                 _ if number + 1 == self.0.len() => " and ",
                 _ => ", ",
             };
-            write!(f, "{comma}{}", Key(key))?;
+            write!(f, "{comma}{}", KeyText(key))?;
         }
         Ok(())
     }
 }
 
 /// A key as it stands in a sentence: the empty one has to be seen.
-struct Key<'a>(&'a str);
+struct KeyText<'a>(&'a str);
 
-impl fmt::Display for Key<'_> {
+impl fmt::Display for KeyText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { f.write_str("\"\"") } else { f.write_str(self.0) }
     }

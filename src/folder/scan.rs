@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use xds_file::{FileKind, Reading, Refused, Reloads};
 
-use super::document::Format;
+use super::document::FileFormat;
 use super::domains;
 use super::error::{FolderError, Problem};
 
@@ -21,7 +21,7 @@ pub(super) struct Stamp {
 
 /// The files of a folder that may hold resources.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ScanResult {
     /// By path below the folder, in order.
     pub(super) files: Vec<(Box<str>, Stamp)>,
     /// Whether there is a symbolic link among them, so that a file may change under another path.
@@ -35,8 +35,8 @@ pub(super) struct Found {
 ///
 /// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is
 /// not.
-pub(super) fn scan(root: &Path, reloads: &Reloads) -> Found {
-    let mut scan = Scan { found: Found::default(), reading: reloads.reading("") };
+pub(super) fn scan(root: &Path, reloads: &Reloads) -> ScanResult {
+    let mut scan = Scan { found: ScanResult::default(), reading: reloads.reading("") };
     scan.directory(root, "", &mut Vec::new());
     let mut scan = scan.found;
     scan.files.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -49,29 +49,29 @@ pub(super) fn scan(root: &Path, reloads: &Reloads) -> Found {
 
 /// What a path is now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum PathKind {
     File(Stamp),
     Directory,
     /// What is no regular file: reading it may have no end.
-    Other(FileKind),
-    Nothing,
+    NotRegular(FileKind),
+    Missing,
 }
 
 /// Looks at one path; links are followed.
 ///
 /// # Errors
-/// A link that leads nowhere is an error rather than [`Entry::Nothing`]: more likely a volume is
+/// A link that leads nowhere is an error rather than [`PathKind::Missing`]: more likely a volume is
 /// missing than that someone wanted the resources gone.
-pub(super) fn look(path: &Path) -> io::Result<Entry> {
+pub(super) fn look(path: &Path) -> io::Result<PathKind> {
     match fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Ok(Entry::Directory),
-        Ok(metadata) if metadata.is_file() => Ok(Entry::File(Stamp::of(&metadata))),
-        Ok(metadata) => Ok(Entry::Other(FileKind::of(metadata.file_type()))),
+        Ok(metadata) if metadata.is_dir() => Ok(PathKind::Directory),
+        Ok(metadata) if metadata.is_file() => Ok(PathKind::File(Stamp::of(&metadata))),
+        Ok(metadata) => Ok(PathKind::NotRegular(FileKind::of(metadata.file_type()))),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             if path.is_symlink() {
                 Err(error)
             } else {
-                Ok(Entry::Nothing)
+                Ok(PathKind::Missing)
             }
         }
         Err(error) => Err(error),
@@ -80,7 +80,7 @@ pub(super) fn look(path: &Path) -> io::Result<Entry> {
 
 /// A look at a folder that goes on.
 struct Scan<'a> {
-    found: Found,
+    found: ScanResult,
     /// A file system may hang with each of them.
     reading: Reading<'a>,
 }
@@ -108,17 +108,17 @@ impl Scan<'_> {
             self.found.symlinks |= is_link;
             self.reading.next(&name);
             match look(&path) {
-                Ok(Entry::File(stamp)) if Format::of(&name).is_some() => {
+                Ok(PathKind::File(stamp)) if FileFormat::of(&name).is_some() => {
                     self.found.files.push((name.into(), stamp));
                 }
-                Ok(Entry::Directory) if is_link => self.linked_directory(&path, &name, above),
-                Ok(Entry::Directory) => self.directory(&path, &name, above),
-                Ok(Entry::Other(kind)) if Format::of(&name).is_some() => {
+                Ok(PathKind::Directory) if is_link => self.linked_directory(&path, &name, above),
+                Ok(PathKind::Directory) => self.directory(&path, &name, above),
+                Ok(PathKind::NotRegular(kind)) if FileFormat::of(&name).is_some() => {
                     let problem = Problem::Refused(Refused::NotRegular { kind });
                     self.found.errors.push(FolderError::new(&name, problem));
                 }
-                Ok(Entry::File(_) | Entry::Nothing | Entry::Other(_)) => {}
-                Err(error) if Format::of(&name).is_some() => self.unreadable(&name, &error),
+                Ok(PathKind::File(_) | PathKind::Missing | PathKind::NotRegular(_)) => {}
+                Err(error) if FileFormat::of(&name).is_some() => self.unreadable(&name, &error),
                 Err(error) => {
                     let problem = Problem::Unreadable { kind: error.kind() };
                     self.found.unseen.push(FolderError::new(&name, problem));

@@ -133,7 +133,7 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
 pub(super) fn json(text: &str) -> Result<Node, SyntaxError> {
     let cursor = Cursor::new(text);
     let mut deserializer = serde_json::Deserializer::from_reader(&cursor);
-    let node = Json(&cursor).node(&mut deserializer);
+    let node = JsonPositions(&cursor).node(&mut deserializer);
     node.and_then(|node| deserializer.end().map(|()| node)).map_err(|error| {
         let at = Position::new(error.line(), error.column());
         SyntaxError { at: Some(at), problem: syntax(&error.to_string()) }
@@ -147,7 +147,7 @@ fn syntax(message: &str) -> Problem {
 }
 
 /// How a format tells the place of what is read next.
-trait Places: Copy {
+trait Positions: Copy {
     fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error>;
     fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error>;
     fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error>;
@@ -155,9 +155,9 @@ trait Places: Copy {
 
 /// YAML: the deserializer hands out the place of each value.
 #[derive(Clone, Copy)]
-struct Yaml;
+struct YamlPositions;
 
-impl Places for Yaml {
+impl Positions for YamlPositions {
     fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         Spanned::<Tree>::deserialize(deserializer).map(Node::from)
     }
@@ -175,29 +175,29 @@ impl Places for Yaml {
 
 /// JSON: the place is how far the parser has read.
 #[derive(Clone, Copy)]
-struct Json<'a>(&'a Cursor<'a>);
+struct JsonPositions<'a>(&'a Cursor<'a>);
 
-impl Places for Json<'_> {
+impl Positions for JsonPositions<'_> {
     fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         let at = self.0.position();
         Ok(Node { at, tree: deserializer.deserialize_any(TreeVisitor(self))? })
     }
 
     fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error> {
-        list.next_element_seed(JsonSeed(self))
+        list.next_element_seed(NodeSeed(self))
     }
 
     fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error> {
-        let Some(key) = map.next_key_seed(JsonSeed(self))? else { return Ok(None) };
+        let Some(key) = map.next_key_seed(NodeSeed(self))? else { return Ok(None) };
         let Tree::Text(text) = key.tree else { return Err(A::Error::custom("a key that is not a string")) };
-        let value = map.next_value_seed(JsonSeed(self))?;
+        let value = map.next_value_seed(NodeSeed(self))?;
         Ok(Some(Entry { at: key.at, key: text, value }))
     }
 }
 
-struct JsonSeed<'a>(Json<'a>);
+struct NodeSeed<'a>(JsonPositions<'a>);
 
-impl<'de> serde::de::DeserializeSeed<'de> for JsonSeed<'_> {
+impl<'de> serde::de::DeserializeSeed<'de> for NodeSeed<'_> {
     type Value = Node;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
@@ -258,7 +258,7 @@ impl Read for &Cursor<'_> {
 
 struct TreeVisitor<P>(P);
 
-impl<'de, P: Places> Visitor<'de> for TreeVisitor<P> {
+impl<'de, P: Positions> Visitor<'de> for TreeVisitor<P> {
     type Value = Tree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -312,7 +312,7 @@ impl<'de, P: Places> Visitor<'de> for TreeVisitor<P> {
 
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor(Yaml))
+        deserializer.deserialize_any(TreeVisitor(YamlPositions))
     }
 }
 

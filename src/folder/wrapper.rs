@@ -13,7 +13,7 @@ use super::tree::{Entry, Node, Tree};
 
 /// The fields of an `envoy.service.discovery.v3.Resource` that go to clients with the resource.
 #[derive(Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct WrapperExtras {
     ttl: Option<Duration>,
     aliases: Vec<ResourceName>,
     do_not_cache: bool,
@@ -31,7 +31,7 @@ pub(super) struct Flaw {
     reason: String,
 }
 
-impl Beside {
+impl WrapperExtras {
     /// Whether a field of a wrapper is one of these.
     pub(super) fn has(field: &str) -> bool {
         [TTL, ALIASES, CACHE_CONTROL, METADATA].contains(&field)
@@ -101,7 +101,7 @@ impl Flaw {
     }
 
     /// The path of the field and what is wrong with it.
-    pub(super) fn told(self) -> (String, Problem) {
+    pub(super) fn into_problem(self) -> (String, Problem) {
         let field = match self.item {
             Some(item) => format!("{}[{item}]", self.field),
             None => self.field.into(),

@@ -12,12 +12,12 @@ use super::ConfigError;
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ConfigEntry>,
 }
 
 /// One key with its value.
 #[derive(Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct ConfigEntry {
     pub(super) at: Location,
     pub(super) key: String,
     pub(super) value: Value,
@@ -51,13 +51,13 @@ impl Value {
 
 /// A place in a file, as it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Place {
+pub(in crate::cli) struct ConfigPosition {
     file: PathBuf,
     line: u64,
     column: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, line, column } = self;
         write!(f, "{}:{line}:{column}", file.display())
@@ -81,7 +81,7 @@ impl File {
         };
         let map: Option<Map> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let place = Place { file: path.into(), line, column };
+            let place = ConfigPosition { file: path.into(), line, column };
             if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } = error.without_snippet() {
                 return ConfigError::Twice { place, key: key.clone() };
             }
@@ -91,13 +91,16 @@ impl File {
             ConfigError::Syntax { place, message }
         })?;
         let entries = map.unwrap_or_default().0.into_iter();
-        let entries =
-            entries.map(|(key, value)| Entry { at: key.referenced, key: key.value, value: value.read(text) });
+        let entries = entries.map(|(key, value)| ConfigEntry {
+            at: key.referenced,
+            key: key.value,
+            value: value.read(text),
+        });
         Ok(Self { path: path.into(), entries: entries.collect() })
     }
 
-    pub(super) fn place(&self, at: Location) -> Place {
-        Place { file: self.path.clone(), line: at.line(), column: at.column() }
+    pub(super) fn place(&self, at: Location) -> ConfigPosition {
+        ConfigPosition { file: self.path.clone(), line: at.line(), column: at.column() }
     }
 }
 
@@ -106,7 +109,7 @@ const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 /// All keys, in the order of the file. One that is there twice is an error of the parser.
 #[derive(Debug, Default)]
-struct Map(Vec<(Spanned<String>, Node)>);
+struct Map(Vec<(Spanned<String>, ConfigNode)>);
 
 impl<'de> Deserialize<'de> for Map {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -132,28 +135,28 @@ impl<'de> Deserialize<'de> for Map {
 
 /// A value as YAML has it, and where.
 #[derive(Debug)]
-struct Node {
+struct ConfigNode {
     at: Location,
-    tree: Tree,
+    tree: ConfigTree,
 }
 
 #[derive(Debug)]
-enum Tree {
+enum ConfigTree {
     Switch(bool),
     Text(String),
     Number,
-    List(Vec<Node>),
+    List(Vec<ConfigNode>),
     Nothing,
     Map,
 }
 
-impl Node {
+impl ConfigNode {
     fn read(self, text: &str) -> Value {
         match self.tree {
-            Tree::Switch(switch) => Value::Switch(switch),
-            Tree::Text(text) => Value::Text(text),
-            Tree::Number => Value::Text(written(self.at, text)),
-            Tree::List(items) => {
+            ConfigTree::Switch(switch) => Value::Switch(switch),
+            ConfigTree::Text(text) => Value::Text(text),
+            ConfigTree::Number => Value::Text(written(self.at, text)),
+            ConfigTree::List(items) => {
                 let items = items.into_iter().map(|item| match item.read(text) {
                     Value::Text(text) => Some(text),
                     Value::Switch(switch) => Some(switch.to_string()),
@@ -161,8 +164,8 @@ impl Node {
                 });
                 items.collect::<Option<_>>().map_or(Value::Nested, Value::List)
             }
-            Tree::Nothing => Value::Nothing,
-            Tree::Map => Value::Nested,
+            ConfigTree::Nothing => Value::Nothing,
+            ConfigTree::Map => Value::Nested,
         }
     }
 }
@@ -177,62 +180,62 @@ fn written(at: Location, text: &str) -> String {
     range().unwrap_or_default().trim().to_owned()
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for ConfigNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Tree>::deserialize(deserializer)?;
+        let spanned = Spanned::<ConfigTree>::deserialize(deserializer)?;
         Ok(Self { at: spanned.referenced, tree: spanned.value })
     }
 }
 
-impl<'de> Deserialize<'de> for Tree {
+impl<'de> Deserialize<'de> for ConfigTree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyTree)
+        deserializer.deserialize_any(ConfigTreeVisitor)
     }
 }
 
-struct AnyTree;
+struct ConfigTreeVisitor;
 
-impl<'de> Visitor<'de> for AnyTree {
-    type Value = Tree;
+impl<'de> Visitor<'de> for ConfigTreeVisitor {
+    type Value = ConfigTree;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Tree, E> {
-        Ok(Tree::Nothing)
+    fn visit_unit<E>(self) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Nothing)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
-        Ok(Tree::Switch(value))
+    fn visit_bool<E>(self, value: bool) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Switch(value))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Tree, E> {
-        Ok(Tree::Number)
+    fn visit_i64<E>(self, _: i64) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Number)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Tree, E> {
-        Ok(Tree::Number)
+    fn visit_u64<E>(self, _: u64) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Number)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Tree, E> {
-        Ok(Tree::Number)
+    fn visit_f64<E>(self, _: f64) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Number)
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
-        Ok(Tree::Text(value.to_owned()))
+    fn visit_str<E>(self, value: &str) -> Result<ConfigTree, E> {
+        Ok(ConfigTree::Text(value.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ConfigTree, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = list.next_element()? {
             items.push(item);
         }
-        Ok(Tree::List(items))
+        Ok(ConfigTree::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigTree, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Tree::Map)
+        Ok(ConfigTree::Map)
     }
 }

@@ -25,7 +25,7 @@ fn added(text: &str) -> Result<Vec<String>, String> {
     let (file, serve) = (parse(text).map_err(|error| error.to_string())?, of_serve());
     let matches = serve.clone().try_get_matches_from(["serve", "here"]).unwrap();
     let added =
-        file.entries.iter().filter_map(|entry| Added::new(entry, &file, &serve, &matches).transpose());
+        file.entries.iter().filter_map(|entry| FileOption::new(entry, &file, &serve, &matches).transpose());
     let added: Vec<_> = added.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     Ok(added
         .into_iter()
@@ -87,10 +87,10 @@ fn what_is_no_option_or_has_no_value_for_it_is_told_with_its_place() {
 fn printed(command: &str, arguments: &[&str]) -> String {
     let line = ["xds", command].into_iter().chain(arguments.iter().copied()).chain(["--print-config"]);
     match command_line(line.map(OsString::from).collect()) {
-        Ok(Asked::Print(text)) => text,
-        Ok(Asked::Run(_)) => panic!("--print-config runs nothing"),
-        Err(Refusal::CommandLine(error)) => panic!("{error}"),
-        Err(Refusal::File(error)) => panic!("{error}"),
+        Ok(Invocation::Print(text)) => text,
+        Ok(Invocation::Run(_)) => panic!("--print-config runs nothing"),
+        Err(InvocationError::CommandLine(error)) => panic!("{error}"),
+        Err(InvocationError::File(error)) => panic!("{error}"),
     }
 }
 
@@ -141,7 +141,7 @@ fn every_option_of_a_command_with_a_file_can_be_a_key() {
 #[test]
 fn a_command_line_without_a_file_is_parsed_as_it_is() {
     let refused = |line: &str| match command_line(line.split(' ').map(OsString::from).collect()) {
-        Err(Refusal::CommandLine(error)) => error.to_string(),
+        Err(InvocationError::CommandLine(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
     for line in

@@ -34,7 +34,7 @@ fn warnings(domains: &str, documents: &[String]) -> Vec<String> {
         let text =
             warning.to_string().replace("envoy.config.cluster.v3.", "").replace("envoy.config.route.v3.", "");
         let text = text.replace("envoy.config.endpoint.v3.", "");
-        format!("{} {}: {text}", warning.places[0].line, warning.kind())
+        format!("{} {}: {text}", warning.locations[0].line, warning.kind())
     };
     contents.warnings().iter().map(shown).collect()
 }
@@ -245,7 +245,7 @@ fn t15_every_name_that_is_wrong_is_told_and_the_rest_is_judged() {
     let errors: Vec<_> = contents.errors().unwrap().iter().map(|error| error.at.unwrap().line).collect();
     assert_eq!(errors, [5, 13, 17]);
     let kinds: Vec<_> =
-        contents.warnings().iter().map(|warning| (warning.places[0].line, warning.kind())).collect();
+        contents.warnings().iter().map(|warning| (warning.locations[0].line, warning.kind())).collect();
     assert_eq!(kinds, [(21, "gap"), (25, "uncovered-reference")]);
 }
 

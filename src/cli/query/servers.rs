@@ -8,7 +8,7 @@ use xds::client::{Code, Protocol, Recorder};
 
 /// What a server did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ServerChange {
     Opened,
     Failed(Trouble),
     Answered,
@@ -24,14 +24,14 @@ pub(super) struct Trouble {
 
 /// Sends what changed; what the reader is too slow for is lost.
 #[derive(Debug)]
-pub(super) struct Listener {
-    last: Mutex<BTreeMap<String, Step>>,
-    sender: mpsc::Sender<(String, Step)>,
+pub(super) struct StateListener {
+    last: Mutex<BTreeMap<String, ServerChange>>,
+    sender: mpsc::Sender<(String, ServerChange)>,
 }
 
 /// What was said of the servers so far.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(super) struct ServerStates {
     troubles: BTreeMap<String, Trouble>,
     /// Servers that were asked, and did not fail since.
     open: BTreeMap<String, bool>,
@@ -44,7 +44,7 @@ impl Trouble {
     }
 
     /// What went wrong, for people.
-    pub(super) fn told(&self, protocol: Protocol) -> String {
+    pub(super) fn describe(&self, protocol: Protocol) -> String {
         let Self { server, reason, code } = self;
         let hint = match protocol {
             Protocol::Delta if *code == Some(Code(UNIMPLEMENTED)) => {
@@ -56,57 +56,62 @@ impl Trouble {
     }
 
     /// The same on its way.
-    fn told_early(&self, protocol: Protocol) -> String {
-        match self.told(protocol).split_once('\n') {
-            Some((told, hint)) => format!("{told}; trying again\n{hint}"),
-            None => format!("{}; trying again", self.told(protocol)),
+    fn describe_retry(&self, protocol: Protocol) -> String {
+        match self.describe(protocol).split_once('\n') {
+            Some((description, hint)) => format!("{description}; trying again\n{hint}"),
+            None => format!("{}; trying again", self.describe(protocol)),
         }
     }
 }
 
-impl Listener {
-    pub(super) fn new() -> (Self, mpsc::Receiver<(String, Step)>) {
+impl StateListener {
+    pub(super) fn new() -> (Self, mpsc::Receiver<(String, ServerChange)>) {
         let (sender, receiver) = mpsc::channel(STEPS_IN_FLIGHT);
         (Self { last: Mutex::default(), sender }, receiver)
     }
 
-    fn tell(&self, server: &str, step: Step) {
+    fn send(&self, server: &str, change: ServerChange) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.get(server) != Some(&step) {
-            last.insert(server.to_owned(), step.clone());
-            _ = self.sender.try_send((server.to_owned(), step));
+        if last.get(server) != Some(&change) {
+            last.insert(server.to_owned(), change.clone());
+            _ = self.sender.try_send((server.to_owned(), change));
         }
     }
 }
 
-impl Recorder for Listener {
+impl Recorder for StateListener {
     fn opened(&self, server: &str) {
-        self.tell(server, Step::Opened);
+        self.send(server, ServerChange::Opened);
     }
 
     fn failed(&self, server: &str, code: Option<Code>, reason: &str) {
-        let (name, reason) = (server.to_owned(), super::show::plain(reason));
-        self.tell(server, Step::Failed(Trouble { server: name, code, reason }));
+        let (name, reason) = (server.to_owned(), super::writer::plain(reason));
+        self.send(server, ServerChange::Failed(Trouble { server: name, code, reason }));
     }
 
     fn connected(&self, server: &str, is_connected: bool) {
         if is_connected {
-            self.tell(server, Step::Answered);
+            self.send(server, ServerChange::Answered);
         }
     }
 }
 
-impl Connections {
+impl ServerStates {
     /// Takes what a server did; what to tell of it, if that is news.
-    pub(super) fn on_step(&mut self, server: String, step: Step, protocol: Protocol) -> Option<String> {
-        self.open.insert(server.clone(), !matches!(step, Step::Failed(_)));
-        match step {
-            Step::Opened => None,
-            Step::Answered => self.troubles.remove(&server).map(|_| format!("{server} answers now")),
-            Step::Failed(trouble) => {
-                let told = trouble.told_early(protocol);
+    pub(super) fn on_change(
+        &mut self,
+        server: String,
+        change: ServerChange,
+        protocol: Protocol,
+    ) -> Option<String> {
+        self.open.insert(server.clone(), !matches!(change, ServerChange::Failed(_)));
+        match change {
+            ServerChange::Opened => None,
+            ServerChange::Answered => self.troubles.remove(&server).map(|_| format!("{server} answers now")),
+            ServerChange::Failed(trouble) => {
+                let description = trouble.describe_retry(protocol);
                 let before = self.troubles.insert(server, trouble.clone());
-                (before.as_ref() != Some(&trouble)).then_some(told)
+                (before.as_ref() != Some(&trouble)).then_some(description)
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::cli::check::when;
 use crate::cli::type_name::short;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum OutputFormat {
     /// A line per event, and under it the resource as YAML
     Text,
     /// A JSON object per line and event
@@ -26,9 +26,9 @@ pub(super) enum Format {
 
 /// What happened to one name.
 #[derive(Debug)]
-pub(super) enum What<'a> {
+pub(super) enum ShownEvent<'a> {
     Changed(&'a Resource<Raw>),
-    Gone(&'a ResourceFailure),
+    Absent(&'a ResourceFailure),
     Ambient(Option<&'a ResourceFailure>),
     /// Of a glob or wildcard: all that there is was told.
     Complete,
@@ -36,24 +36,24 @@ pub(super) enum What<'a> {
 
 /// Writes events of one type to standard output.
 #[derive(Debug)]
-pub(super) struct Show {
-    pub(super) format: Format,
+pub(super) struct EventWriter {
+    pub(super) format: OutputFormat,
     pub(super) descriptors: Descriptors,
     pub(super) type_url: TypeUrl,
     /// What was warned of.
     pub(super) left_out: BTreeSet<String>,
 }
 
-impl Show {
+impl EventWriter {
     /// Writes one event.
     ///
     /// # Errors
     /// When standard output takes no more.
-    pub(super) fn event(&mut self, name: &str, what: &What<'_>) -> io::Result<()> {
+    pub(super) fn event(&mut self, name: &str, event: &ShownEvent<'_>) -> io::Result<()> {
         let text = match self.format {
-            Format::Text => self.text(name, what),
-            Format::Json => format!("{}\n", self.object(name, what)),
-            Format::Yaml => self.yaml(name, what),
+            OutputFormat::Text => self.text(name, event),
+            OutputFormat::Json => format!("{}\n", self.object(name, event)),
+            OutputFormat::Yaml => self.yaml(name, event),
         };
         let mut output = io::stdout().lock();
         output.write_all(text.as_bytes())?;
@@ -67,43 +67,43 @@ impl Show {
         format!("{} {name}", short(&self.type_url))
     }
 
-    fn text(&mut self, name: &str, what: &What<'_>) -> String {
-        let mut text = self.line(name, what);
-        if let What::Changed(resource) = what {
+    fn text(&mut self, name: &str, event: &ShownEvent<'_>) -> String {
+        let mut text = self.line(name, event);
+        if let ShownEvent::Changed(resource) = event {
             let mut payload = self.payload(resource);
             payload.remove("@type");
-            for line in yaml(&Document { when: None, fields: &payload }).lines() {
+            for line in yaml(&YamlDocument { when: None, fields: &payload }).lines() {
                 _ = writeln!(text, "  {line}");
             }
         }
         text
     }
 
-    fn line(&self, name: &str, what: &What<'_>) -> String {
+    fn line(&self, name: &str, event: &ShownEvent<'_>) -> String {
         let label = self.label(name);
-        match what {
-            What::Changed(resource) => {
+        match event {
+            ShownEvent::Changed(resource) => {
                 let mut line = format!("+ {label}  version {}", plain(resource.version()));
                 if let Some(when) = when(resource.constraints()) {
                     _ = write!(line, "  [{}]", plain(&when));
                 }
                 line + if resource.is_stale() { "  stale\n" } else { "\n" }
             }
-            What::Gone(why) => format!("- {label}  gone: {}\n", plain(&why.to_string())),
-            What::Ambient(Some(why)) => format!("! {label}  {}\n", plain(&why.to_string())),
-            What::Ambient(None) => format!("! {label}  all is well again\n"),
-            What::Complete => format!("= {label}  complete\n"),
+            ShownEvent::Absent(why) => format!("- {label}  gone: {}\n", plain(&why.to_string())),
+            ShownEvent::Ambient(Some(why)) => format!("! {label}  {}\n", plain(&why.to_string())),
+            ShownEvent::Ambient(None) => format!("! {label}  all is well again\n"),
+            ShownEvent::Complete => format!("= {label}  complete\n"),
         }
     }
 
-    fn object(&mut self, name: &str, what: &What<'_>) -> Value {
+    fn object(&mut self, name: &str, event: &ShownEvent<'_>) -> Value {
         let type_url = self.type_url.as_str().to_owned();
         let failure = |event, why: Option<&ResourceFailure>| {
             let (code, message) = (why.map(|why| why.code.to_string()), why.map(|why| &*why.message));
             json!({ "event": event, "type": type_url, "name": name, "code": code, "message": message })
         };
-        match what {
-            What::Changed(resource) => json!({
+        match event {
+            ShownEvent::Changed(resource) => json!({
                 "event": "changed",
                 "type": type_url,
                 "name": name,
@@ -113,27 +113,27 @@ impl Show {
                 "stale": resource.is_stale(),
                 "resource": self.payload(resource),
             }),
-            What::Gone(why) => failure("gone", Some(why)),
-            What::Ambient(why) => failure("ambient", *why),
-            What::Complete => json!({ "event": "complete", "type": type_url, "name": name }),
+            ShownEvent::Absent(why) => failure("gone", Some(why)),
+            ShownEvent::Ambient(why) => failure("ambient", *why),
+            ShownEvent::Complete => json!({ "event": "complete", "type": type_url, "name": name }),
         }
     }
 
-    fn yaml(&mut self, name: &str, what: &What<'_>) -> String {
-        let What::Changed(resource) = what else {
-            return format!("# {}", self.line(name, what));
+    fn yaml(&mut self, name: &str, event: &ShownEvent<'_>) -> String {
+        let ShownEvent::Changed(resource) = event else {
+            return format!("# {}", self.line(name, event));
         };
         let (payload, when) = (self.payload(resource), when(resource.constraints()));
         let own = ["name", "cluster_name"].into_iter().find_map(|field| payload.get(field)?.as_str());
         let document = if own == Some(resource.name().as_str()) {
-            yaml(&Document { when: when.as_deref(), fields: &payload })
+            yaml(&YamlDocument { when: when.as_deref(), fields: &payload })
         } else {
             // It goes by another name than the one in it, or by one that a folder does not find.
             let mut wrapper = Map::new();
             wrapper.insert("@type".into(), WRAPPER.into());
             wrapper.insert("name".into(), resource.name().as_str().into());
             wrapper.insert("resource".into(), payload.into());
-            yaml(&Document { when: when.as_deref(), fields: &wrapper })
+            yaml(&YamlDocument { when: when.as_deref(), fields: &wrapper })
         };
         format!("---\n{document}")
     }
@@ -159,12 +159,12 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// What people look for first stands first.
-struct Document<'a> {
+struct YamlDocument<'a> {
     when: Option<&'a str>,
     fields: &'a Map<String, Value>,
 }
 
-impl Serialize for Document<'_> {
+impl Serialize for YamlDocument<'_> {
     fn serialize<S>(&self, serializer: S) -> Result<S::Ok, S::Error>
     where
         S: Serializer,
@@ -189,7 +189,7 @@ impl Serialize for Document<'_> {
 }
 
 /// Ends with a line break.
-fn yaml(document: &Document<'_>) -> String {
+fn yaml(document: &YamlDocument<'_>) -> String {
     // A folded type URL could not be searched for.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
