@@ -1,11 +1,12 @@
-//! What people and their programs look at: an HTTP port apart from the one for clients.
+//! The admin page and its API, on an HTTP port of their own.
 //!
-//! It answers GET and HEAD alone and changes nothing. Whoever reaches it may read all of it, so it
-//! is for the loopback interface, or for a port behind a proxy that authenticates its users.
-//! [`serve`] refuses requests that a web page of somebody else could have sent: see [`HostNames`].
+//! The port accepts only GET and HEAD, and changes nothing. Everybody who can connect may read
+//! everything, so bind it to the loopback interface, or put it behind a proxy that authenticates
+//! its users. [`serve`] refuses requests that a web page of another site could have sent: see
+//! [`HostNames`].
 //!
-//! [`Admin`] makes the page and its API: what `docs/admin.md` of the repository describes. No
-//! payload of a resource is in any answer, so no secret is either.
+//! [`Admin`] makes the page and its API, which `docs/admin.md` of the repository describes. No
+//! answer contains the payload of a resource, so no answer contains a secret.
 //!
 //! ```no_run
 //! use tokio::net::TcpListener;
@@ -15,7 +16,7 @@
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let cache = Cache::new();
-//! // Made first, it tells of all commits.
+//! // Made before the first commit, the page lists all commits.
 //! let page = Admin::new(&cache);
 //! let server = Server::new(cache);
 //! let page = TcpListener::bind("127.0.0.1:18001").await.map(|listener| (listener, page.routes(server.clients())))?;
@@ -68,26 +69,26 @@ pub struct Admin {
     upstreams: Option<Provider<Value>>,
 }
 
-/// Where something comes from that is looked at when somebody asks.
+/// A function that computes a value on request.
 #[derive(Clone)]
 struct Provider<T>(Arc<dyn Fn() -> T + Send + Sync>);
 
 impl Admin {
-    /// Tells of this cache, and of its commits from now on.
+    /// A page about this cache and its commits from now on.
     #[must_use]
     pub fn new(cache: &Arc<Cache>) -> Self {
         let commits = cache.commits(recent::COMMITS_KEPT);
         Self { cache: Arc::clone(cache), commits, domains: None, upstreams: None }
     }
 
-    /// Judges gaps by what clients can have. Asked whenever they are looked for; it may read a
-    /// file.
+    /// Limits gaps to the parameters that clients can have. The function is called for each search
+    /// of gaps; it may read a file.
     #[must_use]
     pub fn with_domains(self, domains: impl Fn() -> Domains + Send + Sync + 'static) -> Self {
         Self { domains: Some(Provider(Arc::new(domains))), ..self }
     }
 
-    /// Tells how the upstreams of a proxy stand, as JSON that this makes.
+    /// Adds the state of a proxy's upstreams, as JSON.
     #[must_use]
     pub fn with_upstreams(self, upstreams: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         Self { upstreams: Some(Provider(Arc::new(upstreams))), ..self }
@@ -96,7 +97,7 @@ impl Admin {
     /// The paths, for [`serve`]: the page at `/`, the API below `/api/`.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, where a task follows the commits until the routes are dropped.
+    /// Outside of a tokio runtime: a task follows the commits until the routes are dropped.
     pub fn routes(self, clients: ClientList) -> Router {
         let Self { cache, commits, domains, upstreams } = self;
         let state = Arc::new(AdminState {
@@ -128,7 +129,7 @@ impl Admin {
     }
 }
 
-/// What all paths look at.
+/// The state that all paths share.
 #[derive(Debug)]
 struct AdminState {
     cache: Arc<Cache>,
@@ -137,13 +138,13 @@ struct AdminState {
     recent: RecentCommits,
     sweep: Sweep,
     names: SortedNames,
-    /// Answers that take long are made by so many threads at a time.
+    /// Limits the threads that compute long answers at the same time.
     work: Arc<Semaphore>,
     event_streams: Arc<Semaphore>,
 }
 
 impl AdminState {
-    /// Does what may take some milliseconds where it holds up no stream.
+    /// Runs work that may take some milliseconds on a thread that serves no stream.
     async fn work<T: Send + 'static>(self: Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
         let permit = Arc::clone(&self.work).acquire_owned().await.expect("the semaphore is never closed");
         let done = tokio::task::spawn_blocking(move || {
@@ -163,11 +164,11 @@ impl<T> fmt::Debug for Provider<T> {
     }
 }
 
-/// The names under which the port may be asked for, beside IP addresses and `localhost`.
+/// The host names that the port accepts, in addition to IP addresses and `localhost`.
 ///
-/// A page of another site may let its own name point to this machine and then read answers as if
-/// they were its own (DNS rebinding). It cannot choose what stands in `Host`, so names that nobody
-/// told of are refused.
+/// A web site may point its own name at this machine and then read answers as if they were its own
+/// (DNS rebinding). Its page cannot change the `Host` header, so requests with an unknown `Host`
+/// are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostNames(BTreeSet<String>);
 
@@ -177,12 +178,12 @@ impl<S: Into<String>> FromIterator<S> for HostNames {
     }
 }
 
-/// Serves these routes over HTTP/1.1 until it is dropped, with all its connections.
+/// Serves these routes over HTTP/1.1. Dropping the future ends all connections.
 ///
-/// At the same time there are 512 connections at most; for a further one the oldest ends. A client
-/// has 10 s to say what it wants, and 10 s to read some of the answer.
+/// There are at most 512 connections at the same time; for one more, the oldest ends. A client has
+/// 10 s to send a request, and may stop reading its answer for at most 10 s.
 ///
-/// With a door, only who it lets in.
+/// With `remote_access`, only clients that it allows may connect.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -192,15 +193,15 @@ pub async fn serve(
     listener::serve(listener, guard::guarded(routes, names), remote_access).await
 }
 
-/// Who is let in where other machines can connect: those with a certificate, whom the authorizer
-/// lets [inspect](Authorizer::may_inspect).
+/// Which clients may connect if other machines can reach the port: clients with a certificate that
+/// the authorizer lets [inspect](Authorizer::may_inspect).
 #[derive(Debug, Clone)]
 pub struct RemoteAccess {
-    /// With what connections are greeted.
+    /// The TLS settings of the port.
     pub tls: Arc<Tls>,
-    /// Who says whether a peer may look.
+    /// Decides whether a peer may inspect.
     pub authorizer: Arc<dyn Authorizer>,
 }
 
-/// Threads that make answers at the same time.
+/// Threads that compute answers at the same time.
 const WORK_LIMIT: usize = 2;

@@ -34,7 +34,7 @@ pub mod metrics;
 pub mod rest;
 pub mod type_name;
 
-/// The code of the pages is compiled and run as that of README.md is.
+/// The code of these pages is compiled and run, like the code of README.md.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../docs/embedding.md")]

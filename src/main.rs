@@ -1,14 +1,14 @@
-//! The `xds` command: serves a folder of resources, and checks one.
+//! The `xds` command: serves a folder of resources, checks one, and queries xDS servers.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 mod cli;
 
-/// What the parsing of a large folder or a storm of clients took goes back to the system within 10
-/// s, also while nothing is asked of the server (`benches/folder_scale.rs`,
-/// `benches/load/storm.py`): glibc's allocator and mimalloc keep holes and heaps of threads that
-/// are idle.
+/// After it parsed a large folder or served a storm of clients, jemalloc returns the memory to the
+/// system within 10 s, even if the server is idle (`benches/folder_scale.rs`,
+/// `benches/load/storm.py`). glibc's allocator and mimalloc keep holes, and the heaps of idle
+/// threads.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

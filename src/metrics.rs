@@ -1,7 +1,7 @@
-//! Metrics over HTTP, for Prometheus and all that speak OpenMetrics.
+//! Metrics over HTTP, for Prometheus and other readers of OpenMetrics.
 //!
-//! `docs/metrics.md` has what `xds serve` and `xds proxy` export. A program puts whatever it likes
-//! into its [`Registry`]:
+//! `docs/metrics.md` lists what `xds serve` and `xds proxy` export. A program may add its own
+//! metrics to its [`Registry`]:
 //!
 //! ```
 //! use xds::Cache;
@@ -12,11 +12,11 @@
 //! let cache = Cache::new();
 //! let mut registry = Registry::default();
 //! let metrics = Metrics::register(&mut registry, &cache);
-//! // Until the cache is gone.
+//! // Runs until the cache is dropped.
 //! tokio::spawn(metrics.measure(&cache));
 //! let mut config = xds::ServerConfig::default();
 //! config.add_observer(metrics);
-//! // To be served on a port that is for monitoring.
+//! // Serve it on a port for monitoring.
 //! let router = routes(registry);
 //! # }
 //! ```
@@ -34,20 +34,20 @@ use prometheus_client::encoding::text::encode;
 pub use prometheus_client::registry::Registry;
 pub use xds_server::metrics::{LATE_AFTER, Metrics, TYPES_LIMIT};
 
-/// `GET /metrics`: all of a registry, as OpenMetrics text.
+/// `GET /metrics`: all metrics of a registry, as OpenMetrics text.
 pub fn routes(registry: Registry) -> Router {
-    Router::new().route("/metrics", get(tell)).with_state(Arc::new(registry))
+    Router::new().route("/metrics", get(export)).with_state(Arc::new(registry))
 }
 
-async fn tell(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    // Of a large cache it takes milliseconds, in which streams need their threads.
+async fn export(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    // For a large cache this takes milliseconds, and the streams need the threads of the runtime.
     let encoded = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
         encode(&mut text, &registry).map(|()| text)
     });
     match encoded.await {
         Ok(Ok(text)) => Ok(([(CONTENT_TYPE, OPEN_METRICS)], text)),
-        Ok(Err(_)) | Err(_) => Err((StatusCode::INTERNAL_SERVER_ERROR, "a metric cannot be told\n")),
+        Ok(Err(_)) | Err(_) => Err((StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the metrics\n")),
     }
 }
 

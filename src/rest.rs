@@ -1,27 +1,26 @@
-//! REST polling: discovery as JSON, from the same cache and by the same machine as the streams
-//! (S41).
+//! REST polling: discovery as JSON (S41). Polls use the cache and the stream machine that the
+//! streams use.
 //!
 //! `POST /v3/discovery:clusters`, and the paths of the other types in [`SERVICES`], take a
-//! `DiscoveryRequest` as proto3 JSON. Names of fields may be in `snake_case`, unknown fields are
-//! ignored, and no `type_url` means that of the path. Names, wildcards, locators and parameters
-//! derived from the node mean what they mean in the first request of a stream; the nonce and
-//! `error_detail` are not looked at.
+//! `DiscoveryRequest` as proto3 JSON. Field names may be in `snake_case`, and unknown fields are
+//! ignored. Without a `type_url`, the path decides the type. Names, wildcards, locators and
+//! parameters from the node have the same meaning as in the first request of a stream. The nonce
+//! and `error_detail` are ignored.
 //!
 //! | status | when |
 //! | --- | --- |
-//! | 200 | a `DiscoveryResponse` as proto3 JSON, without a nonce: that names a response within a stream |
-//! | 304 | the `version_info` of the request is that of what it selects |
-//! | 400 | no `DiscoveryRequest` of the type, or a name that no resource can have |
-//! | 403 | the client may not read this, or is a web page: of another site, perhaps, whose name points here (DNS rebinding) |
-//! | 408 | the body did not come within 30 s |
-//! | 404, 405 | another path, another method than POST |
-//! | 413 | more bytes, names or parameters than allowed |
-//! | 500 | a resource that JSON cannot carry. Left out it would count as deleted, so the client keeps what it has |
-//! | 503 | no source has said yet what exists (G13), or unread answers fill the budget; `Retry-After` says when to ask again |
+//! | 200 | a `DiscoveryResponse` as proto3 JSON, without a nonce, which only streams need |
+//! | 304 | the `version_info` of the request is the current version of the requested resources |
+//! | 400 | the body is no `DiscoveryRequest` of the type, or no requested name is valid and readable for the client |
+//! | 403 | the policy refuses the client; or a web page sent the request, perhaps of another site (DNS rebinding) |
+//! | 408 | the body did not arrive within 30 s |
+//! | 404, 405 | an unknown path; a method other than POST |
+//! | 413 | more bytes, names or parameters than the limits allow |
+//! | 500 | JSON cannot represent a resource. An answer without it would delete it, so the client gets none and keeps its resources |
+//! | 503 | no source has committed yet (G13), or unread answers fill the budget; `Retry-After` says when to poll again |
 //!
-//! From 400 on, the body of an answer about a request is `{"code": .., "message": ".."}` with a
-//! code of gRPC. There is no delta and no ADS, and no order between types: each of them is polled
-//! for itself.
+//! From 400 on, the body of the answer is `{"code": .., "message": ".."}` with a gRPC code. There
+//! is no delta, no ADS, and no order between types: clients poll each type by itself.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -61,7 +60,7 @@ use xds_server::skim::{Client as StreamClient, Skimmer};
 use xds_server::{Peer, ServerConfig, Stopping};
 
 use crate::folder::Descriptors;
-use answers::{SharedAnswer, Reservation};
+use answers::{Reservation, SharedAnswer};
 use error::PollError;
 use response::PollResponse;
 
@@ -72,28 +71,29 @@ mod error;
 mod json;
 mod response;
 
-/// What polls may ask for, and how long they are held.
+/// Limits of polls, and how long they may wait.
 #[derive(Debug, Clone)]
 pub struct RestConfig {
-    /// Limits and parameters, as for streams. Its waits do not matter here: a poll is answered at
-    /// once or held.
+    /// Limits and parameters, as for streams. Its timeouts do not apply: the server answers a poll
+    /// at once, or after `hold`.
     pub server: ServerConfig,
-    /// How long a poll is held for a change when its client has the current version, instead of
-    /// being answered 304. Default zero: Envoy gives up after its `request_timeout`, by default 1
-    /// s, and takes that for a failure. Set it below the timeout of all clients, and they hear of
-    /// changes at once.
+    /// How long a poll waits for a change if its client has the current version; then it gets a
+    /// 304. Default zero: Envoy gives up after its `request_timeout`, by default 1 s, and counts
+    /// that as a failure. With a value below the timeout of all clients, polls become long polls,
+    /// and clients get changes at once.
     pub hold: Duration,
-    /// How long a poll waits for the first commit, before it is answered 503 (G13). Default 500 ms,
-    /// half of Envoy's default `request_timeout`.
+    /// How long a poll waits for the first commit before it gets a 503 (G13). Default 500 ms, half
+    /// of Envoy's default `request_timeout`.
     pub sync_wait: Duration,
-    /// The largest answer. Default 64 MiB, twice what Envoy takes. As many answers as there are
-    /// processors are made at a time, and each is whole in memory until its clients have read it.
+    /// The largest answer. Default 64 MiB, twice what Envoy accepts. The server converts as many
+    /// answers at a time as there are processors. Each answer is in memory as a whole until its
+    /// clients have read it.
     pub answer_limit_bytes: usize,
-    /// How long a client may take to read its answer; then the answer is given up. Default 60 s: a
-    /// client waits for the whole of it no longer than its own request timeout.
+    /// How long a client may take to read its answer; then the server drops the answer. Default 60
+    /// s. A client does not wait longer than its own request timeout anyway.
     pub answer_timeout: Duration,
-    /// What requests and answers take in all. Default 256 MiB. Polls of the same content share an
-    /// answer.
+    /// The budget for the bytes of all requests and answers. Default 256 MiB. Polls of the same
+    /// content share an answer.
     pub answers: Arc<Answers>,
 }
 
@@ -110,8 +110,8 @@ impl Default for RestConfig {
     }
 }
 
-/// The paths, for [`Server::with_routes`](crate::Server::with_routes). Resources become JSON by
-/// these descriptors.
+/// The paths, for [`Server::with_routes`](crate::Server::with_routes). The descriptors convert
+/// resources to JSON.
 pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConfig) -> Router {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let (conversions, last_failure) = (Arc::new(Semaphore::new(processors)), Mutex::default());
@@ -124,15 +124,15 @@ pub fn routes(cache: Arc<Cache>, descriptors: Arc<Descriptors>, config: RestConf
     paths.fold(Router::new(), add)
 }
 
-/// What all paths share.
+/// The state that all paths share.
 #[derive(Debug)]
 struct RestState {
     cache: Arc<Cache>,
     descriptors: Arc<Descriptors>,
     config: RestConfig,
     conversions: Arc<Semaphore>,
-    /// What was logged last of what is wrong with resources, and when; each poll of each client
-    /// would say it again.
+    /// The failure that was logged last, and when: without this, each poll of each client would log
+    /// it again.
     last_failure: Mutex<(String, Option<Instant>)>,
 }
 
@@ -150,8 +150,8 @@ async fn poll(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    // Browsers send it with each POST, and clients never do. The name in `Host` tells nothing:
-    // Envoy sends that of a cluster.
+    // Browsers send `Origin` with each POST, xDS clients never do. `Host` does not help: Envoy
+    // sends the name of a cluster in it.
     let answered = if headers.contains_key(header::ORIGIN) {
         Err(PollError::WebPage)
     } else {
@@ -170,7 +170,7 @@ async fn poll(
 }
 
 impl Endpoint {
-    /// The body of a response; `None` when the client has what there is.
+    /// The body of a response; `None` if the client has the current version.
     async fn answer(
         &self,
         body: Body,
@@ -178,7 +178,8 @@ impl Endpoint {
         stopping: Option<Stopping>,
     ) -> Result<Option<Arc<SharedAnswer>>, PollError> {
         let mut poll = {
-            // An Envoy lists all its extensions in it; a held poll need not keep them.
+            // The body of an Envoy lists all its extensions. Free it here: a waiting poll does not
+            // need it.
             let (body, _reservation) = self.read(body).await?;
             Poll::new(&self.state, &self.type_url, peer, &body)?
         };
@@ -187,21 +188,22 @@ impl Endpoint {
         let answer = poll.answer(&snapshot)?;
         let permit = Arc::clone(&self.state.conversions).acquire_owned().await;
         let state = Arc::clone(&self.state);
-        // Some hundred milliseconds for 10,000 clusters.
+        // The conversion takes some hundred milliseconds for 10,000 clusters.
         let converted = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let PollResponse { version, type_url, .. } = &answer;
             let wire = answer.wire();
             let key = (type_url.clone(), version.clone(), Version::of_payload(&wire));
             let RestConfig { answers, answer_limit_bytes, .. } = &state.config;
-            let make =
-                |reservation: &mut _| answer.to_json(wire, &state.descriptors, &snapshot, *answer_limit_bytes, reservation);
+            let make = |reservation: &mut _| {
+                answer.to_json(wire, &state.descriptors, &snapshot, *answer_limit_bytes, reservation)
+            };
             answers.shared(key, make)
         });
         Ok(Some(converted.await??))
     }
 
-    /// The body of a request, and the room that it takes.
+    /// The body of a request, and the reservation for its bytes.
     async fn read(&self, body: Body) -> Result<(Vec<u8>, Reservation), PollError> {
         let RestConfig { server, answers, .. } = &self.state.config;
         let (limit, mut reservation) = (server.request_limit_bytes, answers.new_reservation());
@@ -225,20 +227,20 @@ impl Endpoint {
     fn log(&self, error: &PollError) {
         let (r#type, text) = (self.type_url.message_name(), error.text());
         if error.status() != StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::debug!(r#type, error = text, "refusing a poll");
+            tracing::debug!(r#type, error = text, "a poll is refused");
             return;
         }
         let mut last = self.state.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where polls fail in several ways, they take turns.
+        // If polls fail in several ways, the log shows them in turn.
         if last.0 != text && last.1.is_none_or(|at| at.elapsed() >= FAILURES_APART) {
-            tracing::error!(r#type, error = text, "cannot answer polls");
+            tracing::error!(r#type, error = text, "polls fail; clients keep their resources");
             *last = (text, Some(Instant::now()));
         }
     }
 }
 
-/// One request: a stream that ends with its first response. It is no stream of its client's group:
-/// polls of several types have no order among them.
+/// One request: a stream that ends with its first response. It does not belong to the group of
+/// streams of its client: there is no order between polls of several types.
 #[derive(Debug)]
 struct Poll {
     machine: SotwStream,
@@ -253,13 +255,13 @@ struct Poll {
 impl Poll {
     fn new(state: &RestState, type_url: &TypeUrl, peer: &Peer, body: &[u8]) -> Result<Self, PollError> {
         let ServerConfig { stream, parameters, .. } = &state.config.server;
-        // Read as a stream reads it: of the names, the locators and the node nothing is decided
-        // here.
+        // Read the request as a stream does: names, locators and the node are interpreted in one
+        // place.
         let frame = json::request_frame(body)?;
         let mut skimmer = Skimmer::new(type_url.as_str().to_owned(), Arc::clone(parameters));
         let mut request = skimmer.sotw(&frame)?;
-        // S41: compared here; a machine that knew it would leave out what a stream need not be told
-        // again.
+        // S41: compare the version here. If the machine knew it, the machine would leave out
+        // resources that a stream need not get again.
         let version = std::mem::take(&mut request.version_info);
         let watch = state.cache.watch();
         let service = Service::Single(type_url.clone());
@@ -279,12 +281,16 @@ impl Poll {
         Ok(Self { machine, watch, type_url: type_url.clone(), version, client, access })
     }
 
-    /// A poll may be held for longer than a policy, or the certificate of its client, lasts.
+    /// While a poll waits, the policy may change and the certificate of its client may expire.
     fn authorize_again(&self, config: &ServerConfig, peer: &Peer) -> Result<(), PollError> {
-        if authorize(config, peer, &self.client)? == self.access { Ok(()) } else { Err(PollError::OtherAccess) }
+        if authorize(config, peer, &self.client)? == self.access {
+            Ok(())
+        } else {
+            Err(PollError::OtherAccess)
+        }
     }
 
-    /// Waits for content that the client lacks. `None` when there is none.
+    /// Waits for content that the client does not have; `None` if none comes in time.
     async fn wait(
         &mut self,
         config: &RestConfig,
@@ -294,10 +300,10 @@ impl Poll {
         loop {
             let snapshot = self.watch.cache().snapshot();
             let (until, or_else) = if !snapshot.is_synced() {
-                // G13: what is unknown is not absent.
+                // G13: before the first commit, resources are unknown, not absent.
                 (start + config.sync_wait, Err(PollError::NotSynced))
             } else if self.machine.version(&self.type_url, &snapshot).to_string() == self.version {
-                // S41: held, not polled: a commit that concerns it wakes it.
+                // S41: wait for a commit that affects the poll; the commit wakes it.
                 (start + config.hold, Ok(None))
             } else {
                 return Ok(Some(snapshot));
@@ -322,8 +328,8 @@ impl Poll {
     fn answer(mut self, snapshot: &Snapshot) -> Result<PollResponse, PollError> {
         let (version, bodies) = match self.machine.next(Duration::ZERO, snapshot) {
             Next::Send(response) => (response.version, response.bodies),
-            // S17, S26: nothing of what it asks for exists. A stream is not told that, but a poll
-            // is always answered.
+            // S17, S26: no requested resource exists. A stream sends nothing then, but a poll
+            // always gets an answer.
             Next::Wait { .. } => (self.machine.version(&self.type_url, snapshot), Vec::new()),
             Next::Close(error) => return Err(error.into()),
         };
@@ -340,10 +346,10 @@ fn authorize(
     access.map_err(|status| PollError::Denied(status.message().to_owned()))
 }
 
-/// How soon another failure is logged.
+/// The shortest time between two failures in the log.
 const FAILURES_APART: Duration = Duration::from_secs(10);
 
-/// How long the body of a request may take to come.
+/// How long the body of a request may take to arrive.
 const BODY_WAIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

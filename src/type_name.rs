@@ -1,14 +1,14 @@
-//! The ways in which people say a type: on the command line, in the path of an address.
+//! Names of types for people: on the command line and in the path of a URL.
 
 use xds_core::TypeUrl;
 use xds_proto::type_url as url;
 
-/// The type that a word stands for: a type URL, a message name with or without its package, or the
-/// name of its discovery service, all without regard to case. Known are those with such a service
-/// and those that are present.
+/// The type that a word names: a type URL, a message name with or without its package, or the name
+/// of its discovery service, in any case. The known types are those with such a service, and those
+/// in `present`.
 ///
 /// # Errors
-/// With what it could be.
+/// The word names no type, or several; the error lists what it could mean.
 pub fn parse(word: &str, present: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
     let mut types = present.to_vec();
     types.extend(SERVICES.iter().map(|(_, type_url)| TypeUrl::from(*type_url)));
@@ -36,11 +36,11 @@ pub fn parse(word: &str, present: &[TypeUrl]) -> Result<TypeUrl, TypeError> {
     }
 }
 
-/// The type that a word stands for, whether or not it is known: as [`parse`], and any message with
-/// its package.
+/// The type that a word names: as in [`parse`], but also any type URL, and any message with its
+/// package, whether or not the type is known.
 ///
 /// # Errors
-/// With what it could be.
+/// The word names no type; the error lists the words that do.
 pub fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
     match parse(word, &[]) {
         Err(TypeError::Unknown { .. }) if word.contains('/') => Ok(TypeUrl::from(word)),
@@ -52,54 +52,55 @@ pub fn parse_any(word: &str) -> Result<TypeUrl, TypeError> {
     }
 }
 
-/// Why a word stands for no type.
+/// Why a word names no type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TypeError {
-    /// It is none that is known.
-    #[error("no type is called {word:?}; there are {}", listed(choices))]
+    /// No known type has this name.
+    #[error("no type is called {word:?}; known types: {}", listed(choices))]
     Unknown {
-        /// What was said.
+        /// The word.
         word: String,
-        /// What would be understood.
+        /// Words that name a type.
         choices: Vec<String>,
     },
-    /// It is none that has a service, nor a whole message or type URL.
+    /// No type with a service has this name, and it is neither a message with its package nor a
+    /// type URL.
     #[error(
-        "no type is called {word:?}; there are {}, messages with their package and type URLs",
+        "no type is called {word:?}; use one of {}, a message with its package, or a type URL",
         SERVICES.map(|(service, _)| service).join(", ")
     )]
     NoService {
-        /// What was said.
+        /// The word.
         word: String,
     },
-    /// It may be several.
-    #[error("{word:?} may be any of {}", choices.join(", "))]
+    /// Several types have this name.
+    #[error("{word:?} is ambiguous: it may be any of {}", choices.join(", "))]
     Ambiguous {
-        /// What was said.
+        /// The word.
         word: String,
-        /// What it may be.
+        /// Their type URLs.
         choices: Vec<String>,
     },
 }
 
 fn listed(choices: &[String]) -> String {
-    if choices.is_empty() { "no resources".into() } else { choices.join(", ") }
+    if choices.is_empty() { "none".into() } else { choices.join(", ") }
 }
 
-/// The message without its package.
+/// The name of the message without its package.
 #[must_use]
 pub fn short(type_url: &TypeUrl) -> &str {
     let name = type_url.message_name();
     name.rsplit_once('.').map_or(name, |(_, name)| name)
 }
 
-/// The discovery service of the type by the name it goes by, as `RDS`.
+/// The usual name of the type's discovery service, such as `RDS`.
 #[must_use]
 pub fn service(type_url: &TypeUrl) -> Option<&'static str> {
     SERVICES.iter().find(|(_, known)| *known == type_url.as_str()).map(|(service, _)| *service)
 }
 
-/// The discovery services by the names they go by.
+/// The usual names of the discovery services.
 const SERVICES: [(&str, &str); 10] = [
     ("LDS", url::LISTENER),
     ("RDS", url::ROUTE_CONFIGURATION),
@@ -132,11 +133,11 @@ mod tests {
         for word in words {
             assert_eq!(parse(word, &types).unwrap().as_str(), url::ROUTE_CONFIGURATION);
         }
-        // Known, though there is none.
+        // The type is known although no resource has it.
         assert_eq!(parse("sds", &types).unwrap().as_str(), url::SECRET);
         assert_eq!(
             parse("Route", &types).unwrap_err().to_string(),
-            "no type is called \"Route\"; there are Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
+            "no type is called \"Route\"; known types: Cluster (CDS), ClusterLoadAssignment (EDS), Listener (LDS), \
              RouteConfiguration (RDS)"
         );
     }

@@ -183,10 +183,10 @@ async fn t4_a_decision_says_which_variant_why_and_why_not_the_others() {
         ("/api/clients?rejecting=yes", 400, "expected true or false"),
         ("/api/clients?serach=a", 400, "page, rejecting, search"),
         ("/api/commits/1?outcome=nack", 400, "nacked, pending, gone, acked"),
-        ("/api/resources?page=1&name=a", 400, "there is no parameter"),
+        ("/api/resources?page=1&name=a", 400, "unknown parameter"),
         ("/api/resources/Thing/c", 404, "there is no Thing"),
-        ("/api/nothing", 404, "nothing is at this path"),
-        ("/api/clients/a/b", 404, "nothing is at this path"),
+        ("/api/nothing", 404, "unknown path"),
+        ("/api/clients/a/b", 404, "unknown path"),
     ] {
         let answer = served.text(wrong).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

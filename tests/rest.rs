@@ -210,7 +210,7 @@ async fn s41_what_is_wrong_with_a_request_is_said_with_its_status() {
     let server = Running::with(&cache, config).await;
     let path = "/v3/discovery:clusters";
     for (method, path, body, status, text) in [
-        ("POST", path, "{", 400, "no DiscoveryRequest in JSON"),
+        ("POST", path, "{", 400, "not a DiscoveryRequest in JSON"),
         ("POST", path, r#"{"resource_names": "a"}"#, 400, "line 1 column"),
         (
             "POST",

@@ -464,7 +464,7 @@ fn bad_input_is_exit_code_2_and_says_what_to_do() {
         "{error}"
     );
     let error = refused(&["get", "clutser", "a", "--server", "127.0.0.1:1"]);
-    assert!(error.starts_with("error: no type is called \"clutser\"; there are LDS, RDS, "), "{error}");
+    assert!(error.starts_with("error: no type is called \"clutser\"; use one of LDS, RDS, "), "{error}");
     let error = refused(&["get", "cds", "env=prod", "--server", "127.0.0.1:1"]);
     assert_eq!(error, "error: no name; `*` (in quotes) asks for everything\n");
     let error = refused(&["watch", "cds", "xdstp://a/b", "--server", "127.0.0.1:1"]);

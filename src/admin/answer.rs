@@ -1,4 +1,4 @@
-//! Answers as JSON, in pages, and refusals.
+//! Answers as JSON, in pages, and errors.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,14 +7,14 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 use xds_core::{Constraints, Parameters, shortened};
 
-/// What is asked for, or why there is none.
+/// The answer to a request of the API.
 pub(super) type JsonAnswer = Result<JsonBody, ApiError>;
 
-/// An answer.
+/// The JSON body of an answer.
 #[derive(Debug)]
 pub(super) struct JsonBody(pub(super) Value);
 
-/// Why there is no answer: `{"error": ".."}`.
+/// An error: `{"error": ".."}`.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -43,13 +43,13 @@ impl IntoResponse for JsonBody {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        // It may quote what was asked.
+        // The text may quote the request.
         let text = shortened(&self.text, TEXT_LIMIT_BYTES);
         (self.status, JsonBody(json!({ "error": text }))).into_response()
     }
 }
 
-/// One page of rows. A page past the last one is the last one.
+/// One page of rows. A page number after the last page gives the last page.
 pub(super) fn paged<T>(all: &[T], page: usize, mut row: impl FnMut(&T) -> Value) -> Map<String, Value> {
     let pages = all.len().div_ceil(PAGE_ROWS).max(1);
     let page = page.clamp(1, pages);
@@ -70,15 +70,15 @@ pub(super) fn parameters(parameters: &Parameters) -> Value {
     parameters.iter().map(|(key, value)| (key.to_string(), Value::from(&**value))).collect()
 }
 
-/// The condition of a variant; `null` of one that is for everyone.
+/// The condition of a variant; `null` for a variant without constraints.
 pub(super) fn when(constraints: &Constraints) -> Option<String> {
     (!constraints.is_unconstrained()).then(|| constraints.to_string())
 }
 
-/// Of what is wrong with a request.
+/// The longest error message.
 const TEXT_LIMIT_BYTES: usize = 1024;
 
-/// Rows of a page. No answer has more of whatever there may be many of.
+/// Rows of a page. No list in an answer is longer.
 pub(super) const PAGE_ROWS: usize = 50;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `/api/clients`: who is connected, what they have and what they said of it.
+//! `/api/clients`: the connected clients, their resources, and whether they ACKed them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::AdminState;
 use super::answer::{ApiError, JsonAnswer, JsonBody, at_ms, paged, parameters, when};
 use super::query::{RequestQuery, Search};
 
-/// A page of them. `rejecting=true` leaves those whose last NACK no ACK followed.
+/// A page of clients. `rejecting=true` selects clients whose last NACK was not followed by an ACK.
 pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
     query.only(&["page", "rejecting", "search"])?;
     let (page, search, is_rejecting) = (query.page()?, query.search(), query.switch("rejecting")?);
@@ -33,7 +33,8 @@ pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQue
     ))
 }
 
-/// One client with a page of its resources: those it rejected first, then those it has not taken.
+/// One client with a page of its resources: the rejected ones first, then those that it has not
+/// ACKed.
 pub(super) async fn one(
     State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -141,7 +142,7 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
     };
     json!({
         "type": type_url.as_str(),
-        // What is not there is asked for by whatever name and parameters a client likes.
+        // The name and parameters of an absent resource come from the client and may be long.
         "name": shortened(resource.name.as_str(), NAME_LIMIT_BYTES),
         "when": when(&resource.constraints).map(|when| shortened(&when, NAME_LIMIT_BYTES).into_owned()),
         "version": resource.content.as_ref().map(|(_, version)| version.to_string()),
@@ -150,8 +151,8 @@ fn entry(type_url: &TypeUrl, resource: &ResourceReport) -> Value {
     })
 }
 
-/// Where a client is in this API, as far as is known who it is. One without an id goes by its
-/// stream.
+/// The path of a client in this API, from what the client says of itself. A client without an id is
+/// found by its stream.
 pub(super) fn path(name: &ClientName, identity: &str, stream: Option<&ClientStream>) -> String {
     let id =
         if name.id.is_empty() { stream.map(stream_key).unwrap_or_default() } else { name.id.to_string() };
@@ -170,7 +171,7 @@ fn stream_key(stream: &ClientStream) -> String {
     format!("stream:{}", stream.id())
 }
 
-/// With all but the plainest characters as `%XX`.
+/// Percent-encodes all characters except letters, digits, `-`, `_` and `~`.
 pub(super) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_~".contains(&byte);
     let byte = |byte: u8| {
@@ -179,7 +180,7 @@ pub(super) fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// `text` is where what is looked through is put together: one for all clients.
+/// Whether a client contains the search words. `text` is a buffer that all clients share.
 fn is_found(client: &ConnectedClient, search: &Search, text: &mut String) -> bool {
     if search.is_empty() {
         return true;
@@ -197,7 +198,7 @@ fn rejects(client: &ConnectedClient) -> bool {
     client.streams().iter().filter_map(ClientStream::last_nack).any(|nack| !nack.is_followed_by_ack)
 }
 
-/// What needs a look comes first.
+/// The order of resources: those that need attention come first.
 fn weight(status: &ReportStatus) -> usize {
     match status {
         ReportStatus::Rejected { .. } => 0,
@@ -207,16 +208,16 @@ fn weight(status: &ReportStatus) -> usize {
     }
 }
 
-/// Of a name and its condition.
+/// The longest name, and the longest condition, in an answer.
 const NAME_LIMIT_BYTES: usize = 4096;
 
-/// Characters of a NACK in a list.
+/// The characters of a NACK's message in a list.
 const SHORT: usize = 200;
 
-/// Streams of one client that are asked and listed; a client has one, or one per type.
+/// Streams of one client that an answer reports. A client has one stream, or one per type.
 const STREAMS_SHOWN: usize = 32;
 
-/// Labels of streams in a list.
+/// Stream labels per client in a list.
 const LABELS_SHOWN: usize = 10;
 
 #[cfg(test)]
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_that_say_the_same_of_themselves_have_a_path_each() {
+    fn clients_with_the_same_node_have_different_paths() {
         let name = ClientName { id: "edge/1".into(), cluster: "a b".into() };
         let path = |identity: &str| path(&name, identity, None);
         assert_eq!(path(""), "/api/clients/edge%2F1?cluster=a%20b");

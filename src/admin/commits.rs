@@ -1,4 +1,4 @@
-//! `/api/commits`: what was committed lately, who uses it and who does not.
+//! `/api/commits`: the latest commits, and which clients ACKed them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::clients::path;
 use super::query::RequestQuery;
 use super::recent::{CommitRecord, RecordedOutcome};
 
-/// The last ones, refusals among them, the newest first.
+/// The latest commits and refused commits, the newest first.
 pub(super) async fn list(State(state): State<Arc<AdminState>>) -> JsonBody {
     JsonBody(
         state
@@ -24,8 +24,8 @@ pub(super) async fn list(State(state): State<Arc<AdminState>>) -> JsonBody {
     )
 }
 
-/// One with a page of the clients it concerned: those that rejected it first, then those that did
-/// not answer. `outcome=pending` and so on leaves some.
+/// One commit with a page of the clients that it affected: first those that rejected it, then those
+/// that did not answer. `outcome=pending` and so on selects some of them.
 pub(super) async fn one(
     State(state): State<Arc<AdminState>>,
     Path(revision): Path<String>,
@@ -39,7 +39,7 @@ pub(super) async fn one(
     let is_it = |entry: &Arc<CommitRecord>| matches!(&entry.outcome, RecordedOutcome::Committed { commit, .. } if commit.revision.to_string() == revision);
     let entry = state.recent.list().into_iter().find(is_it);
     let entry = entry
-        .ok_or_else(|| ApiError::missing(format!("revision {revision} is not among the last commits")))?;
+        .ok_or_else(|| ApiError::missing(format!("revision {revision} is not among the latest commits")))?;
     let answer = state.work(move |_| {
         let mut answer = row(&entry);
         let RecordedOutcome::Committed { commit, .. } = &entry.outcome else { return answer };
@@ -96,10 +96,10 @@ fn word(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The words of [`word`].
+/// All words that [`word`] returns.
 const OUTCOMES: [&str; 4] = ["nacked", "pending", "gone", "acked"];
 
-/// What needs a look comes first.
+/// The order of clients: those that need attention come first.
 fn weight(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Nacked { .. } => 0,
@@ -109,5 +109,5 @@ fn weight(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Types of one commit that are listed.
+/// Types of one commit in a list.
 const TYPES_SHOWN: usize = 20;

@@ -1,4 +1,4 @@
-//! `/api/decide`: which variant some parameters get, why, and why not the others.
+//! `/api/decide`: which variant some parameters get, why, and why they do not get the others.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn decision(variants: &Variants, given: &Parameters) -> Value {
         .filter(|variant| found.is_none_or(|found| !Arc::ptr_eq(found, variant)))
         .map(|variant| (variant, near_miss(variant.constraints().formula(), given)))
         .collect();
-    // The nearest first; those that nobody can have last.
+    // The nearest variants first; variants that no parameters match last.
     others.sort_by_cached_key(|(variant, miss)| {
         let failing = miss.as_ref().map_or(usize::MAX, |miss| miss.failing.len());
         (failing, variant.constraints().to_string())

@@ -1,4 +1,5 @@
-//! `/api/events`: that something changed, not what. Who hears it asks again for what it shows.
+//! `/api/events`: a notification that something changed. The page then requests again what it
+//! shows.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use tokio_stream::wrappers::IntervalStream;
 use super::AdminState;
 use super::answer::ApiError;
 
-/// Server-sent events, twice a second at most. Nothing queues up: each says how things are when it
-/// is written.
+/// Server-sent events, at most two per second. There is no queue: each event has the state at the
+/// time it is written.
 pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
     let Ok(permit) = Arc::clone(&state.event_streams).try_acquire_owned() else {
         let text =
-            format!("more than {STREAMS_LIMIT} pages listen already: close some, or ask from time to time");
+            format!("more than {STREAMS_LIMIT} pages listen already: close some, or poll the API instead");
         return ApiError::busy(text).into_response();
     };
     let mut ticks = interval(TICK);
@@ -32,7 +33,7 @@ pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
         let now = Marks::of(&state);
         if sent.as_ref() == Some(&now) {
             ticks_since += 1;
-            // What stands between us may take silence for an end.
+            // A proxy in between may close a silent connection.
             return (ticks_since % SILENT_TICKS == 0)
                 .then(|| Ok::<_, Infallible>(Bytes::from_static(b":\n\n")));
         }
@@ -45,7 +46,7 @@ pub(super) async fn events(State(state): State<Arc<AdminState>>) -> Response {
     (StatusCode::OK, head, Body::from_stream(events)).into_response()
 }
 
-/// What makes a page ask again.
+/// The counters whose change makes a page request its data again.
 #[derive(Debug, PartialEq, Eq)]
 struct Marks {
     revision: String,
@@ -67,15 +68,15 @@ impl Marks {
     }
 }
 
-/// Pages that listen at the same time.
+/// Pages that may listen at the same time.
 pub(super) const STREAMS_LIMIT: usize = 64;
 
-/// After so many ticks, 5 minutes, the page has to come back, which it does by itself: a place does
-/// not stay with one that nobody looks at, and whether it may look is asked again.
+/// After this many ticks (5 minutes) the stream ends, and the page reconnects by itself. So
+/// forgotten pages do not fill the limit, and the policy is checked again.
 const TICKS: usize = 600;
 
-/// How often there may be something new.
+/// The shortest time between two events.
 const TICK: Duration = Duration::from_millis(500);
 
-/// After so many ticks without news there is a sign of life.
+/// After this many ticks without a change, an empty comment keeps the connection alive.
 const SILENT_TICKS: u32 = 30;

@@ -13,14 +13,14 @@ use super::query::RequestQuery;
 use super::resources::path;
 use super::sweep::NameWithGaps;
 
-/// How far the look at all names is, and a page of what it found. It begins when somebody asks and
-/// there is something new to look at, and goes on without who asked.
+/// The progress of the search through all names, and a page of its results. A request starts a
+/// search if the cache changed since the last one. The search goes on when the request is over.
 pub(super) async fn gaps(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
     query.only(&["page", "search"])?;
     let (page, search) = (query.page()?, query.search());
     let snapshot = state.cache.snapshot();
     state.sweep.begin(&snapshot);
-    // They may be in a file.
+    // The function may read a file.
     let keys_in_domains = Arc::clone(&state).work(|state| state.sweep.domains().len()).await;
     let progress = state.sweep.progress();
     let found: Vec<_> = progress.found.iter().filter(|found| search.finds(found.name.as_str())).collect();
@@ -44,7 +44,7 @@ pub(super) async fn gaps(State(state): State<Arc<AdminState>>, query: RequestQue
     Ok(JsonBody(answer.into()))
 }
 
-/// `{"gaps": [{"parameters", "any"}], "is_judged": true}` of one name.
+/// `{"gaps": [{"parameters", "any"}], "is_judged": true}` for one name.
 pub(super) fn gaps_of(variants: &Variants, domains: &Domains) -> Value {
     let judged =
         (variants.len() <= VARIANTS_JUDGED).then(|| variants.coverage(domains, GAPS_SHOWN).ok()).flatten();
@@ -56,8 +56,8 @@ pub(super) fn gaps_of(variants: &Variants, domains: &Domains) -> Value {
     json!({ "gaps": gaps, "is_judged": true })
 }
 
-/// Gaps of one name that are told.
+/// Gaps of one name in an answer.
 const GAPS_SHOWN: usize = 5;
 
-/// Names with more variants are not judged: it takes too long for a page.
+/// The search skips names with more variants, because it would take too long for a page.
 const VARIANTS_JUDGED: usize = 1000;

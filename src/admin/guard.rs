@@ -1,4 +1,4 @@
-//! Who may ask, and how.
+//! Which requests the port accepts.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::HostNames;
 
-/// The routes, for GET and HEAD and for hosts of these names alone.
+/// Adds checks to the routes: only GET and HEAD, and only these host names.
 pub(super) fn guarded(routes: Router, names: HostNames) -> Router {
-    // Unknown paths are routes here too: a layer goes around those that were added before it.
+    // Add the fallback before the layer: a layer covers only the routes that were added before it.
     let routes = routes.fallback(async || (StatusCode::NOT_FOUND, "nothing is served at this path\n"));
     routes.layer(from_fn_with_state(Arc::new(names), guard))
 }
@@ -25,8 +25,7 @@ async fn guard(State(names): State<Arc<HostNames>>, request: Request, next: Next
         None => next.run(request).await,
     };
     let headers = response.headers_mut();
-    // What is answered is for the page of this port alone: others may neither frame it nor load it
-    // as theirs.
+    // Only the page of this port may use the answers: other pages may neither frame nor load them.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
@@ -40,32 +39,34 @@ fn refusal(request: &Request, names: &HostNames) -> Option<Response> {
         let allow = [(header::ALLOW, "GET, HEAD")];
         return Some((StatusCode::METHOD_NOT_ALLOWED, allow, "only GET and HEAD\n").into_response());
     }
-    // A page of somebody else cannot read what it asks for here, but could keep this busy. A link
-    // to here is another thing.
+    // A page of another site cannot read the answers, but its requests could keep the port busy.
+    // Links from other sites are allowed.
     let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
     let is_foreign =
         matches!(header("sec-fetch-site"), Some(site) if site != b"same-origin" && site != b"none");
     if is_foreign && header("sec-fetch-mode") != Some(b"navigate") {
-        return Some((StatusCode::FORBIDDEN, "only pages of this port may ask\n").into_response());
+        return Some(
+            (StatusCode::FORBIDDEN, "requests of pages from other sites are refused\n").into_response(),
+        );
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let host = hosts.next();
-    // What stands between might go by one of them, and this by the other.
+    // A proxy in between might use one of them, and this server the other.
     if hosts.next().is_some() {
-        return Some((StatusCode::BAD_REQUEST, "a request has one Host\n").into_response());
+        return Some((StatusCode::BAD_REQUEST, "a request must have one Host header\n").into_response());
     }
-    // Browsers always send it. What does not is no browser: HTTP/1.0 of a load balancer that asks
-    // for health.
+    // Browsers always send `Host`. A request without it is not from a browser: for example HTTP/1.0
+    // of a load balancer that checks the health.
     let is_known = host.is_none_or(|host| host.to_str().is_ok_and(|host| names.allow(host)));
-    // Of a request as a proxy gets it, the URI is what counts (RFC 9112, 3.2.2).
+    // If the request has an absolute URI, as proxies get it, the URI counts (RFC 9112, 3.2.2).
     let is_known = is_known && request.uri().authority().is_none_or(|of| names.allow(of.as_str()));
-    let text = "this host name is not one of those that were told (DNS rebinding): ask by IP address or localhost, or \
-                name it by --admin-host\n";
+    let text = "unknown host name (protection against DNS rebinding): use an IP address or localhost, or \
+                add the name with --admin-host\n";
     (!is_known).then(|| (StatusCode::FORBIDDEN, text).into_response())
 }
 
 impl HostNames {
-    /// Whether this may stand in `Host`.
+    /// Whether this `Host` header is accepted.
     fn allow(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
@@ -74,7 +75,7 @@ impl HostNames {
     }
 }
 
-/// The policy of an answer that is not a page.
+/// The content security policy of answers that are not the page.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Connections of the port.
+//! The connections of the admin port.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use xds_server::{Peer, TimedWrites};
 
 use super::RemoteAccess;
 
-/// Takes connections for ever.
+/// Accepts connections until the future is dropped.
 pub(super) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -33,12 +33,12 @@ pub(super) async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the admin port failed");
-                // Without file handles the next would fail as well.
+                // If the process has no file descriptors left, the next accept fails as well.
                 tokio::time::sleep(REST).await;
                 continue;
             }
         };
-        // Events are small, and somebody waits for them.
+        // Events are small, and a person waits for them.
         _ = stream.set_nodelay(true);
         let (routes, remote_access) = (routes.clone(), remote_access.clone());
         connections.spawn(address, async move {
@@ -52,7 +52,7 @@ pub(super) async fn serve(
                 }
                 Ok(Ok((_, peer))) => tracing::info!(
                     identity = peer.name(),
-                    "the policy does not let this one see the admin page"
+                    "the admin port refused a client: the policy does not let it inspect"
                 ),
                 Ok(Err(_)) | Err(_) => tracing::debug!("a handshake at the admin port failed"),
             }
@@ -60,11 +60,11 @@ pub(super) async fn serve(
     }
 }
 
-/// The connections that there are, the oldest first; all of them end when this is dropped.
+/// The open connections, the oldest first. Dropping this ends all of them.
 ///
-/// Nobody waits for a place: whether a server is alive and ready has to be known while many
-/// connections do nothing, or take no answer. So the oldest one makes room, and a browser or a
-/// scraper that was the oldest connects again.
+/// A new connection never waits: health checks must work even while many connections are idle, or
+/// do not read their answers. So the oldest connection ends. If it was a browser or a scraper, it
+/// connects again.
 #[derive(Debug, Default)]
 struct AdminConnections {
     tasks: JoinSet<()>,
@@ -75,7 +75,7 @@ struct AdminConnections {
 
 impl AdminConnections {
     fn spawn(&mut self, address: SocketAddr, connection: impl Future<Output = ()> + Send + 'static) {
-        // Their results are of no use, but each takes room until it is taken.
+        // The results of finished tasks are not needed, but a set keeps them until they are taken.
         while self.tasks.try_join_next().is_some() {}
         self.in_order.retain(|(_, task)| !task.is_finished());
         if self.in_order.len() >= CONNECTIONS_LIMIT
@@ -87,18 +87,20 @@ impl AdminConnections {
         self.in_order.push_back((address, self.tasks.spawn(connection)));
     }
 
-    /// Whoever does this does it often: one line a minute says so.
+    /// Logs at most one warning per [`WARN_EVERY`]: a client that opens too many connections does
+    /// it often.
     fn on_ended(&mut self, oldest: SocketAddr) {
         self.ended += 1;
         if self.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             self.warned_at = Some(Instant::now());
             let (limit, ended) = (CONNECTIONS_LIMIT, self.ended);
-            tracing::warn!(%oldest, limit, ended, "the admin port has too many connections: the oldest ones are ended");
+            tracing::warn!(%oldest, limit, ended, "the admin port has too many connections: the oldest are closed");
         }
     }
 }
 
-/// Who may look says a policy that changes, and a certificate that expires; a connection lasts.
+/// Checks each request again: during a connection, the policy may change and the certificate may
+/// expire.
 async fn ask_again(
     State((remote_access, peer)): State<(RemoteAccess, Peer)>,
     request: Request,
@@ -107,7 +109,8 @@ async fn ask_again(
     let has_expired = peer.identity.as_ref().is_some_and(|identity| identity.has_expired());
     if has_expired || !remote_access.authorizer.may_inspect(&peer) {
         let head = [(header::CONNECTION, "close")];
-        return (StatusCode::FORBIDDEN, head, "you may not look any more\n").into_response();
+        return (StatusCode::FORBIDDEN, head, "access was revoked, or the certificate has expired\n")
+            .into_response();
     }
     next.run(request).await
 }
@@ -126,15 +129,15 @@ async fn converse(
     }
 }
 
-/// How often the log says that connections are ended for others.
+/// The shortest time between two warnings about closed connections.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Connections at the same time; a browser opens up to six for a page.
 const CONNECTIONS_LIMIT: usize = 512;
 
-/// How long a client may take to say what it wants, also on a connection that was used before, and
-/// how long it may read nothing of its answer.
+/// How long a client may take to send a request, also the next one on a connection, and how long it
+/// may read nothing of its answer.
 const HEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// How long nothing is accepted after the system refused a connection.
+/// The pause after the system refused a connection.
 const REST: Duration = Duration::from_millis(50);

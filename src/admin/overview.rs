@@ -1,4 +1,4 @@
-//! What there is at all, and how upstreams stand.
+//! Counts of the whole server, and the state of upstreams.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::AdminState;
 use super::answer::{ApiError, JsonAnswer, JsonBody};
 
-/// `/api/`: numbers for the head of the page.
+/// `/api/`: the counts at the top of the page.
 pub(super) async fn overview(State(state): State<Arc<AdminState>>) -> JsonBody {
     let snapshot = state.cache.snapshot();
     let resources: usize = snapshot.counts().map(|(_, count)| count).sum();
@@ -22,15 +22,15 @@ pub(super) async fn overview(State(state): State<Arc<AdminState>>) -> JsonBody {
     }))
 }
 
-/// Where nothing is.
+/// All unknown paths of the API.
 pub(super) async fn nothing() -> ApiError {
-    ApiError::missing("nothing is at this path of the API: docs/admin.md has those that there are")
+    ApiError::missing("unknown path of the API: see docs/admin.md")
 }
 
-/// `/api/upstreams`: of a proxy alone.
+/// `/api/upstreams`: only proxies have it.
 pub(super) async fn upstreams(State(state): State<Arc<AdminState>>) -> JsonAnswer {
     if state.upstreams.is_none() {
-        return Err(ApiError::missing("this server is no proxy: it has no upstreams"));
+        return Err(ApiError::missing("this server is not a proxy: it has no upstreams"));
     }
     let answer = state.work(|state| state.upstreams.as_ref().map(|upstreams| (upstreams.0)())).await;
     Ok(JsonBody(answer.unwrap_or_default()))

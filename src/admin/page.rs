@@ -1,14 +1,14 @@
-//! The page: one file without anything to load beside it.
+//! The page: one file that loads nothing else.
 
 use std::hash::{BuildHasher, RandomState};
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-/// Its script and its style are the only ones that run, by a number that nobody can guess; they
-/// cannot make HTML of text.
+/// The policy allows only the page's own script and style, by a nonce that nobody can guess, and
+/// the script cannot turn text into HTML.
 pub(super) async fn page() -> Response {
-    // Seeded by the system for each.
+    // Each `RandomState` has other keys, seeded by the system.
     let random = || RandomState::new().hash_one(PAGE.len());
     let nonce = format!("{:016x}{:016x}", random(), random());
     let policy = format!(

@@ -1,4 +1,4 @@
-//! What a request asks for: its query.
+//! The query string of a request.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query};
@@ -8,7 +8,7 @@ use xds_core::{Parameters, Snapshot, TypeUrl};
 use super::answer::ApiError;
 use crate::type_name;
 
-/// The keys and values of a query; a key may be there several times.
+/// The keys and values of a query string. A key may occur several times.
 #[derive(Debug, Default)]
 pub(super) struct RequestQuery(Vec<(String, String)>);
 
@@ -24,7 +24,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestQuery {
 }
 
 impl RequestQuery {
-    /// The last value of a key; empty when there is none.
+    /// The last value of a key; empty if the key is missing.
     pub(super) fn text(&self, key: &str) -> &str {
         self.values(key).last().unwrap_or_default()
     }
@@ -33,17 +33,17 @@ impl RequestQuery {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| &**value)
     }
 
-    /// Refuses other keys than these: what is written wrong would be looked over.
+    /// Refuses other keys than these, so that a misspelt key is not silently ignored.
     pub(super) fn only(&self, keys: &[&str]) -> Result<(), ApiError> {
         match self.0.iter().find(|(key, _)| !keys.contains(&&**key)) {
             Some((key, _)) => {
-                Err(ApiError::bad(format!("there is no parameter {key:?} here, but {}", keys.join(", "))))
+                Err(ApiError::bad(format!("unknown parameter {key:?}; this path has {}", keys.join(", "))))
             }
             None => Ok(()),
         }
     }
 
-    /// Whether it is `true`; not when it does not say.
+    /// Whether the value is `true`; false if the key is missing.
     pub(super) fn switch(&self, key: &str) -> Result<bool, ApiError> {
         match self.text(key) {
             "true" => Ok(true),
@@ -52,7 +52,7 @@ impl RequestQuery {
         }
     }
 
-    /// Which page; the first one when it does not say.
+    /// The number of the page; 1 if the key is missing.
     pub(super) fn page(&self) -> Result<usize, ApiError> {
         match self.text("page") {
             "" => Ok(1),
@@ -60,19 +60,19 @@ impl RequestQuery {
         }
     }
 
-    /// What is searched for.
+    /// The search words.
     pub(super) fn search(&self) -> Search {
         Search::new(self.text("search"))
     }
 
-    /// The type, in any of the ways to say one; `None` when it does not say.
+    /// The type, by any of its names (see [`type_name::parse`]); `None` if the key is missing.
     pub(super) fn type_url(&self, snapshot: &Snapshot) -> Result<Option<TypeUrl>, ApiError> {
         let word = self.text("type");
         if word.is_empty() { Ok(None) } else { type_url(word, snapshot).map(Some) }
     }
 
-    /// `parameters=env=prod,version=v2`, also several times. A value with a comma in it stands in
-    /// quotes, as in JSON.
+    /// `parameters=env=prod,version=v2`; the key may occur several times. A value that contains a
+    /// comma needs quotes, as in JSON.
     pub(super) fn parameters(&self) -> Result<Parameters, ApiError> {
         let mut pairs = Vec::new();
         for list in self.values("parameters") {
@@ -88,7 +88,7 @@ impl RequestQuery {
     }
 }
 
-/// The first `KEY=VALUE`, and what comes after its comma.
+/// The first `KEY=VALUE`, and the text after its comma.
 fn pair(text: &str) -> Option<((String, String), &str)> {
     let (key, rest) = text.split_once('=')?;
     let (key, rest) = (key.trim(), rest.trim_start());
@@ -106,13 +106,13 @@ fn pair(text: &str) -> Option<((String, String), &str)> {
     Some(((key.into(), value.trim().into()), rest))
 }
 
-/// The type that a word stands for.
+/// The type that a word names.
 pub(super) fn type_url(word: &str, snapshot: &Snapshot) -> Result<TypeUrl, ApiError> {
     let present: Vec<_> = snapshot.counts().map(|(type_url, _)| type_url.clone()).collect();
     type_name::parse(word, &present).map_err(|error| ApiError::missing(error.to_string()))
 }
 
-/// Words that all have to be there, in whatever case.
+/// Words that a text has to contain, in any case.
 #[derive(Debug)]
 pub(super) struct Search(Vec<String>);
 
@@ -129,7 +129,7 @@ impl Search {
         if self.is_empty() {
             return true;
         }
-        // Names are mostly written small, and there are many.
+        // Most names are ASCII without capitals. Skip the conversion for them: there are many.
         let is_small = text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
         if is_small {
             return self.0.iter().all(|word| text.contains(&**word));

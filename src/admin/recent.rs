@@ -1,4 +1,4 @@
-//! The last commits and refusals, with the time at which they were made.
+//! The latest commits and refused commits, with their times.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +16,16 @@ pub(super) struct RecentCommits {
 
 #[derive(Debug, Default)]
 struct KeptCommits {
-    /// The newest last.
+    /// The newest entry last.
     entries: VecDeque<Arc<CommitRecord>>,
-    /// How many there ever were.
+    /// How many commits and refusals there were since the start.
     count: u64,
 }
 
-/// One commit or refusal.
+/// One commit or refused commit.
 #[derive(Debug)]
 pub(super) struct CommitRecord {
-    /// Numbered from 1, refusals too.
+    /// Counts commits and refusals, from 1.
     pub(super) number: u64,
     pub(super) at: SystemTime,
     pub(super) outcome: RecordedOutcome,
@@ -38,7 +38,7 @@ pub(super) enum RecordedOutcome {
     Refused { revision: Revision, error: Arc<CommitError> },
 }
 
-/// How far the clients are that a commit concerned.
+/// How many of the affected clients have answered a commit, and how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) acked: usize,
@@ -60,7 +60,7 @@ impl RecentCommits {
                     CommitOutcome::Refused { revision, error } => {
                         RecordedOutcome::Refused { revision, error }
                     }
-                    // Whatever else there will be is no commit.
+                    // Other outcomes, which later versions may add, are not commits.
                     _ => continue,
                 };
                 lock(&keeper).keep(outcome, event.lost);
@@ -69,12 +69,12 @@ impl RecentCommits {
         Self { kept, task }
     }
 
-    /// The newest first.
+    /// All entries, the newest first.
     pub(super) fn list(&self) -> Vec<Arc<CommitRecord>> {
         lock(&self.kept).entries.iter().rev().cloned().collect()
     }
 
-    /// How many there ever were.
+    /// How many commits and refusals there were since the start.
     pub(super) fn count(&self) -> u64 {
         lock(&self.kept).count
     }
@@ -98,9 +98,9 @@ impl KeptCommits {
 }
 
 impl CommitRecord {
-    /// How far clients are, at most a second ago: all who look share one walk over 10,000 clients.
-    /// Who has applied a commit or is gone stays so, so that a commit which all of them have is
-    /// walked once.
+    /// How many clients have answered, at most a second ago. All pages share one pass over the
+    /// clients, of which there may be 10,000. The outcome of a client that ACKed or disconnected
+    /// does not change, so a commit that all clients have ACKed is counted once.
     pub(super) fn counts(&self) -> Counts {
         let RecordedOutcome::Committed { commit, .. } = &self.outcome else { return Counts::default() };
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,14 +123,14 @@ impl CommitRecord {
     }
 }
 
-/// No code panics while it holds the lock, so what a poisoned one guards is whole.
+/// No code panics while it holds the lock, so the data is consistent even if the lock is poisoned.
 fn lock(kept: &Mutex<KeptCommits>) -> MutexGuard<'_, KeptCommits> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Commits and refusals that are kept. Each commit holds a pointer for each stream and type that it
-/// concerned.
+/// How many commits and refusals are kept. Each commit has a pointer for each stream and type that
+/// it affected.
 pub(super) const COMMITS_KEPT: usize = 50;
 
-/// How old a count may be.
+/// The largest age of a count.
 const COUNTS_LAST: Duration = Duration::from_secs(1);

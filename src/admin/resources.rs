@@ -1,4 +1,4 @@
-//! `/api/types` and `/api/resources`: what there is, and whom its variants are for.
+//! `/api/types` and `/api/resources`: types, names, and the clients of each variant.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::query::{RequestQuery, Search, type_url};
 use crate::explain;
 use crate::type_name::{service, short};
 
-/// All types that there is anything of, with their number of names, and those with a service that
-/// there was anything of. Of a proxy the others are what clients asked for in vain.
+/// The types that have resources, with their number of names, and types with a service that had
+/// resources before. In a proxy the remaining types are types that clients subscribed to in vain.
 pub(super) async fn types(State(state): State<Arc<AdminState>>) -> JsonBody {
     let snapshot = state.cache.snapshot();
     let row = |(type_url, names): (&TypeUrl, usize)| {
@@ -30,7 +30,7 @@ pub(super) async fn types(State(state): State<Arc<AdminState>>) -> JsonBody {
     JsonBody(json!({ "total": rows.len(), "rows": rows }))
 }
 
-/// A page of names, of one type or all.
+/// A page of names, of one type or of all types.
 pub(super) async fn list(State(state): State<Arc<AdminState>>, query: RequestQuery) -> JsonAnswer {
     query.only(&["page", "search", "type"])?;
     let snapshot = state.cache.snapshot();
@@ -67,7 +67,7 @@ fn listed(
     answer.into()
 }
 
-/// One name with a page of its variants as a table, and whom they do not cover.
+/// One name with a page of its variants as a table, and the parameters that no variant covers.
 pub(super) async fn one(
     State(state): State<Arc<AdminState>>,
     Path((word, name)): Path<(String, String)>,
@@ -104,7 +104,7 @@ fn head(
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// A variant without its payload: nothing of that is for a page that asks nobody who they are.
+/// A variant without its payload: the page does not authenticate its readers.
 fn drawn(variant: &Variant) -> Value {
     let cells = |row: explain::Row| -> Value {
         row.cells.into_iter().map(|(key, cell)| (key.to_string(), Value::from(cell))).collect()
@@ -120,13 +120,13 @@ fn drawn(variant: &Variant) -> Value {
     })
 }
 
-/// The variants that go by a name.
+/// The variants of a name.
 pub(super) fn find(
     snapshot: &Snapshot,
     type_url: TypeUrl,
     name: &str,
 ) -> Result<(TypeUrl, ResourceName, Variants), ApiError> {
-    // X4: any spelling will do.
+    // X4: any spelling of the name is accepted.
     let new_style = XdstpName::of(name).ok().flatten();
     let name = new_style.map_or_else(|| ResourceName::from(name), |new_style| new_style.canonical());
     match snapshot.get(&type_url, &name) {
@@ -135,15 +135,15 @@ pub(super) fn find(
     }
 }
 
-/// The keys that some variant names, as far as they go on a page.
+/// The keys that the variants name, as many as fit on a page.
 fn keys(variants: &Variants) -> Vec<String> {
-    // TP2: all variants of a name mostly name the same keys.
+    // TP2: the variants of a name usually name the same keys.
     let keys: BTreeSet<_> =
         variants.iter().take(PAGE_ROWS).flat_map(|variant| variant.constraints().keys()).collect();
     keys.into_iter().take(PAGE_ROWS).map(ToString::to_string).collect()
 }
 
-/// Where a name is in this API.
+/// The path of a name in this API.
 pub(super) fn path(type_url: &TypeUrl, name: &ResourceName) -> String {
     format!(
         "/api/resources/{}/{}",

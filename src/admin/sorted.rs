@@ -1,11 +1,11 @@
-//! The names of all types in order, which the cache does not keep.
+//! The names of all types in order. The cache does not keep them in order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use xds_core::{ResourceName, Revision, Snapshot, TypeUrl};
 
-/// Made when somebody asks, and kept until the cache has another revision: a pointer per name.
+/// Computed on request, and kept until the cache has another revision. Costs a pointer per name.
 #[derive(Debug, Default)]
 pub(super) struct SortedNames(Mutex<Option<Arc<Sorted>>>);
 
@@ -17,7 +17,7 @@ pub(super) struct Sorted {
 }
 
 impl SortedNames {
-    /// Those of a snapshot; who asks at the same time waits for who asked first.
+    /// The names of a snapshot. A second request at the same time waits for the first.
     pub(super) fn of(&self, snapshot: &Snapshot) -> Arc<Sorted> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &*kept {

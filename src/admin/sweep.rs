@@ -1,4 +1,4 @@
-//! The look at all names for gaps: in the background, one at a time, for so long and no longer.
+//! The search for gaps in all names: in the background, one search at a time, with a time limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use xds_core::{ResourceName, Revision, Snapshot, TypeUrl};
 use super::Provider;
 use super::gaps::gaps_of;
 
-/// The last look, or the one that goes on.
+/// The last search, or the current one.
 #[derive(Debug)]
 pub(super) struct Sweep {
     domains: Option<Provider<Domains>>,
     progress: Arc<Mutex<SweepProgress>>,
 }
 
-/// How far it is.
+/// The progress of a search, and its results.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SweepProgress {
     pub(super) state: SweepState,
     pub(super) revision: Revision,
     pub(super) names_done: usize,
     pub(super) names: usize,
-    /// Cheap to hand out while the look goes on.
+    /// The results of the last search; shared, so that a request copies a pointer.
     pub(super) found: Arc<Vec<NameWithGaps>>,
 }
 
@@ -34,11 +34,11 @@ pub(super) enum SweepState {
     NotBegun,
     Running,
     Done,
-    /// It took too long, or found too much.
+    /// The search took too long, or found too many names.
     CutShort,
 }
 
-/// A name that not everybody has a variant of, or that could not be judged.
+/// A name without a variant for some parameters, or one that is too complex to check.
 #[derive(Debug, Clone)]
 pub(super) struct NameWithGaps {
     pub(super) type_url: TypeUrl,
@@ -51,7 +51,7 @@ impl Sweep {
         Self { domains, progress: Arc::default() }
     }
 
-    /// What clients can have, by who knows it.
+    /// The parameters that clients can have; unlimited without a provider.
     pub(super) fn domains(&self) -> Domains {
         self.domains.as_ref().map(|domains| (domains.0)()).unwrap_or_default()
     }
@@ -60,14 +60,14 @@ impl Sweep {
         lock(&self.progress).clone()
     }
 
-    /// Begins a look unless one goes on, or this revision was looked at.
+    /// Starts a search, unless one is running or this revision was searched already.
     pub(super) fn begin(&self, snapshot: &Arc<Snapshot>) {
         let mut progress = lock(&self.progress);
         let is_known = progress.state != SweepState::NotBegun && progress.revision == snapshot.revision();
         if progress.state == SweepState::Running || is_known {
             return;
         }
-        // What was found before stays to be read until there is something else.
+        // The results of the last search stay until the new search is done.
         (progress.state, progress.revision, progress.names_done) =
             (SweepState::Running, snapshot.revision(), 0);
         progress.names = snapshot.counts().map(|(_, count)| count).sum();
@@ -94,7 +94,7 @@ fn look(snapshot: &Snapshot, domains: &Domains, progress: &Mutex<SweepProgress>)
                     break 'types;
                 }
             }
-            // Nearly every name has one variant for everyone.
+            // Nearly every name has one variant, without constraints.
             let is_for_all = |one: &Arc<xds_core::Variant>| one.constraints().is_unconstrained();
             if variants.len() == 1 && variants.iter().all(is_for_all) {
                 continue;
@@ -128,15 +128,15 @@ impl SweepState {
     }
 }
 
-/// No code panics while it holds the lock, so what a poisoned one guards is whole.
+/// No code panics while it holds the lock, so the data is consistent even if the lock is poisoned.
 fn lock(progress: &Mutex<SweepProgress>) -> MutexGuard<'_, SweepProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a look may take; 100,000 names with four variants each take a second or two.
+/// How long a search may take. 100,000 names with four variants each take a second or two.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Names that are told of.
+/// The most names in the results.
 const FOUND_LIMIT: usize = 1000;
 
 const NAMES_BETWEEN_NEWS: usize = 256;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use xds_core::matching::normal::Normal;
 use xds_core::{Formula, Parameters};
 
-/// A variant that parameters do not match.
+/// Why parameters do not match a variant.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NearMiss {
-    /// Conditions that fail, and would all have to hold; as few as there are.
+    /// The failing conditions, which all have to hold: the smallest set that is enough.
     pub failing: Vec<Condition>,
-    /// Parameters that match, with little changed.
+    /// Parameters that match, with as few changes as possible.
     pub matching: Option<Parameters>,
 }
 
@@ -21,7 +21,7 @@ pub struct Condition {
     /// The key.
     pub key: Arc<str>,
     requirement: Requirement,
-    /// What the parameters have instead.
+    /// The value in the parameters; `None` if the key is absent.
     pub found: Option<Arc<str>>,
 }
 
@@ -33,7 +33,7 @@ enum Requirement {
     Absent,
 }
 
-/// What the parameters lack to match the formula; `None` when nothing can help.
+/// What the parameters lack to match the formula; `None` if no change makes them match.
 #[must_use]
 pub fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss> {
     let mut failing = failing(formula, true, parameters)?;
@@ -54,13 +54,14 @@ pub fn near_miss(formula: &Formula, parameters: &Parameters) -> Option<NearMiss>
         });
         kept.chain(mended).collect()
     };
-    // A key that must not have a value may be left out, unless something else asks for it.
+    // First without the keys that must not have a certain value. If another condition needs such a
+    // key to be present, it gets the value "other".
     let changed = [None, Some("other")].map(changed).into_iter().find(|changed| formula.matches(changed));
     let matching = changed.or_else(|| Normal::of(formula).ok()?.sample());
     Some(NearMiss { failing, matching })
 }
 
-/// The fewest conditions that keep the formula from being what is expected.
+/// The fewest conditions because of which the formula does not have the expected value.
 fn failing(formula: &Formula, expected: bool, parameters: &Parameters) -> Option<Vec<Condition>> {
     let literal = |key: &Arc<str>, requirement: Requirement| {
         let found = parameters.get(key).cloned();
@@ -87,7 +88,7 @@ fn failing(formula: &Formula, expected: bool, parameters: &Parameters) -> Option
     }
 }
 
-/// In the `when:` syntax, and what is there instead.
+/// The condition in the `when:` syntax, and the value that the parameters have.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.found {
@@ -98,7 +99,7 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// What would have to hold, as constraints say it.
+    /// The condition as a formula.
     #[must_use]
     pub fn formula(&self) -> Formula {
         let key = || Arc::clone(&self.key);

@@ -1,4 +1,4 @@
-//! Whom a variant is for, as rows of a table with a column per key.
+//! The clients of a variant, as rows of a table with a column per key.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,16 +8,16 @@ use xds_core::Constraints;
 use xds_core::matching::normal::{Normal, Test};
 use xds_core::matching::value_set::ValueSet;
 
-/// One way to be among those a variant is for: all of it has to hold.
+/// One alternative of the constraints of a variant: parameters match it if all cells hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Row {
-    /// What each key has to be, for people: `prod or canary`, `not v1`, `absent`. Keys that do not
+    /// What each key has to be, in words: `prod or canary`, `not v1`, `absent`. Keys that do not
     /// matter are left out.
     pub cells: BTreeMap<Arc<str>, String>,
 }
 
-/// Whom constraints are for: those of any of these rows. `None` when it takes more than 32 rows to
-/// say so, or cannot be said in rows at all.
+/// The constraints as rows: parameters that match any row match the constraints. `None` if that
+/// takes more than 32 rows, or if the formula is too complex to compute them.
 #[must_use]
 pub fn rows(constraints: &Constraints) -> Option<Vec<Row>> {
     let normal = Normal::of(constraints.formula()).ok()?;
@@ -31,7 +31,7 @@ fn cell(set: &ValueSet<Arc<str>>) -> String {
     let (separator, is_any_other) = (if set.has_other() { ", " } else { " or " }, set.has_other());
     for (number, value) in set.values().iter().enumerate() {
         let separator = if number > 0 { separator } else { "" };
-        // What could be taken for our own words, or not be seen.
+        // Quote values that look like our own words, or that are invisible.
         let is_plain = !value.is_empty()
             && !matches!(&**value, "any" | "absent" | "or" | "not")
             && value.chars().all(|c| c.is_ascii_alphanumeric() || "._/-:".contains(c));
@@ -70,7 +70,7 @@ mod tests {
         let cases: [(&str, &[&str]); 8] = [
             ("env=prod,version!=v1", &["env: prod; version: not v1"]),
             ("env in (prod,canary)", &["env: canary or prod"]),
-            // Rows do not meet: each client is in one of them.
+            // Rows do not overlap: each client matches one of them.
             ("env=prod || zone=b", &["env: prod", "env: not prod; zone: b"]),
             ("beta,!canary", &["beta: any; canary: absent"]),
             ("env,env!=prod", &["env: any but prod"]),

@@ -1,4 +1,5 @@
-//! Answers on their way to their clients: made once, within a budget, and for a limited time.
+//! Answers on their way to their clients: converted once, within a budget of bytes, and kept for a
+//! limited time.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,12 +15,12 @@ use xds_core::{TypeUrl, Version};
 
 use super::error::PollError;
 
-/// The bytes that polls keep in memory: requests until they are read, answers until their clients
-/// have them.
+/// The bytes that polls keep in memory: requests until they are decoded, answers until their
+/// clients have read them.
 ///
-/// Polls that are answered alike share one answer. One that would exceed the limit is answered 503:
-/// its client keeps what it has and asks again, and would have given up by the time that others
-/// have taken their answers.
+/// Polls with the same content share one answer. A poll that would exceed the limit gets 503. Its
+/// client keeps its resources and polls again. If the poll waited instead, its client would give up
+/// before other clients have read their answers.
 #[derive(Debug)]
 pub struct Answers {
     limit_bytes: usize,
@@ -30,17 +31,18 @@ pub struct Answers {
     warned_at: Mutex<Option<Instant>>,
 }
 
-/// What decides the bytes of an answer: its type, its version, and what a stream would be sent.
+/// The type, the version, and the digest of the bytes that a stream would get. Together they decide
+/// the bytes of an answer.
 pub(super) type AnswerKey = (TypeUrl, String, Version);
 
-/// An answer as it goes to all clients that are to have it.
+/// A converted answer, shared by all clients that get it.
 #[derive(Debug)]
 pub(super) struct SharedAnswer {
     text: Box<[u8]>,
     _reservation: Reservation,
 }
 
-/// Bytes of the budget; dropping it gives them back.
+/// Reserved bytes of the budget. Dropping it releases them.
 #[derive(Debug)]
 pub(super) struct Reservation {
     answers: Arc<Answers>,
@@ -48,7 +50,7 @@ pub(super) struct Reservation {
 }
 
 impl Answers {
-    /// For so many bytes at a time.
+    /// A budget of this many bytes.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -61,19 +63,19 @@ impl Answers {
         })
     }
 
-    /// How many bytes are kept now.
+    /// How many bytes are reserved now.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many polls were refused, as others filled the budget.
+    /// How many polls got 503 because the budget was used up.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How many answers were given up, as their clients did not take them in time.
+    /// How many answers were dropped because their clients did not read them in time.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up.load(Ordering::Relaxed)
@@ -83,7 +85,7 @@ impl Answers {
         Reservation { answers: Arc::clone(self), bytes: 0 }
     }
 
-    /// The answer that is on its way to others already, or the one that is made now.
+    /// Returns the answer that other clients are reading already, or makes it.
     pub(super) fn shared(
         self: &Arc<Self>,
         key: AnswerKey,
@@ -96,7 +98,7 @@ impl Answers {
         let text = make(&mut reservation)?.into_boxed_slice();
         let answer = Arc::new(SharedAnswer { text, _reservation: reservation });
         let mut known = self.known();
-        // Another may have made the same meanwhile.
+        // Another thread may have made the same answer meanwhile.
         if let Some(answer) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(answer);
         }
@@ -105,12 +107,14 @@ impl Answers {
         Ok(answer)
     }
 
-    /// No code panics while it holds the lock, so what a poisoned one guards is whole.
+    /// No code panics while it holds the lock, so the map is consistent even if the lock is
+    /// poisoned.
     fn known(&self) -> MutexGuard<'_, HashMap<AnswerKey, Weak<SharedAnswer>>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is time for another line in the log: those who do this do it often.
+    /// Whether the log may have another warning. Slow clients are slow at each poll, so warnings
+    /// are limited to one per [`WARN_EVERY`].
     fn may_warn(&self) -> bool {
         let mut warned_at = self.warned_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY);
@@ -122,10 +126,10 @@ impl Answers {
 }
 
 impl Reservation {
-    /// Takes as much of the budget as there are bytes now.
+    /// Grows the reservation to this many bytes.
     ///
     /// # Errors
-    /// The budget does not have it.
+    /// The budget is used up.
     pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), PollError> {
         let limit = self.answers.limit_bytes;
         let more = bytes.saturating_sub(self.bytes);
@@ -141,7 +145,7 @@ impl Reservation {
                 limit,
                 refused,
                 given_up,
-                "polls are refused: answers that wait for their clients fill the limit"
+                "polls get 503: answers that clients have not read fill the limit"
             );
         }
         Err(PollError::Busy { limit })
@@ -155,22 +159,22 @@ impl Drop for Reservation {
 }
 
 impl SharedAnswer {
-    /// To one client, who has so long to take all of it.
+    /// The response to one client, which has to read all of it within `within`.
     pub(super) fn respond(self: Arc<Self>, answers: Arc<Answers>, within: Duration) -> Response {
         let head = [
             (header::CONTENT_TYPE, "application/json".to_owned()),
             (header::CONTENT_LENGTH, self.text.len().to_string()),
         ];
-        // Bytes are copied, as what the transport has of a shared buffer keeps all of it.
+        // Copy the bytes: a slice in the transport would keep the whole shared buffer in memory.
         (head, Body::from_stream(tokio_stream::iter(Chunks::new(self, answers, within)))).into_response()
     }
 }
 
-/// An answer in pieces, until its time is over.
+/// An answer in chunks, until its time is over.
 ///
-/// The transport asks for a piece when it has room. While a client reads nothing it does not ask,
-/// so a task of its own lets go of the answer then: what stays are the few 100 KB that the
-/// transport has, until it finds that nothing moves.
+/// The transport asks for a chunk when it has room. While a client reads nothing, the transport
+/// does not ask, so a task drops the answer when the time is over. Then only the few 100 KB in the
+/// transport stay in memory, until its own timeout.
 struct Chunks {
     left: Arc<Mutex<Option<Arc<SharedAnswer>>>>,
     at: usize,
@@ -189,7 +193,7 @@ impl Chunks {
                     let given_up = answers.given_up();
                     tracing::warn!(
                         given_up,
-                        "a poll is given up: its client did not take the answer in {within:?}"
+                        "an answer to a poll is dropped: its client did not read it within {within:?}"
                     );
                 }
             }
@@ -221,15 +225,17 @@ impl Drop for Chunks {
     }
 }
 
-/// No code panics while it holds the lock.
+/// No code panics while it holds the lock, so the answer is consistent even if the lock is
+/// poisoned.
 fn lock(left: &Mutex<Option<Arc<SharedAnswer>>>) -> MutexGuard<'_, Option<Arc<SharedAnswer>>> {
     left.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the transport is handed at a time.
+/// The size of a chunk for the transport.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// How often the log says that polls are refused or given up; metrics have all of them.
+/// The shortest time between two warnings. The metrics count every refused poll and every dropped
+/// answer.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Why a poll is not answered, as HTTP says it.
+//! Why a poll is refused, with its HTTP status.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use xds_server::skim::SkimError;
 
 use super::json::JsonError;
 
-/// Why a poll is not answered. The client keeps what it has in every case.
+/// Why a poll is refused. The client keeps its resources in every case.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PollError {
-    #[error("the body is no DiscoveryRequest in JSON: {0}")]
+    #[error("the body is not a DiscoveryRequest in JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the body is no DiscoveryRequest: {0}")]
+    #[error("the body is not a DiscoveryRequest: {0}")]
     Skim(#[from] SkimError),
     #[error("the body did not arrive: {0}")]
     Body(String),
@@ -24,36 +24,37 @@ pub(super) enum PollError {
     #[error("the body exceeds the limit of {limit} bytes")]
     BodyTooLarge { limit: usize },
     /// G9.
-    #[error("the body did not come within {limit:?}")]
+    #[error("the body did not arrive within {limit:?}")]
     BodyTooLate { limit: Duration },
-    /// Clients do not take their answers.
-    #[error("answers that wait for their clients exceed the limit of {limit} bytes: ask again")]
+    /// Clients do not read their answers.
+    #[error("answers that clients have not read exceed the limit of {limit} bytes: poll again later")]
     Busy { limit: usize },
-    /// What would end a stream.
+    /// An error that ends a stream.
     #[error(transparent)]
     Request(#[from] StreamError),
     #[error("{0}")]
     Denied(String),
-    #[error("what this client may read has changed: ask again")]
+    #[error("the rights of this client have changed: poll again")]
     OtherAccess,
-    #[error("web pages are not answered: the request has an Origin")]
+    #[error("requests of web pages are refused: the request has an Origin header")]
     WebPage,
-    /// G8, G12: an answer without resources would say that the client is to delete what it has.
-    #[error("no resource of all that the request names can exist, or be read by this client")]
+    /// G8, G12: the client would take an answer without resources as an order to delete its
+    /// resources.
+    #[error("no requested name is valid and readable for this client")]
     NothingLeft,
     /// G13.
-    #[error("no source has said yet what exists")]
+    #[error("no source has committed yet: poll again later")]
     NotSynced,
     #[error("{} {name:?} cannot be sent as JSON: {error}", type_url.message_name())]
     Resource { type_url: TypeUrl, name: ResourceName, error: JsonError },
-    #[error("all the {} asked for exceed the limit of {limit} bytes of one answer", type_url.message_name())]
+    #[error("the requested {} exceed the limit of {limit} bytes of one answer", type_url.message_name())]
     AnswerTooLarge { type_url: TypeUrl, limit: usize },
-    #[error("the answer was given up: {0}")]
+    #[error("the conversion of the answer failed: {0}")]
     GivenUp(#[from] tokio::task::JoinError),
 }
 
 impl PollError {
-    /// What is wrong, for the client and the log: as much of it as may quote the client.
+    /// The message for the client and the log. It may quote the request, so its length is limited.
     pub(super) fn text(&self) -> String {
         shortened(&self.to_string(), TEXT_LIMIT_BYTES).into_owned()
     }
@@ -62,13 +63,13 @@ impl PollError {
         self.codes().0
     }
 
-    /// The one place where an error becomes a status of HTTP and a code of gRPC.
+    /// The HTTP status and the gRPC code of the error.
     fn codes(&self) -> (StatusCode, i32) {
         match self {
             Self::Json(_) | Self::Skim(_) | Self::Body(_) | Self::NothingLeft => {
                 (StatusCode::BAD_REQUEST, INVALID_ARGUMENT)
             }
-            // Not 429, which asks for the same once more.
+            // Not 429, which means: send the same request again later.
             Self::BodyTooLarge { .. }
             | Self::Request(
                 StreamError::TooManyNames { .. }
@@ -101,7 +102,7 @@ impl IntoResponse for PollError {
     }
 }
 
-/// Of what is wrong with a request.
+/// The longest error message.
 const TEXT_LIMIT_BYTES: usize = 1024;
 
 const RETRY_AFTER_SECONDS: &str = "1";

@@ -1,4 +1,4 @@
-//! Between proto3 JSON and the bytes of messages.
+//! Conversion between proto3 JSON and encoded messages.
 
 use std::sync::OnceLock;
 
@@ -11,22 +11,22 @@ use xds_proto::Any;
 
 use crate::folder::Descriptors;
 
-/// Why JSON cannot carry a resource.
+/// Why JSON cannot represent a resource.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum JsonError {
-    /// The message, or one within it, is of a type that the descriptors lack.
-    #[error("no descriptor says what {type_url:?} is")]
+    /// The descriptors do not have the type of the message, or of a message within it.
+    #[error("no descriptor for the type {type_url:?}")]
     UnknownType { type_url: String },
-    /// The bytes are no such message.
+    /// The bytes are not a message of the type.
     #[error("its {message} cannot be decoded: {error}")]
     Undecodable { message: String, error: DecodeError },
-    /// The message is newer than the descriptors. In JSON the field would be lost.
-    #[error("its {message} has the field {number}, which the descriptors do not know")]
+    /// The message has a field that the descriptors do not have. JSON would lose the field.
+    #[error("its {message} has the field {number}, which the descriptors do not have")]
     UnknownField { message: String, number: u32 },
-    /// Messages are packed in messages too many times over.
+    /// Too many levels of messages are packed in each other.
     #[error("more than {limit} messages are packed in each other")]
     TooDeep { limit: usize },
-    /// A value has no form in JSON, such as a duration of a million years.
+    /// JSON has no form for a value, such as a duration of a million years.
     #[error(transparent)]
     Value(serde_json::Error),
 }
@@ -34,7 +34,7 @@ pub(super) enum JsonError {
 /// The bytes of a `DiscoveryRequest`.
 ///
 /// # Errors
-/// The JSON is none, or not of that message.
+/// The text is not JSON, or not the JSON of that message.
 pub(super) fn request_frame(json: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let mut reader = serde_json::Deserializer::from_slice(json);
@@ -43,10 +43,10 @@ pub(super) fn request_frame(json: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     Ok(request.encode_to_vec())
 }
 
-/// Appends a message with its `@type`. Maps are written in the order of their keys.
+/// Appends a message with its `@type`. Map entries are in the order of their keys.
 ///
 /// # Errors
-/// Nothing is appended then.
+/// JSON cannot represent the message. Nothing was appended.
 pub(super) fn write_any(any: &Any, descriptors: &Descriptors, text: &mut Vec<u8>) -> Result<(), JsonError> {
     let mut message = DynamicMessage::new(descriptors.builtin(ANY));
     message.set_field_by_number(1, Value::String(any.type_url.clone()));
@@ -56,7 +56,8 @@ pub(super) fn write_any(any: &Any, descriptors: &Descriptors, text: &mut Vec<u8>
     serde_json::to_writer(text, &value).map_err(JsonError::Value)
 }
 
-/// Whether all of a message is known, at every depth: what is not would be lost without a word.
+/// Fails if the descriptors do not know a part of the message, at any depth: JSON would silently
+/// lose that part.
 fn check(message: &DynamicMessage, descriptors: &Descriptors, packed_in: usize) -> Result<(), JsonError> {
     let name = || message.descriptor().full_name().to_owned();
     if let Some(field) = message.unknown_fields().next() {
@@ -96,9 +97,9 @@ fn unpack(
     DynamicMessage::decode(descriptor, any.value).map_err(|error| JsonError::Undecodable { message, error })
 }
 
-/// The request as our own protos declare it, without two fields that nobody reads. As unknown ones
-/// they are passed over: the details of an error may be of any type, and an Envoy lists some 500
-/// extensions in each request.
+/// The request as our own protos declare it, without two fields that the server does not use. The
+/// JSON reader skips them as unknown fields. `error_detail` may contain messages of any type, and
+/// an Envoy lists some 500 extensions in each request.
 fn request_type() -> MessageDescriptor {
     static REQUEST: OnceLock<MessageDescriptor> = OnceLock::new();
     let make = || {
@@ -119,8 +120,8 @@ fn request_type() -> MessageDescriptor {
 
 const ANY: &str = "google.protobuf.Any";
 
-/// Real resources have up to some five levels of typed configuration. Each takes stack when it is
-/// read.
+/// Real resources have up to about five levels of typed configuration. Reading each level uses
+/// stack.
 const PACKED_LIMIT: usize = 32;
 
 #[cfg(test)]

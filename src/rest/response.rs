@@ -1,4 +1,4 @@
-//! What a poll is answered, as JSON.
+//! The answer to a poll, and its conversion to JSON.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::error::PollError;
 use super::json;
 use crate::folder::Descriptors;
 
-/// A response that was not converted yet.
+/// A response of the stream machine, not yet converted to JSON.
 #[derive(Debug)]
 pub(super) struct PollResponse {
     pub(super) version: String,
@@ -25,11 +25,12 @@ pub(super) struct PollResponse {
 }
 
 impl PollResponse {
-    /// S41: the `DiscoveryResponse` in proto3 JSON, made from the bytes that a stream would send.
+    /// S41: the `DiscoveryResponse` in proto3 JSON, converted from the bytes that a stream would
+    /// send.
     ///
     /// # Errors
-    /// The first resource that JSON cannot carry, or that there are too many, by themselves or
-    /// beside other answers.
+    /// JSON cannot represent a resource (the error names the first one), the answer exceeds
+    /// `limit`, or all answers together exceed the budget.
     pub(super) fn to_json(
         &self,
         wire: Bytes,
@@ -42,7 +43,8 @@ impl PollResponse {
         let mut text = head.to_string().into_bytes();
         text.pop();
         text.extend_from_slice(b",\"resources\":[");
-        let response = DiscoveryResponse::decode(wire).expect("a machine sends fields of a response");
+        let response = DiscoveryResponse::decode(wire)
+            .expect("the bodies of a machine are encoded fields of a DiscoveryResponse");
         for (at, any) in response.resources.into_iter().enumerate() {
             if at > 0 {
                 text.push(b',');
@@ -70,8 +72,8 @@ impl PollResponse {
         bytes.freeze()
     }
 
-    /// The name of a resource, for people. Its payload may be what cannot be read, so it is looked
-    /// up.
+    /// The name of a resource, for the error. The payload may be unreadable, so the name is looked
+    /// up in the snapshot.
     fn name_of(&self, any: &Any, snapshot: &Snapshot) -> ResourceName {
         if any.type_url == type_url::RESOURCE {
             let wrapper = Resource::decode(any.value.clone()).unwrap_or_default();

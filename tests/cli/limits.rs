@@ -82,7 +82,7 @@ fn options_with_bad_values_have_code_2_and_say_what_to_write() {
         (&["--legacy-wildcard", "RDS"], "write TYPE=on or TYPE=off, such as RDS=on"),
         (
             &["--not-served", "Clusters"],
-            "error: --not-served: no type is called \"Clusters\"; there are Cluster (CDS); a whole type URL is \
+            "error: --not-served: no type is called \"Clusters\"; known types: Cluster (CDS); a whole type URL is \
              taken as it is",
         ),
         (&["--refuse", "cds", "--not-served", "cds"], "error: --not-served and --refuse both name"),

@@ -182,7 +182,7 @@ mod tests {
         let told = |arguments: &str| parse(arguments).unwrap_err();
         assert_eq!(
             told("--not-served Secre"),
-            "--not-served: no type is called \"Secre\"; there are acme.Thing; a whole type URL is taken as it is"
+            "--not-served: no type is called \"Secre\"; known types: acme.Thing; a whole type URL is taken as it is"
         );
         assert!(told("--full-state acme/").contains("--full-state: no type"), "an empty message name");
         for bad in ["RDS", "RDS=yes", "=", "RDS=ON"] {
