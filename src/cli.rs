@@ -37,7 +37,7 @@ mod tls;
 mod traces;
 mod watch;
 
-/// Parses the command line and does what it says.
+/// Parses the command line and runs the command.
 pub(crate) fn run() -> ExitCode {
     let cli = match config::command_line(std::env::args_os().collect()) {
         Ok(Invocation::Run(cli)) => cli,
@@ -96,7 +96,7 @@ enum Command {
     Completions(completions::Completions),
 }
 
-/// Which folder, and how to read it.
+/// The folder to read, and how to read it.
 #[derive(Debug, Args)]
 struct FolderOptions {
     /// The folder with the resources: *.yaml, *.yml, *.json and *.pb, at any depth
@@ -169,7 +169,7 @@ fn resource_limit(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("write a whole number from 1 to {RESOURCE_LIMIT_BYTES}, such as 16000000"))
 }
 
-/// All types of Envoy and those of the files.
+/// The descriptors of all Envoy types and of the types in the files.
 fn descriptors(files: &[PathBuf]) -> Result<Descriptors, Failure> {
     let mut descriptors = Descriptors::envoy();
     for file in files {
@@ -204,14 +204,14 @@ enum Failure {
     #[error("error: {0}")]
     Serve(#[from] xds::ServeError),
     #[cfg(feature = "otel")]
-    #[error("error: --otlp-endpoint {endpoint}: {error}; it has to be a URL such as http://127.0.0.1:4317")]
+    #[error("error: --otlp-endpoint {endpoint}: {error}; write a URL such as http://127.0.0.1:4317")]
     Traces { endpoint: String, error: opentelemetry_otlp::ExporterBuildError },
-    #[error("error: the system refuses what a server needs: {0}")]
+    #[error("error: system error: {0}")]
     System(io::Error),
 }
 
 impl Failure {
-    /// 2: what the user gave is wrong. 1: the machine does not let us.
+    /// 2: invalid folder or option. 1: system error (port in use, unreadable file).
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Descriptors(DescriptorsError::Unreadable { .. }) => ExitCode::from(1),
@@ -244,7 +244,8 @@ fn error_line(folder: &Path, error: &FolderError) -> String {
     format!("error: {place}{error}")
 }
 
-/// Writes to standard output. A reader that has gone, such as `head`, has seen enough.
+/// Writes a line to standard output. Errors are ignored: a reader such as `head` may have closed
+/// the pipe.
 fn say(text: impl fmt::Display) {
     _ = writeln!(io::stdout(), "{text}");
 }
@@ -253,11 +254,11 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `xds proxy`, `xds get` and `xds watch` take messages of up to 1 GiB; a little is left for what
-/// stands around a resource.
+/// `xds proxy`, `xds get` and `xds watch` accept messages of up to 1 GiB. The difference is for the
+/// other fields of a response.
 const RESOURCE_LIMIT_BYTES: usize = 1_000_000_000;
 
-/// The exit code where what was asked for does not exist.
+/// The exit code if the requested resource does not exist.
 const NOTHING: u8 = 3;
 
 const EXAMPLES: &str = "\

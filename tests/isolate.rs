@@ -268,7 +268,7 @@ fn a_check_says_what_would_be_served() {
     assert_eq!(code, Some(2));
     assert!(served.contains("2 envoy.config.cluster.v3.Cluster"), "{served}");
     assert!(told.contains("b.yaml:1:1: ") && told.contains("c.yaml:1:1: "), "{told}");
-    assert!(told.contains("2 files would keep what was good last"), "{told}");
+    assert!(told.contains("2 files would keep the last good content"), "{told}");
     let (code, report, _) = check(&["--isolate", "file", "--format", "json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(

@@ -255,7 +255,7 @@ fn the_wildcard_gets_everything_and_what_came_as_yaml_can_be_served() {
     assert_eq!(copy.ask(&get).output, answer.output);
 
     let none = origin.ask(&["get", "sds", "*", "--sotw"]);
-    assert_eq!((none.code, &*none.output, &*none.errors), (Some(0), "", "Secret *: there is none\n"));
+    assert_eq!((none.code, &*none.output, &*none.errors), (Some(0), "", "Secret *: no resources\n"));
 }
 
 #[test]
@@ -387,7 +387,7 @@ async fn a_server_without_delta_is_told_with_a_way_out() {
     let (delta, sotw) = tokio::task::spawn_blocking(move || (ask(&[]), ask(&["--sotw"]))).await.unwrap();
     server.abort();
     assert_eq!((delta.code, sotw.code), (Some(1), Some(1)));
-    assert!(delta.errors.contains("Unimplemented") && delta.errors.contains("--sotw asks"), "{delta:#?}");
+    assert!(delta.errors.contains("Unimplemented") && delta.errors.contains("try --sotw"), "{delta:#?}");
     assert!(sotw.errors.contains("Unimplemented") && !sotw.errors.contains("--sotw"), "{sotw:#?}");
 }
 
@@ -460,13 +460,13 @@ fn bad_input_is_exit_code_2_and_says_what_to_do() {
     };
     let error = refused(&["get", "cds", "a"]);
     assert!(
-        error.starts_with("error: no server to ask: give --server HOST:PORT or --bootstrap FILE"),
+        error.starts_with("error: no server: give --server HOST:PORT or --bootstrap FILE"),
         "{error}"
     );
     let error = refused(&["get", "clutser", "a", "--server", "127.0.0.1:1"]);
     assert!(error.starts_with("error: no type is called \"clutser\"; use one of LDS, RDS, "), "{error}");
     let error = refused(&["get", "cds", "env=prod", "--server", "127.0.0.1:1"]);
-    assert_eq!(error, "error: no name; `*` (in quotes) asks for everything\n");
+    assert_eq!(error, "error: no name; `*` (in quotes) means all resources\n");
     let error = refused(&["watch", "cds", "xdstp://a/b", "--server", "127.0.0.1:1"]);
     assert!(error.contains("xdstp://a/b"), "{error}");
     refused(&["watch", "cds", "a", "--server", "dns://1.2.3.4/x"]);
@@ -477,7 +477,7 @@ fn a_type_that_nothing_describes_is_shown_as_bytes() {
     let origin = Origin::usual("unknown");
     let answer = origin.ask(&["get", "acme.Thing", "a"]);
     assert_eq!(answer.code, Some(3));
-    assert!(answer.errors.starts_with("warning: no descriptor says what acme.Thing is; see --descriptors\n"));
+    assert!(answer.errors.starts_with("warning: no descriptor for acme.Thing; see --descriptors\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The port for people and monitoring, of the commands that serve.
+//! The admin port of `xds serve` and `xds proxy`, for people and monitoring.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,29 +30,29 @@ pub(super) struct AdminOptions {
     hosts: Vec<String>,
 }
 
-/// Where the page is.
+/// The value of `--admin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PageAddress {
     Off,
     At(SocketAddr),
 }
 
-/// Why there cannot be a page.
+/// Why the admin port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error(
-        "cannot listen on {address} for the admin page: {error}; --admin ADDRESS takes another one, --admin none does \
-         without"
+        "cannot listen on {address} for the admin page: {error}; use another --admin ADDRESS, or --admin none for \
+         no page"
     )]
     Listen { address: SocketAddr, error: io::Error },
     #[error(
-        "--admin {address} lets other machines read what clients and resources there are: take a loopback address, or give \
-         --listen-client-ca and a --policy that says who may inspect, or --insecure where something else protects the port"
+        "--admin {address} would let other machines read all clients and resources: use a loopback address, or give \
+         --listen-client-ca and a --policy with rules for inspect, or --insecure if something else protects the port"
     )]
     Open { address: SocketAddr },
 }
 
-/// The port, open and not served yet: a mistake in it is told before anything runs.
+/// The port, opened but not served yet, so that an error is reported before the server starts.
 #[derive(Debug)]
 pub(super) struct AdminPort {
     listener: TcpListener,
@@ -61,19 +61,18 @@ pub(super) struct AdminPort {
     remote_access: Option<RemoteAccess>,
 }
 
-/// The port while it is served; it ends when this is dropped.
+/// The served port. Dropping this ends it.
 #[derive(Debug)]
 pub(super) struct ServedPage(JoinHandle<()>);
 
 impl AdminOptions {
-    /// Opens the port beside that of the clients, as `--listen` has it. `None` when there is to be
-    /// none.
+    /// Opens the admin port beside `port`, the port of the clients. `None` with `--admin none`.
     ///
-    /// Where other machines can reach it, it is served as `--listen` is: with TLS, to those whom
+    /// If other machines can reach it, it uses TLS like `--listen`, and accepts only clients that
     /// the policy lets inspect.
     pub(super) async fn open(&self, port: &Port) -> Result<Option<AdminPort>, Failure> {
         let listen = port.address();
-        let (address, is_asked_for) = match self.address_option {
+        let (address, is_explicit) = match self.address_option {
             Some(PageAddress::Off) => return Ok(None),
             Some(PageAddress::At(address)) => (address, true),
             None => (beside(listen), false),
@@ -84,8 +83,9 @@ impl AdminOptions {
             check_reach(address, port.is_insecure() || remote_access.is_some())?;
             let error = |error| AdminError::Listen { address, error };
             let listener = match xds::listen(address) {
-                // Nobody asked for this one: another server may be there, whose page is its own.
-                Err(taken) if !is_asked_for && taken.kind() == io::ErrorKind::AddrInUse => {
+                // The user did not choose this port. Another server may have it, for its own admin
+                // page.
+                Err(taken) if !is_explicit && taken.kind() == io::ErrorKind::AddrInUse => {
                     xds::listen(SocketAddr::new(address.ip(), 0))
                 }
                 bound => bound,
@@ -99,7 +99,7 @@ impl AdminOptions {
 }
 
 impl AdminPort {
-    /// Serves these on it, from now on.
+    /// Serves these routes from now on.
     pub(super) fn serve(self, routes: Router, log_format: LogFormat) -> ServedPage {
         let scheme = if self.remote_access.is_some() { "https" } else { "http" };
         log_format.announce(&format!("admin page on {scheme}://{}/", self.address));
@@ -137,13 +137,13 @@ impl FromStr for PageAddress {
     }
 }
 
-/// Refuses addresses that other machines can reach, unless the user wants them to.
+/// Refuses addresses that other machines can reach, unless that is allowed.
 fn check_reach(address: SocketAddr, is_open_allowed: bool) -> Result<(), AdminError> {
     if address.ip().is_loopback() || is_open_allowed { Ok(()) } else { Err(AdminError::Open { address }) }
 }
 
-/// The loopback address with the next port; where there is none, or the system chooses, it chooses
-/// this one too.
+/// The loopback address with the next port. Port 0 (the system chooses) if `--listen` has port 0 or
+/// the last port.
 fn beside(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),

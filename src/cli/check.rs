@@ -1,4 +1,4 @@
-//! `xds check`: all mistakes of a folder, without serving it.
+//! `xds check`: reports all mistakes of a folder, without serving it.
 
 use std::process::ExitCode;
 
@@ -43,7 +43,7 @@ pub(super) struct Check {
     format: ReportFormat,
 }
 
-/// How a command writes what it found.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportFormat {
     /// Lines for people, with file and line in front
@@ -75,7 +75,7 @@ impl Check {
         if errors.is_none() || contents.isolated() > 0 {
             load::summary_of(&self.source, contents).iter().for_each(say);
         }
-        // What is wrong with one file stands together.
+        // List the errors and warnings of one file together.
         let mut found: Vec<(&str, u32, String)> = Vec::new();
         for error in errors.into_iter().flatten() {
             let text = super::error_line(&self.source.folder, error);
@@ -102,15 +102,14 @@ impl Check {
         let counted = counted.into_iter().filter(|(count, _)| *count > 0);
         let counted: Vec<_> = counted.map(|(count, what)| super::counted(count, what)).collect();
         if !counted.is_empty() {
-            let strict =
-                if self.strict && errors.is_none() { " (errors, as --strict was given)" } else { "" };
+            let strict = if self.strict && errors.is_none() { " (errors, because of --strict)" } else { "" };
             eprintln!("{folder}: {}{strict}", counted.join(", "));
         }
         if contents.isolated() > 0 {
             let files = super::counted(contents.isolated(), "file");
             eprintln!(
-                "{folder}: --isolate file: {files} would keep what was good last, and all else be served; `xds serve` \
-                 would not start"
+                "{folder}: --isolate file: {files} would keep the last good content, and all other files would be served; \
+                 `xds serve` would not start"
             );
         }
     }
@@ -182,7 +181,7 @@ pub(super) fn parameters(parameters: &Parameters) -> Value {
     parameters.iter().map(|(key, value)| (key.to_string(), Value::from(&**value))).collect()
 }
 
-/// The condition of a variant; `null` of one that is for everyone.
+/// The condition of a variant; `null` for a variant without constraints.
 pub(super) fn when(constraints: &xds::Constraints) -> Option<String> {
     (!constraints.is_unconstrained()).then(|| constraints.to_string())
 }

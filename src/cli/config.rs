@@ -1,8 +1,8 @@
-//! Options from a file: `--config FILE`, and `--print-config`, which writes such a file.
+//! Options from a file: `--config FILE`. `--print-config` writes such a file.
 //!
-//! The file has no schema of its own. Its keys are the long names of the options, and each of them
-//! that the command line does not give is put on it, which then is parsed as ever: a value is
-//! judged in one place, and an option that is new is a key that is new.
+//! The file has no schema of its own. Its keys are the long names of the options. Each option that
+//! is in the file and not on the command line is added to the command line, which is then parsed.
+//! So values are checked in one place, and each new option is also a key.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use file::{ConfigEntry, ConfigPosition, File, Value};
 mod file;
 mod print;
 
-/// The options of a command that can have a file. They are read from the matches, before all others
-/// are known.
+/// The options of a command that accepts a file. They are read from the matches before the other
+/// options.
 #[derive(Debug, Args)]
 pub(super) struct ConfigFile {
     /// Read options from this YAML file too; an option on the command line overrides it
@@ -33,44 +33,44 @@ pub(super) struct ConfigFile {
     print_config: bool,
 }
 
-/// What a command line is for.
+/// What the command line tells the program to do.
 #[derive(Debug)]
 pub(super) enum Invocation {
-    /// A command is to run.
+    /// Run a command.
     Run(Cli),
-    /// Its options are to be printed.
+    /// Print the options of a command.
     Print(String),
 }
 
-/// Why a command line means nothing.
+/// Why the command line cannot be used.
 #[derive(Debug)]
 pub(super) enum InvocationError {
-    /// It is at fault itself, or asks for help.
+    /// An error on the command line itself; also a request for help.
     CommandLine(clap::Error),
-    /// The file is at fault.
+    /// An error in the file.
     File(ConfigError),
 }
 
-/// What is wrong with a configuration file.
+/// An error in a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigError {
     #[error("{}: cannot be read: {error}", file.display())]
     Unreadable { file: PathBuf, error: std::io::Error },
     #[error("{place}: {message}")]
     Syntax { place: ConfigPosition, message: String },
-    #[error("{place}: {key:?} is given twice")]
+    #[error("{place}: duplicate key {key:?}")]
     Twice { place: ConfigPosition, key: String },
-    #[error("{place}: no option {key:?} of `xds {command}`{}", did_you_mean(nearest.as_deref()))]
+    #[error("{place}: `xds {command}` has no option {key:?}{}", did_you_mean(nearest.as_deref()))]
     UnknownKey { place: ConfigPosition, command: String, key: String, nearest: Option<String> },
-    #[error("{place}: {key}: {found} where {expected} should be")]
+    #[error("{place}: {key}: expected {expected}, found {found}")]
     Shape { place: ConfigPosition, key: String, found: &'static str, expected: &'static str },
-    /// What the parser of the command line says of a value.
+    /// An error of the command line parser about a value.
     #[error("{place}: {message}")]
     Refused { place: ConfigPosition, message: String },
 }
 
 impl ConfigError {
-    /// As in [`super::Failure::exit_code`].
+    /// See [`super::Failure::exit_code`].
     pub(super) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Unreadable { .. }) { 1 } else { 2 }
     }
@@ -79,7 +79,7 @@ impl ConfigError {
 /// Parses a command line and the file that it names.
 ///
 /// # Errors
-/// As the parser has them; those that are about the file say where.
+/// The errors of the parser; errors about the file have their place.
 pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, InvocationError> {
     let mut all = Cli::command();
     all.build();
@@ -92,7 +92,7 @@ pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, I
             .filter_map(|entry| FileOption::new(entry, file, command, matches).transpose())
             .collect::<Result<_, _>>()
             .map_err(InvocationError::File)?;
-        // Behind the name of the command, before a `--` that may follow.
+        // Insert them after the name of the command, before a `--` that may follow.
         let name = arguments.iter().position(|argument| *argument == command.get_name()).unwrap_or_default();
         arguments.splice(name + 1..name + 1, added.iter().flat_map(|added| added.arguments.clone()));
     }
@@ -101,7 +101,7 @@ pub(super) fn command_line(mut arguments: Vec<OsString>) -> Result<Invocation, I
     if let Some((name, of_command)) = matches.subcommand()
         && let Ok(Some(true)) = of_command.try_get_one::<bool>(PRINT_CONFIG)
     {
-        let command = all.find_subcommand(name).expect("what matched is a command");
+        let command = all.find_subcommand(name).expect("the matched name is a subcommand");
         return Ok(Invocation::Print(print::options(command, of_command)));
     }
     Cli::from_arg_matches(&matches).map(Invocation::Run).map_err(InvocationError::CommandLine)
@@ -114,7 +114,8 @@ struct CommandWithFile<'a> {
     file: File,
 }
 
-/// Reads the file, if there is one. The command line alone may lack what the file has.
+/// Reads the file, if the command line names one. Errors of the command line are ignored here: the
+/// file may have the options that it lacks.
 fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<CommandWithFile<'a>>, ConfigError> {
     let lenient = all.clone().ignore_errors(true);
     let Some((name, matches)) =
@@ -124,20 +125,20 @@ fn given<'a>(all: &'a Command, arguments: &[OsString]) -> Result<Option<CommandW
     };
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>(CONFIG) else { return Ok(None) };
     let file = File::read(path)?;
-    let command = all.find_subcommand(name).expect("what matched is a command");
+    let command = all.find_subcommand(name).expect("the matched name is a subcommand");
     Ok(Some(CommandWithFile { command, matches, file }))
 }
 
-/// A key of the file, as it stands on the command line.
+/// An option of the file, in the form of the command line.
 struct FileOption {
     place: ConfigPosition,
-    /// The option as the parser names it in errors.
+    /// The name of the option in the parser's errors.
     option: String,
     arguments: Vec<OsString>,
 }
 
 impl FileOption {
-    /// Nothing if the command line gives the option.
+    /// `None` if the command line has the option.
     fn new(
         entry: &ConfigEntry,
         file: &File,
@@ -161,7 +162,7 @@ impl FileOption {
     }
 }
 
-/// The options that can be keys.
+/// The options that may be keys of the file.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     let is_value = |option: &&Arg| {
         matches!(option.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
@@ -174,7 +175,7 @@ fn key(option: &Arg) -> &str {
     option.get_long().unwrap_or_else(|| option.get_id().as_str())
 }
 
-/// What a command line has for a value, or what the value should be.
+/// The arguments for a value, or the kind of value that the option needs.
 fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str> {
     let argument = |text: &String| match option.get_long() {
         Some(long) => format!("--{long}={text}").into(),
@@ -186,7 +187,7 @@ fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str>
         (ArgAction::SetTrue, _) => Err("true or false"),
         (_, Value::Text(text)) => Ok(vec![argument(text)]),
         (_, Value::Switch(switch)) => Ok(vec![argument(&switch.to_string())]),
-        // An empty list is not what the option without a value is, which may have a default.
+        // An empty list is not the same as no option, which may have a default.
         (ArgAction::Append, Value::List(items)) if !items.is_empty() => {
             Ok(items.iter().map(argument).collect())
         }
@@ -195,14 +196,13 @@ fn arguments(option: &Arg, value: &Value) -> Result<Vec<OsString>, &'static str>
     }
 }
 
-/// Who is to blame for what the parser says: the file, if the error is about an option that came
-/// from it.
+/// Turns an error of the parser into an error of the file, if it is about an option of the file.
 fn refusal(error: clap::Error, added: &[FileOption]) -> InvocationError {
     let about = |option: &String| added.iter().find(|added| added.option == *option);
     let place = [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().find_map(|kind| {
         match error.get(kind)? {
             ContextValue::String(option) => about(option),
-            // Of a requirement that is not met these are the options that are in neither.
+            // For a missing required option, this lists the options that are missing.
             ContextValue::Strings(all) if error.kind() != ErrorKind::MissingRequiredArgument => {
                 all.iter().find_map(about)
             }
@@ -217,7 +217,7 @@ fn refusal(error: clap::Error, added: &[FileOption]) -> InvocationError {
     InvocationError::File(ConfigError::Refused { place: place.clone(), message })
 }
 
-/// The key that was perhaps meant.
+/// The most similar key, if one is similar enough.
 fn nearest<'a>(word: &str, keys: impl Iterator<Item = &'a str>) -> Option<String> {
     let close =
         keys.map(|key| (strsim::jaro(word, key), key)).filter(|(similarity, _)| *similarity > SIMILAR);
@@ -225,14 +225,14 @@ fn nearest<'a>(word: &str, keys: impl Iterator<Item = &'a str>) -> Option<String
 }
 
 fn did_you_mean(nearest: Option<&str>) -> String {
-    nearest.map_or_else(|| ", see its --help".to_owned(), |key| format!(", did you mean {key:?}?"))
+    nearest.map_or_else(|| "; see its --help".to_owned(), |key| format!("; did you mean {key:?}?"))
 }
 
 /// The ids of the fields of [`ConfigFile`].
 const CONFIG: &str = "config";
 const PRINT_CONFIG: &str = "print_config";
 
-/// From this similarity on a name is perhaps meant; that of clap's own suggestions.
+/// The least similarity of a suggestion; the same as in clap.
 const SIMILAR: f64 = 0.7;
 
 #[cfg(test)]

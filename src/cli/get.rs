@@ -1,4 +1,4 @@
-//! `xds get`: what a server has for a client, once.
+//! `xds get`: prints resources of a server, once.
 
 use std::process::ExitCode;
 

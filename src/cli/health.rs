@@ -1,4 +1,4 @@
-//! Whether the process is alive, and whether clients should be sent to it, over HTTP.
+//! Health over HTTP: whether the process is alive, and whether it is ready for clients.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use xds::{TypeUrl, shortened, type_name};
 
-/// What decides: of a type, or of all that there is, `Err` with what is missing.
+/// Decides whether a type (or with `None` the whole server) is ready; `Err` has the reason if it is
+/// not.
 pub(super) type Ready = Arc<dyn Fn(Option<&TypeUrl>) -> Result<(), String> + Send + Sync>;
 
 /// `/healthz`, `/readyz` and `/readyz/TYPE`.
@@ -41,5 +42,5 @@ fn answer(ready: Result<(), String>) -> (StatusCode, String) {
     }
 }
 
-/// Of what is wrong with a request, which it quotes.
+/// The longest error message; it quotes the request.
 const TEXT_LIMIT_BYTES: usize = 1024;

@@ -1,4 +1,4 @@
-//! The port of the clients: where it is, with which certificates, and who may read what there.
+//! The port of the clients: its address, its certificates, and its policy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -46,15 +46,15 @@ pub(super) struct Listen {
     insecure: bool,
 }
 
-/// What was read before anything is opened.
+/// The certificates and the policy, read before the port opens.
 pub(super) type Files = (Option<Arc<Tls>>, Option<Arc<PolicyFile>>);
 
-/// Why the port cannot be opened as it was asked for.
+/// Why the options do not allow the port to be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
     #[error(
         "--listen {address} would let other machines read the configuration in plain text: give --listen-cert and \
-         --listen-key, or --insecure where something else protects the port"
+         --listen-key, or --insecure if something else protects the port"
     )]
     Plain { address: SocketAddr },
     #[error(transparent)]
@@ -63,16 +63,16 @@ pub(super) enum ListenError {
     Policy(#[from] PolicyError),
 }
 
-/// The port, open and not served yet.
+/// The port, opened but not served yet.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) listener: TcpListener,
-    /// As it was asked for.
+    /// The address of `--listen`.
     address: SocketAddr,
     is_insecure: bool,
     tls: Option<Arc<Tls>>,
     policy: Option<Arc<PolicyFile>>,
-    /// What goes on until it is closed.
+    /// Tasks that read files again while the port is open.
     followers: JoinSet<()>,
 }
 
@@ -101,8 +101,8 @@ impl Listen {
 }
 
 impl Port {
-    /// Has a server ask the policy, if there is one, and take no more connections than there are
-    /// descriptors for.
+    /// Sets the policy of the server, if there is one, and lowers its limit of connections to the
+    /// number of file descriptors.
     pub(super) fn apply(&self, config: &mut ServerConfig) {
         if let Some(connections) = connections_allowed()
             && connections < config.connections_limit
@@ -112,11 +112,11 @@ impl Port {
         }
         if let Some(policy) = &self.policy {
             config.authorizer = Some(Arc::clone(policy) as Arc<_>);
-            config.authorize_every = ASKED_AGAIN;
+            config.authorize_every = AUTHORIZE_EVERY;
         }
     }
 
-    /// Where it was asked to be.
+    /// The address of `--listen`.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -126,12 +126,13 @@ impl Port {
         self.is_insecure
     }
 
-    /// What is read again while it is open.
+    /// The files that are read again while the port is open.
     pub(super) fn files(&self) -> Files {
         (self.tls.clone(), self.policy.clone())
     }
 
-    /// How others are let in who only look; `None` where nobody could say who they are.
+    /// The access to the admin port from other machines; `None` without TLS or without a policy,
+    /// because nothing could identify the clients then.
     pub(super) fn remote_access(&self) -> Option<RemoteAccess> {
         let authorizer = Arc::clone(self.policy.as_ref()?) as Arc<_>;
         Some(RemoteAccess { tls: Arc::clone(self.tls.as_ref()?), authorizer })
@@ -159,7 +160,7 @@ impl Port {
 }
 
 impl ListenError {
-    /// As in [`Failure::exit_code`].
+    /// See [`Failure::exit_code`].
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Tls(TlsError::Unreadable { .. }) | Self::Policy(PolicyError::Unreadable { .. }) => 1,
@@ -168,20 +169,20 @@ impl ListenError {
     }
 }
 
-/// How many connections the system lets this process have, once its limit is raised as far as it
-/// may: the lower one is for programs of long ago. `None` where it does not say.
+/// Raises the limit of open files to its maximum, and returns how many connections it allows. The
+/// lower default limit is for old programs. `None` if the system does not say.
 fn connections_allowed() -> Option<usize> {
     let descriptors = usize::try_from(rlimit::increase_nofile_limit(u64::MAX).ok()?).ok()?;
-    // A server without descriptors could not read its folder, so it would not see that it changes.
+    // Keep some descriptors: without any, the server could not read its folder again.
     let kept = (descriptors / 8).clamp(KEPT_DESCRIPTORS, MOST_KEPT_DESCRIPTORS);
     Some(descriptors.saturating_sub(kept).max(1))
 }
 
-/// What is kept of descriptors for files, upstreams and the admin page, at least.
+/// The least number of descriptors kept for files, upstreams and the admin page.
 const KEPT_DESCRIPTORS: usize = 64;
-/// And at most.
+/// The largest number of kept descriptors.
 const MOST_KEPT_DESCRIPTORS: usize = 1024;
-/// How often files are looked at again.
+/// How often files are read again.
 const READ_AGAIN: Duration = Duration::from_secs(2);
-/// How often a policy is asked again of each stream.
-const ASKED_AGAIN: Duration = Duration::from_secs(10);
+/// How often the policy is checked again for each stream.
+const AUTHORIZE_EVERY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Loading a folder with a progress bar, and saying what was loaded.
+//! Loads a folder with a progress bar, and summarizes it.
 
 use std::time::Instant;
 
@@ -20,13 +20,13 @@ pub(super) fn contents(folder: &Folder) -> Contents {
     with_bar(|progress| folder.contents(progress))
 }
 
-/// On a terminal, a read that takes a while shows how far it is.
+/// Shows a progress bar on a terminal if reading takes long.
 fn with_bar<T>(read: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let started_at = Instant::now();
     let mut bar: Option<ProgressBar> = None;
     let mut show = |Progress { files_read, files }: Progress| {
         if bar.is_none() && started_at.elapsed() > LONG {
-            // Draws on standard error, and only where that is a terminal.
+            // The bar draws on standard error, and only if that is a terminal.
             let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {eta} left");
             bar = style.ok().map(|style| ProgressBar::new(files as u64).with_style(style));
         }
@@ -41,7 +41,7 @@ fn with_bar<T>(read: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     done
 }
 
-/// What was loaded: a line in total and one per type.
+/// The summary of a load: a line with the total and one line per type.
 pub(super) fn summary(source: &FolderOptions, loaded: &Loaded, cache: &Cache) -> Vec<String> {
     let snapshot = cache.snapshot();
     let types = snapshot.counts().map(|(type_url, names)| {
@@ -51,7 +51,7 @@ pub(super) fn summary(source: &FolderOptions, loaded: &Loaded, cache: &Cache) ->
     lines(source, loaded.files, loaded.resources, types)
 }
 
-/// What was read: the same lines.
+/// The same summary for a folder that was read without a cache.
 pub(super) fn summary_of(source: &FolderOptions, contents: &Contents) -> Vec<String> {
     let types = contents.types().map(|type_url| {
         let (variants, names) = contents.count(type_url);

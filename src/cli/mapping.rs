@@ -1,4 +1,4 @@
-//! Which parameters clients have that ask by name.
+//! The parameters of clients that subscribe by name.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the commands that serve export on the port for monitoring.
+//! The metrics of `xds serve` and `xds proxy`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,19 +19,20 @@ use xds::{Cache, Reloads, ServerConfig, Tls};
 use super::listen::Files;
 use super::policy::PolicyFile;
 
-/// Counts what happens on the streams of a server that is about to be served.
+/// Registers the metrics of a server before it starts.
 pub(super) fn watch_server(registry: &mut Registry, cache: &Arc<Cache>, config: &mut ServerConfig) {
     let metrics = Metrics::register(registry, cache);
     tokio::spawn(metrics.measure(cache));
     config.add_observer(metrics);
 }
 
-/// What the clients of a proxy count, to be given to them before they start.
+/// Registers the metrics of a proxy's upstream clients. The clients need the returned recorder
+/// before they start.
 pub(super) fn upstream_recorder(registry: &mut Registry) -> Arc<Target> {
     client::Metrics::register(registry).proxy_target("upstream")
 }
 
-/// What a proxy tells of itself, and the resources of the clients that it starts with.
+/// Registers the metrics of a proxy, and counts the resources of the clients that it starts with.
 pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Target) {
     register_proxy(registry, proxy);
     for (_, client) in proxy.clients() {
@@ -39,14 +40,14 @@ pub(super) fn watch_proxy(registry: &mut Registry, proxy: &Proxy, target: &Targe
     }
 }
 
-/// What is read again while a server runs: whether the newest of it is in use.
+/// Registers the metrics of files that are read again: whether their newest content is in use.
 pub(super) fn watch_sources(registry: &mut Registry, sources: Sources) {
     if !sources.all().is_empty() {
         registry.register_collector(Box::new(sources));
     }
 }
 
-/// Lines of the log that nobody took in time.
+/// Registers the count of log lines that were dropped.
 pub(super) fn watch_log(registry: &mut Registry, dropped: ErrorCounter) {
     registry.register_collector(Box::new(DroppedLines(dropped)));
 }
@@ -57,13 +58,13 @@ struct DroppedLines(ErrorCounter);
 impl Collector for DroppedLines {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (name, help) =
-            ("xds_log_lines_dropped", "Lines of the log that were dropped, as nobody took them in time");
+            ("xds_log_lines_dropped", "Log lines that were dropped because their reader was too slow");
         let counter = ConstCounter::new(self.0.dropped_lines() as u64);
         counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 }
 
-/// What clients that poll cost.
+/// Registers the metrics of REST polls.
 pub(super) fn watch_polls(registry: &mut Registry, answers: Arc<Answers>) {
     registry.register_collector(Box::new(Polls(answers)));
 }
@@ -73,20 +74,24 @@ struct Polls(Arc<Answers>);
 
 impl Collector for Polls {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (name, help) = ("xds_rest_bytes", "Bytes of requests and of answers that wait for their clients");
+        let (name, help) =
+            ("xds_rest_bytes", "Bytes of REST requests, and of answers that clients have not read");
         let gauge = ConstGauge::new(i64::try_from(self.0.bytes()).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         let (name, help) =
-            ("xds_rest_polls_refused", "Polls that were answered 503, as the limit of bytes was reached");
+            ("xds_rest_polls_refused", "REST polls that got 503 because the limit of bytes was reached");
         let counter = ConstCounter::new(self.0.refused());
         counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
-        let (name, help) = ("xds_rest_answers_given_up", "Answers that their clients did not take in time");
+        let (name, help) = (
+            "xds_rest_answers_given_up",
+            "REST answers that were dropped because clients did not read them in time",
+        );
         let counter = ConstCounter::new(self.0.given_up());
         counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 }
 
-/// What is read again while a server runs.
+/// The files that are read again while a server runs.
 #[derive(Debug, Clone)]
 pub(super) struct Sources {
     folder: Option<Arc<Reloads>>,
@@ -110,7 +115,7 @@ impl Sources {
         Self { folder, tls, policy }
     }
 
-    /// With their names.
+    /// All of them, with their names.
     pub(super) fn all(&self) -> Vec<(&'static str, &Reloads)> {
         let Self { folder, tls, policy } = self;
         let all = [
@@ -126,10 +131,8 @@ impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let all: Vec<_> =
             self.all().into_iter().map(|(source, reloads)| (SourceLabels { source }, reloads)).collect();
-        let (name, help) = (
-            "xds_source_last_reload_successful",
-            "Whether the newest content of what is read again is in use",
-        );
+        let (name, help) =
+            ("xds_source_last_reload_successful", "Whether the newest content of the source is in use");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (source, reloads) in &all {
             let gauge = ConstGauge::new(i64::from(reloads.is_current()));
@@ -137,7 +140,7 @@ impl Collector for Sources {
         }
         let (name, help) = (
             "xds_source_last_reload_success_timestamp_seconds",
-            "When it was last looked at and good, whether it had changed or not",
+            "When the source was last read and valid, whether or not it had changed",
         );
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (source, reloads) in &all {
@@ -145,7 +148,7 @@ impl Collector for Sources {
                 ConstGauge::new(seconds(good_at)).encode(family.encode_family(source)?)?;
             }
         }
-        let (name, help) = ("xds_source_reloads", "How often other content came into use, or was refused");
+        let (name, help) = ("xds_source_reloads", "How often new content came into use, or was refused");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (SourceLabels { source }, reloads) in &all {
             for (outcome, count) in [("changed", reloads.changes()), ("refused", reloads.refusals())] {
@@ -153,8 +156,10 @@ impl Collector for Sources {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let (name, help) =
-            ("xds_source_isolated_files", "Files that keep their last good content while the others go on");
+        let (name, help) = (
+            "xds_source_isolated_files",
+            "Files that keep their last good content while other files are served",
+        );
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (source, reloads) in all.iter().filter(|(SourceLabels { source }, _)| *source == "folder") {
             let count = i64::try_from(reloads.isolated()).unwrap_or(i64::MAX);
@@ -162,7 +167,7 @@ impl Collector for Sources {
         }
         let (name, help) = (
             "xds_source_read_seconds",
-            "For how long the read of a file goes on that has not ended; 0 without one",
+            "How long the current read of a file has taken; 0 if no read is running",
         );
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (source, reloads) in &all {
@@ -177,7 +182,7 @@ impl Collector for Sources {
     }
 }
 
-/// Since 1970, in UTC.
+/// Seconds since 1970, in UTC.
 fn seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs().try_into().unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! Which client may read what, as a file says it.
+//! The policy file: which client may read which resources.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub(super) struct PolicyFile {
     pub(super) reloads: Reloads,
 }
 
-/// Rules in order: the first one that is for a client says all that it may read.
+/// Rules in order: the first one that matches a client decides what it may read.
 #[derive(Debug)]
 struct Policy(Vec<Rule>);
 
@@ -32,22 +32,22 @@ struct Policy(Vec<Rule>);
 struct Rule {
     client: Pattern,
     access: Access,
-    /// With `{name}` for what the pattern found there.
+    /// Values may contain `{name}`, which stands for the text that the pattern captured.
     parameters: BTreeMap<String, String>,
     may_inspect: bool,
     access_cache: Mutex<AccessCache>,
 }
 
-/// What was made of the access of a rule, by the values of its parameters: clients with the same
-/// ones share it, and a stream for which it is asked again gets what it has.
+/// The access that a rule gives, by the values of its parameters. Clients with the same values
+/// share one `Access`, and a stream that is authorized again gets the same one.
 #[derive(Debug, Default)]
 struct AccessCache {
     of_values: BTreeMap<Vec<String>, Arc<Access>>,
-    /// How many there are when those that no stream has any more are left out.
+    /// At this size, entries that no stream uses any more are removed.
     swept_at: usize,
 }
 
-/// Why a policy cannot be used. What was used before stays in use.
+/// Why a policy file cannot be used. The last good policy stays in use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PolicyError {
     #[error("cannot read the policy {}: {error}", path.display())]
@@ -56,18 +56,18 @@ pub(super) enum PolicyError {
     Malformed { path: PathBuf, error: Box<serde_saphyr::Error> },
     #[error("the policy {}: rule {number}: {error}", path.display())]
     Rule { path: PathBuf, number: usize, error: RuleError },
-    #[error("the policy {} has no rule, so no client could read anything", path.display())]
+    #[error("the policy {} has no rule: no client could read anything", path.display())]
     Empty { path: PathBuf },
 }
 
-/// What is wrong with a rule.
+/// An error in a rule.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RuleError {
     #[error("client {0}")]
     Client(#[from] PatternError),
     #[error("types: {0}")]
     Type(type_name::TypeError),
-    #[error("the parameter {key} names {{{name}}}, which is not in client: {client}")]
+    #[error("the parameter {key} uses {{{name}}}, which client: {client} does not capture")]
     Unknown { key: String, name: String, client: String },
 }
 
@@ -92,10 +92,10 @@ struct RuleDocument {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadDocument {
-    /// None is all of them.
+    /// An empty list means all types.
     #[serde(default)]
     types: Vec<String>,
-    /// None is all of them.
+    /// An empty list means all names.
     #[serde(default)]
     names: Vec<String>,
 }
@@ -110,7 +110,8 @@ impl PolicyFile {
         Ok(Arc::new(Self { path: path.to_owned(), current, reloads }))
     }
 
-    /// Reads the file again and again, for ever. A mistake leaves what was in use before.
+    /// Reads the file again, until the future is dropped. If the file has an error, the last good
+    /// policy stays in use.
     pub(super) async fn follow(self: Arc<Self>, every: Duration) {
         loop {
             self.reloads.due(every).await;
@@ -120,12 +121,12 @@ impl PolicyFile {
             match reloaded {
                 Ok(true) => {
                     self.reloads.on_new();
-                    info!(policy = %self.path.display(), "the policy is new");
+                    info!(policy = %self.path.display(), "the policy was reloaded");
                 }
                 Ok(false) => self.reloads.on_same(),
                 Err(error) => {
                     if self.reloads.on_refused(error.to_string()) {
-                        warn!(%error, "the policy cannot be used, the former stays in use");
+                        warn!(%error, "the new policy is invalid; the last good one stays in use");
                     }
                 }
             }
@@ -145,7 +146,7 @@ impl PolicyFile {
 
 impl Authorizer for PolicyFile {
     fn authorize(&self, peer: &Peer, _: &StreamClient) -> Result<Arc<Access>, Denied> {
-        // What the client says of itself does not count.
+        // Only the certificate counts, not what the client says of itself.
         self.current.load().1.access(peer)
     }
 
@@ -167,7 +168,7 @@ impl Policy {
         rules.collect::<Result<_, _>>().map(Self)
     }
 
-    /// The first rule that is for a peer, with what its pattern found.
+    /// The first rule that matches a peer, with the text that its pattern captured.
     fn rule(&self, peer: &Peer) -> Option<(&Rule, BTreeMap<&str, String>)> {
         let names = peer.identity.as_ref().map(|identity| identity.names());
         self.0.iter().find_map(|rule| Some((rule, rule.client.find(names)?)))
@@ -176,8 +177,8 @@ impl Policy {
     fn access(&self, peer: &Peer) -> Result<Arc<Access>, Denied> {
         let Some((rule, found)) = self.rule(peer) else {
             let text = match peer.name() {
-                "" => "no rule of the policy is for clients without a certificate".to_owned(),
-                name => format!("no rule of the policy is for {name}"),
+                "" => "no rule of the policy matches clients without a certificate".to_owned(),
+                name => format!("no rule of the policy matches {name}"),
             };
             return Err(Denied(text));
         };
@@ -213,7 +214,7 @@ impl Rule {
 
     fn access(&self, found: &BTreeMap<&str, String>) -> Arc<Access> {
         let values: Vec<_> = self.parameters.values().map(|value| fill(value, found)).collect();
-        // What is in there is whole whoever panicked.
+        // The cache is consistent even if a thread panicked while it had the lock.
         let mut access_cache = self.access_cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(access) = access_cache.of_values.get(&values) {
             return Arc::clone(access);
@@ -230,13 +231,13 @@ impl Rule {
     }
 }
 
-/// The names in braces of a value.
+/// The names in braces in a value.
 fn names_in_braces(value: &str) -> impl Iterator<Item = &str> {
     value.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
 }
 
-/// A value with what was found in place of the names in braces. What was found is not looked
-/// through once more: it is the client's.
+/// Replaces the names in braces by the captured text. Braces in the captured text are not replaced
+/// again: the client chose that text.
 fn fill(value: &str, found: &BTreeMap<&str, String>) -> String {
     let (mut text, mut rest) = (String::new(), value);
     while let Some((before, after)) = rest.split_once('{') {
@@ -256,10 +257,10 @@ fn fill(value: &str, found: &BTreeMap<&str, String>) -> String {
     text + rest
 }
 
-/// The largest file that is read.
+/// The largest file, in bytes.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
-/// So many that no stream has are not worth a look at all of them.
+/// This many unused entries are not worth a search.
 const FEW: usize = 100;
 
 fn read(path: &Path, reloads: &Reloads) -> Result<String, PolicyError> {
@@ -335,7 +336,7 @@ rules:
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one, access("spiffe://example.org/env/b/sa/b"));
         assert!(Arc::ptr_eq(&access("x.ops.example.org"), &access("y.ops.example.org")));
-        // What nobody has any more makes room.
+        // Entries that no stream uses are removed.
         let names: Vec<_> =
             (0..10 * FEW).map(|number| format!("spiffe://example.org/env/a/sa/{number}")).collect();
         names.iter().for_each(|name| drop(access(name)));
@@ -354,7 +355,7 @@ rules:
     #[test]
     fn who_has_no_rule_is_denied() {
         let denied = policy(TEXT).unwrap().access(&peer(&["spiffe://elsewhere/env/prod/sa/web"]));
-        assert_eq!(denied.unwrap_err().0, "no rule of the policy is for spiffe://elsewhere/env/prod/sa/web");
+        assert_eq!(denied.unwrap_err().0, "no rule of the policy matches spiffe://elsewhere/env/prod/sa/web");
         let only = policy("rules: [{client: a.b, read: [{}]}]").unwrap();
         assert!(only.access(&peer(&[])).unwrap_err().0.contains("without a certificate"));
     }

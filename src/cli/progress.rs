@@ -1,4 +1,4 @@
-//! That work goes on, for a person at a terminal: a line on standard error, nowhere else, once it
+//! Shows a person at a terminal that work is in progress: a line on standard error, if the work
 //! takes long.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -7,29 +7,29 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A line that says what is waited for. It goes when this is dropped.
+/// A line that says what the command waits for. Dropping this removes the line.
 #[derive(Debug)]
 pub(super) struct Spinner(ProgressBar);
 
 impl Spinner {
-    /// Not shown yet.
+    /// A spinner that is not shown yet.
     pub(super) fn hidden() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         Self(bar.with_style(ProgressStyle::default_spinner()))
     }
 
-    /// Shows it from now on; where standard error is no terminal it stays hidden.
+    /// Shows the line from now on, if standard error is a terminal.
     pub(super) fn show(&self) {
         self.0.set_draw_target(ProgressDrawTarget::stderr());
         self.0.enable_steady_tick(TICK);
     }
 
-    /// What it says, shown or not.
+    /// Sets the text of the line.
     pub(super) fn say(&self, text: impl Into<String>) {
         self.0.set_message(text.into());
     }
 
-    /// Writes without the line in between.
+    /// Hides the line while `write` writes.
     pub(super) fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }
@@ -41,7 +41,7 @@ impl Drop for Spinner {
     }
 }
 
-/// Does the work, and says so where it takes long.
+/// Does the work, and shows `text` if it takes long.
 pub(super) fn while_working<T>(text: &str, work: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let (working, ended) = mpsc::channel::<()>();
@@ -59,7 +59,7 @@ pub(super) fn while_working<T>(text: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What is shorter shows nothing.
+/// Shorter work shows nothing.
 pub(super) const LONG: Duration = Duration::from_millis(500);
 
 const TICK: Duration = Duration::from_millis(100);

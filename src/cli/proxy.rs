@@ -1,4 +1,4 @@
-//! `xds proxy`: many clients in front of a control plane.
+//! `xds proxy`: a caching proxy between clients and control planes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -157,7 +157,7 @@ enum SharingMode {
     Off,
 }
 
-/// When a response is accepted.
+/// When to accept a response of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum AckMode {
     /// At once, if it is valid
@@ -176,7 +176,7 @@ pub(super) enum ProxyError {
 }
 
 impl ProxyError {
-    /// As in [`Failure::exit_code`].
+    /// See [`Failure::exit_code`].
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Bootstrap(BootstrapError::Unreadable { .. }) | Self::Start(StartError::LastGood(_)) => 1,

@@ -1,5 +1,5 @@
-//! What `xds get` and `xds watch` share: asking a server as its clients do, and showing what it
-//! says.
+//! The parts that `xds get` and `xds watch` share: subscribing to a server as its clients do, and
+//! showing its resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -65,23 +65,23 @@ pub(super) struct Query {
     verbose: bool,
 }
 
-/// How long a query runs, and what it writes.
+/// How long a query runs, and when it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Until interrupted; events as they come.
+    /// Runs until interrupted; writes each event at once.
     Watch,
-    /// Until each name is known; events as they come.
+    /// Runs until each name is known; writes each event at once.
     WatchOnce,
-    /// Until each name is known; then what there is, in the order of the arguments.
+    /// Runs until each name is known; then writes the resources in the order of the arguments.
     Get,
 }
 
 /// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueryError {
-    #[error("no name; `*` (in quotes) asks for everything")]
+    #[error("no name; `*` (in quotes) means all resources")]
     NoName,
-    #[error("{text:?} has no key before its equals sign; --name gives a name with one")]
+    #[error("{text:?} has no key before its equals sign; use --name for a name with an equals sign")]
     NoKey { text: String },
     #[error("{}", bootstrap_error(.0))]
     Bootstrap(BootstrapError),
@@ -98,7 +98,7 @@ pub(super) enum QueryError {
 }
 
 impl QueryError {
-    /// As in [`Failure::exit_code`].
+    /// See [`Failure::exit_code`].
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Bootstrap(BootstrapError::Unreadable { .. }) => 1,
@@ -110,7 +110,7 @@ impl QueryError {
 
 fn bootstrap_error(error: &BootstrapError) -> String {
     match error {
-        BootstrapError::NotSet => "no server to ask: give --server HOST:PORT or --bootstrap FILE, or set \
+        BootstrapError::NotSet => "no server: give --server HOST:PORT or --bootstrap FILE, or set \
                                    GRPC_XDS_BOOTSTRAP to the path of a bootstrap file, or GRPC_XDS_BOOTSTRAP_CONFIG \
                                    to its text"
             .into(),
@@ -118,7 +118,7 @@ fn bootstrap_error(error: &BootstrapError) -> String {
     }
 }
 
-/// What the arguments ask for.
+/// The names and parameters of the arguments.
 #[derive(Debug, PartialEq, Eq)]
 struct Requested {
     names: Vec<String>,
@@ -131,7 +131,7 @@ impl Query {
         let requested = requested(&self.arguments, &self.names).map_err(Failure::Query)?;
         let descriptors = descriptors(&self.descriptors)?;
         if !descriptors.knows(type_url.as_str()) {
-            eprintln!("warning: no descriptor says what {} is; see --descriptors", type_url.message_name());
+            eprintln!("warning: no descriptor for {}; see --descriptors", type_url.message_name());
         }
         let bootstrap = self.upstream.bootstrap(&requested.names).map_err(Failure::Query)?;
         self.start_log();
@@ -139,10 +139,10 @@ impl Query {
         let runtime = tokio::runtime::Runtime::new().map_err(Failure::System)?;
         let asking = self.ask(mode, requested, bootstrap, writer);
         let done = runtime.block_on(asking);
-        // A file of credentials that hangs is not waited for.
+        // Do not wait for a read of a credentials file that hangs.
         runtime.shutdown_background();
         match done {
-            // A reader that has gone, such as `head`, has seen enough.
+            // The reader closed the pipe, as `head` does: that is not an error.
             Err(QueryError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 Ok(ExitCode::SUCCESS)
             }
@@ -187,7 +187,7 @@ impl Query {
         let protocol = self.upstream.protocol();
         let start = Instant::now();
         let mut patience = Some(start + timeout);
-        // Others print what comes as it comes.
+        // The other modes print each event at once, so they need no spinner.
         let (spinner, mut show_at) = (Spinner::hidden(), (mode == Mode::Get).then(|| start + progress::LONG));
         spinner.say("waiting for the server");
         let mut came = 0;
@@ -217,7 +217,7 @@ impl Query {
                 }
                 () = until(patience) => {
                     let is_first = Instant::now() < start + 2 * timeout;
-                    // The timers of a stream that was opened meanwhile end later (C5).
+                    // A stream that opened after the start has timers that end later (C5).
                     patience = (is_first && servers.is_any_open()).then(|| start + 2 * timeout + GRACE);
                     if patience.is_none() && mode != Mode::Watch {
                         drop(spinner);
@@ -234,25 +234,25 @@ impl Query {
     }
 }
 
-/// What is known so far, and where it is shown.
+/// The results so far, and the writer that shows them.
 struct QueryResults {
     mode: Mode,
     writer: EventWriter,
     requested: Vec<RequestedName>,
 }
 
-/// One name that was asked for.
+/// One requested name, and its resources.
 struct RequestedName {
     name: String,
     is_known: bool,
-    /// Something is wrong with a glob or wildcard as a whole.
+    /// The glob or wildcard as a whole has an error.
     has_set_error: bool,
     found: BTreeMap<String, Resource<Raw>>,
-    /// Why there is nothing.
+    /// Why there is no resource.
     error: Option<Arc<ResourceFailure>>,
 }
 
-/// One or more names of it.
+/// An event of a watcher of one name, or of a glob or wildcard.
 enum WatchEvent {
     One(Event<Raw>),
     Many(SetEvent<Raw>),
@@ -279,7 +279,7 @@ impl QueryResults {
             WatchEvent::Many(SetEvent::Complete) => (&*whole, ShownEvent::Complete),
             WatchEvent::Many(SetEvent::Failed(why)) => (&*whole, ShownEvent::Ambient(why.as_deref())),
         };
-        // What was complete before is told again beside an error.
+        // After an error of a set, the watcher reports `Complete` again although it was complete.
         let is_repeated = matches!(shown, ShownEvent::Complete) && entry.has_set_error;
         if *mode != Mode::Get && !is_repeated {
             writer.event(name, &shown).map_err(QueryError::Output)?;
@@ -289,7 +289,7 @@ impl QueryResults {
         Ok(())
     }
 
-    /// Everything is known: shows what was not yet shown.
+    /// Each name is known: writes the resources and errors that are not written yet.
     fn end(mut self) -> Result<ExitCode, QueryError> {
         let mut code = 0;
         for entry in &self.requested {
@@ -300,7 +300,7 @@ impl QueryResults {
             }
             let Some(error) = &entry.error else {
                 if self.mode == Mode::Get && entry.found.is_empty() {
-                    eprintln!("{}: there is none", self.writer.label(&entry.name));
+                    eprintln!("{}: no resources", self.writer.label(&entry.name));
                 }
                 continue;
             };
@@ -321,7 +321,7 @@ impl QueryResults {
         Ok(ExitCode::from(code))
     }
 
-    /// Shows what is known, and fails.
+    /// Writes the results so far, and fails.
     fn give_up(
         self,
         servers: &ServerStates,
@@ -376,7 +376,7 @@ impl RequestedName {
         }
     }
 
-    /// Nobody knows at the moment, which may pass; all else is an answer.
+    /// UNAVAILABLE may be temporary, so the name stays unknown. Any other error is an answer.
     fn on_failure(&mut self, why: Arc<ResourceFailure>) {
         self.is_known |= why.code != Code::UNAVAILABLE;
         self.error = Some(why);
@@ -391,7 +391,7 @@ fn shown_event(event: &Event<Raw>) -> ShownEvent<'_> {
     }
 }
 
-/// Watches all names; what happens comes with the number of the name.
+/// Watches all names. Each event comes with the index of its name.
 fn watch(
     client: &Client,
     type_url: &TypeUrl,
@@ -444,7 +444,7 @@ fn requested(arguments: &[String], names: &[String]) -> Result<Requested, QueryE
     Ok(Requested { names: requested, parameters })
 }
 
-/// How many servers may be asked.
+/// How many different servers the client may use.
 fn count_servers(bootstrap: &Bootstrap) -> usize {
     let of_authorities = bootstrap.authorities.values().flat_map(|Authority { servers, .. }| servers);
     bootstrap.servers.iter().chain(of_authorities).collect::<BTreeSet<_>>().len()
@@ -459,7 +459,7 @@ async fn until(deadline: Option<Instant>) {
 
 const EVENTS_IN_FLIGHT: usize = 64;
 
-/// Timers of the client end first.
+/// The timers of the client end before this.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

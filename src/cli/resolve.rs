@@ -48,14 +48,14 @@ pub(super) fn pair(text: &str) -> Result<(String, String), &'static str> {
     Ok((key.into(), value.into()))
 }
 
-/// What parameters get of a name.
+/// The variant of a name that parameters get, and why.
 struct Resolution<'a> {
     type_url: TypeUrl,
     name: ResourceName,
     parameters: Parameters,
     tests: Vec<KeyTest>,
     found: Option<&'a Located>,
-    /// Where nothing matches: variants that nearly do.
+    /// If no variant matches: the variants that are nearest to matching.
     nearest: Vec<(&'a Located, NearMiss)>,
     payload: Option<Value>,
 }
@@ -68,10 +68,8 @@ impl Resolve {
         }
         let types: Vec<_> = contents.types().cloned().collect();
         let type_url = type_name::parse(&self.type_name, &types).map_err(Failure::Type)?;
-        // X4: any spelling will do.
-        let new_style = XdstpName::of(&self.name).ok().flatten();
-        let name =
-            new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical());
+        // X4: any spelling of the name is accepted.
+        let name = self.canonical_name();
         let Some(variants) = contents.get(type_url.as_str(), &name) else {
             self.unknown(&contents, &type_url);
             return Ok(ExitCode::from(NOTHING));
@@ -88,7 +86,12 @@ impl Resolve {
         self.parameters.iter().map(|(key, value)| (&**key, &**value)).collect()
     }
 
-    /// Says that there is no such name, for whatever parameters.
+    fn canonical_name(&self) -> ResourceName {
+        let new_style = XdstpName::of(&self.name).ok().flatten();
+        new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical())
+    }
+
+    /// Reports that the folder does not have the name.
     fn unknown(&self, contents: &Contents, type_url: &TypeUrl) {
         let perhaps = contents.nearest_name(type_url.as_str(), &self.name);
         if self.format == ReportFormat::Json {
@@ -106,10 +109,7 @@ impl Resolve {
         let folder = self.source.folder.display();
         let perhaps = perhaps.map_or_else(String::new, |perhaps| format!(", perhaps {perhaps:?}"));
         eprintln!("error: {folder}: no {} {:?}{perhaps}", type_url.message_name(), self.name);
-        // X4: any spelling will do.
-        let new_style = XdstpName::of(&self.name).ok().flatten();
-        let name =
-            new_style.map_or_else(|| ResourceName::from(&*self.name), |new_style| new_style.canonical());
+        let name = self.canonical_name();
         for other in contents.types().filter(|other| contents.get(other.as_str(), &name).is_some()) {
             eprintln!("  hint: the name is that of a resource of type {}", other.message_name());
         }
@@ -136,7 +136,7 @@ impl Resolve {
         }
         let payload = found.filter(|_| self.payload).and_then(|found| contents.payload_json(&found.resource));
         if self.payload && found.is_some() && payload.is_none() {
-            eprintln!("warning: the payload is of a type that only --descriptors could tell");
+            eprintln!("warning: no descriptor for the type of the payload; see --descriptors");
         }
         Resolution { type_url, name, parameters, tests, found, nearest, payload }
     }
@@ -149,7 +149,8 @@ impl Resolution<'_> {
         match found {
             Some(found) => {
                 let id = found.resource.id();
-                let variant = when(&id.constraints).unwrap_or_else(|| "the one that is for everyone".into());
+                let variant =
+                    when(&id.constraints).unwrap_or_else(|| "the only one, without constraints".into());
                 row("variant", &[variant]);
                 row("place", &[found.location.to_string()]);
                 row("version", &[found.resource.version().to_string()]);
@@ -218,14 +219,14 @@ fn because(test: &KeyTest) -> String {
     }
 }
 
-/// Lines under a word; nothing without lines.
+/// Prints lines with a word before the first; prints nothing without lines.
 fn row(word: &str, lines: &[String]) {
     for (number, line) in lines.iter().enumerate() {
         say(format_args!("  {:<8} {line}", if number == 0 { word } else { "" }));
     }
 }
 
-/// How many variants are listed that nearly match.
+/// How many of the nearest variants are listed.
 const NEAREST_LISTED: usize = 3;
 
 const EXAMPLES: &str = "\

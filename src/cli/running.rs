@@ -1,4 +1,4 @@
-//! What commands that run until they are stopped share: the log, and how they end.
+//! The parts that `xds serve` and `xds proxy` share: the log, signals, and how they end.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -13,7 +13,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines};
 
 use super::metrics::Sources;
 
-/// One of those who see spans and events.
+/// A layer that receives spans and events.
 pub(super) type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -24,7 +24,7 @@ pub(super) enum LogFormat {
     Json,
 }
 
-/// The log; what waits is written when this is dropped, for a second at most.
+/// The log. Dropping this writes the waiting lines, for at most a second.
 pub(super) struct Log {
     dropped: ErrorCounter,
     _guard: WorkerGuard,
@@ -43,42 +43,38 @@ impl Log {
     }
 }
 
-/// Says in the log that lines of it were dropped, for ever.
+/// Logs a warning each time that log lines were dropped; runs until the future is dropped.
 pub(super) async fn report_dropped(dropped: ErrorCounter) {
     let mut reported = 0;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let lines = dropped.dropped_lines();
         if lines > reported {
-            // It may be dropped as well, and then the next one says so.
-            tracing::warn!(
-                lines,
-                "lines of the log were dropped, as they were not taken as fast as they came"
-            );
+            // If this line is dropped as well, the next one counts it.
+            tracing::warn!(lines, "log lines were dropped: the reader of standard error is too slow");
             reported = lines;
         }
     }
 }
 
-/// Lines that wait to be written. The longest have some KB, so that this is not much even where all
-/// are.
+/// How many lines may wait to be written. The longest lines have some KB, so the queue stays small.
 const LINES_LIMIT: usize = 4096;
-/// How often it is seen whether lines were dropped.
+/// How often to check whether lines were dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl LogFormat {
-    /// Starts the log, and beside it what else wants to see spans and events.
+    /// Starts the log, and another layer that receives spans and events.
     ///
-    /// Lines are written by a thread of their own: standard error may be a pipe that nobody reads,
-    /// and then a thread that serves clients would wait in a write. Lines that do not fit into the
-    /// queue are dropped and counted.
+    /// A separate thread writes the lines. If standard error is a pipe that nobody reads, only that
+    /// thread waits, and no thread that serves clients. Lines that do not fit into the queue are
+    /// dropped and counted.
     pub(super) fn start(self, more: Option<BoxedLayer>) -> Log {
         let writer = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_LIMIT);
         let (writer, guard) = writer.thread_name("log").finish(io::stderr());
         let log = Log { dropped: writer.error_counter(), _guard: guard };
-        // The file watcher reports each watch that went with its directory, which is how Kubernetes
-        // changes a volume. HTTP/2 warns of each connection that breaks its rules, which may be
-        // thousands a second; the server counts them.
+        // The file watcher logs each watch of a directory that was removed, which happens whenever
+        // Kubernetes changes a volume. The HTTP/2 library warns of each connection that breaks the
+        // protocol, which may be thousands per second; the server counts them.
         let default = || EnvFilter::new("info,notify=warn,h2=error");
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
         let layer = lines::layer().with_writer(writer).with_ansi(io::stderr().is_terminal());
@@ -91,19 +87,18 @@ impl LogFormat {
         log
     }
 
-    /// Says what a user waits for: in text on standard output, in JSON as a log line like all
-    /// others.
+    /// Announces that the server started: as text on standard output, or in JSON as a log line.
     pub(super) fn announce(self, line: &str) {
         match self {
-            // Who reads no further has seen what he waited for.
+            // Errors are ignored: the reader may have closed the pipe after the line that it waited for.
             Self::Text => super::say(line),
             Self::Json => tracing::info!("{}", line.trim_start()),
         }
     }
 }
 
-/// Has everything read again at each SIGHUP, which no longer ends the process once this was made.
-/// To be made within a runtime.
+/// Reads all files again at each SIGHUP. Once this exists, SIGHUP does not end the process. Make it
+/// within a runtime.
 #[derive(Debug)]
 pub(super) struct Hangups {
     #[cfg(unix)]
@@ -118,18 +113,18 @@ impl Hangups {
         Ok(Self { signals: signal(SignalKind::hangup())? })
     }
 
-    /// There is no such signal.
+    /// This system has no SIGHUP.
     #[cfg(not(unix))]
     pub(super) fn listen() -> io::Result<Self> {
         Ok(Self {})
     }
 
-    /// To be spawned. Those that came before count.
+    /// Handles signals until the task is aborted, also those that came before this call.
     #[cfg(unix)]
     pub(super) async fn follow(mut self, sources: Sources) {
         while self.signals.recv().await.is_some() {
             let names: Vec<_> = sources.all().iter().map(|(name, _)| *name).collect();
-            tracing::info!(sources = names.join(" "), "SIGHUP: files are read again");
+            tracing::info!(sources = names.join(" "), "SIGHUP: reading files again");
             sources.all().iter().for_each(|(_, reloads)| reloads.request());
         }
     }
@@ -138,17 +133,17 @@ impl Hangups {
     pub(super) async fn follow(self, _: Sources) {}
 }
 
-/// Sends the spans that are left, and ends what still runs. A write to the cache file is waited
-/// for, but not for long: a read of a file system that hangs never ends.
+/// Sends the remaining spans and ends all tasks. It waits for a write to the cache file, but not
+/// for long: a read from a file system that hangs never ends.
 pub(super) fn end(runtime: Runtime, traces: impl Sized) {
     drop(traces);
     runtime.shutdown_timeout(LAST_WRITES);
 }
 
-/// How long files may take when all streams have ended.
+/// How long to wait for file operations after all streams have ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// Ends with the first signal to stop; the second one ends the process.
+/// Completes at the first SIGTERM or SIGINT. The second one ends the process.
 #[cfg(unix)]
 pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -159,7 +154,7 @@ pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("stopping; once more to stop at once");
+        tracing::info!("stopping; send the signal again to stop at once");
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
@@ -170,12 +165,12 @@ pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static
     })
 }
 
-/// Ends with the first Ctrl-C; the second one ends the process.
+/// Completes at the first Ctrl-C. The second one ends the process.
 #[cfg(not(unix))]
 pub(super) fn shutdown() -> io::Result<impl Future<Output = ()> + Send + 'static> {
     Ok(async {
         _ = tokio::signal::ctrl_c().await;
-        tracing::info!("stopping; once more to stop at once");
+        tracing::info!("stopping; send the signal again to stop at once");
         tokio::spawn(async {
             _ = tokio::signal::ctrl_c().await;
             std::process::exit(1);
@@ -199,7 +194,7 @@ mod tests {
             held.recv()
         });
         begun.recv().unwrap();
-        // To drop the runtime would wait for ever.
+        // Dropping the runtime would wait forever.
         end(runtime, ());
     }
 }

@@ -1,4 +1,4 @@
-//! `xds serve`: a folder to clients.
+//! `xds serve`: serves a folder to clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,10 +82,10 @@ impl Serve {
             Hangups::listen().map_err(Failure::System)?
         };
         let cache = Cache::new();
-        // Before the first commit, which it tells of too.
+        // Before the first commit, so that the page lists it too.
         let page = self.page(&cache);
         let mut folder = self.source.open()?;
-        // Before the port opens: no client is told that nothing exists.
+        // Load before the port opens, so that no client is told that its resources do not exist.
         let loaded = load::load(&self.source, &mut folder, &cache)?;
         let config = self.config(&cache)?;
         for line in load::summary(&self.source, &loaded, &cache) {
@@ -162,12 +162,12 @@ impl Serve {
     }
 }
 
-/// G13: once the folder was read nothing is unknown, whatever the type.
+/// G13: ready once the folder was read, for all types.
 fn ready(cache: &Arc<Cache>) -> Ready {
     let cache = Arc::clone(cache);
     Arc::new(move |_| match cache.read(Snapshot::is_synced) {
         true => Ok(()),
-        false => Err("the folder was not read yet".to_owned()),
+        false => Err("the folder has not been read yet".to_owned()),
     })
 }
 

@@ -1,5 +1,4 @@
-//! How a server is connected to that is named on the command line, by an option with the id
-//! `server`.
+//! TLS options for a server on the command line, which is given by an option with the id `server`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,7 +41,7 @@ impl Tls {
     }
 }
 
-/// As in bootstrap documents that say nothing of it.
+/// The default of bootstrap documents.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
 const SERVER: &str = "Server";

@@ -1,4 +1,4 @@
-//! The log, and spans of commits for a collector of traces.
+//! The log, and spans of commits for a trace collector.
 
 use clap::Args;
 use tokio::runtime::Handle;
@@ -20,7 +20,7 @@ pub(super) struct Traces {
     otlp_endpoint: Option<String>,
 }
 
-/// What logs and traces; dropping it sends what is left, and takes 2 s at most.
+/// The log and the traces. Dropping this sends the remaining spans, which takes at most 2 s.
 #[derive(Debug)]
 pub(super) struct Telemetry {
     log: Log,
@@ -58,7 +58,7 @@ impl Traces {
         };
         let provider =
             SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build();
-        // Nothing else: what the exporter itself logs must not be sent by it.
+        // Only spans of commits: the exporter must not send what it logs itself.
         let commits = Targets::new().with_target(xds::TRACE_TARGET, Level::DEBUG);
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("xds")).with_filter(commits);
         let log = log_format.start(Some(Box::new(layer)));
@@ -67,7 +67,7 @@ impl Traces {
 }
 
 impl Telemetry {
-    /// Counts lines of the log that were dropped; from now on the log says so.
+    /// Returns the count of dropped log lines, and starts the task that logs it.
     pub(super) fn dropped_lines(&self) -> ErrorCounter {
         tokio::spawn(report_dropped(self.log.dropped()));
         self.log.dropped()
@@ -80,12 +80,12 @@ impl Drop for Telemetry {
         if let Some(provider) = &self.provider
             && let Err(error) = provider.shutdown_with_timeout(std::time::Duration::from_secs(2))
         {
-            tracing::warn!(%error, "the last spans were not sent");
+            tracing::warn!(%error, "the last spans were not sent to the collector");
         }
     }
 }
 
-/// Traces the commits of a cache from now on, if anybody wants to see them.
+/// Traces the commits of a cache from now on, if a layer receives the spans.
 pub(super) fn trace(cache: &Cache) {
     if tracing::enabled!(target: xds::TRACE_TARGET, tracing::Level::DEBUG) {
         tokio::spawn(xds::trace_commits(cache));

@@ -1,4 +1,4 @@
-//! `xds watch`: what a server tells a client, as it comes.
+//! `xds watch`: follows resources of a server.
 
 use std::process::ExitCode;
 

@@ -85,7 +85,7 @@ fn an_admin_port_that_is_taken_or_open_to_others_is_refused_with_what_to_do() {
     assert!(text.contains("--admin none"), "{text}");
     let (code, text) = serve("0.0.0.0:0");
     assert_eq!(code, Some(2));
-    assert!(text.contains("take a loopback address"), "{text}");
+    assert!(text.contains("use a loopback address"), "{text}");
     let (code, text) = serve("here");
     assert_eq!(code, Some(2));
     assert!(text.contains("expected IP:PORT or none"), "{text}");
@@ -120,6 +120,6 @@ fn health_and_metrics_are_answered_while_the_port_is_full_of_connections_that_ha
         stream.read_to_string(&mut answer).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:.200}");
     }
-    serving.until("the oldest ones are ended");
+    serving.until("the oldest are closed");
     drop(hanging);
 }

@@ -42,14 +42,14 @@ fn mistakes_in_the_file_have_code_2_and_their_place() {
     let cases = [
         (
             "folder: .\nnames-limt: 5\n",
-            "error: ../config.yaml:2:1: no option \"names-limt\" of `xds serve`, did you mean \"names-limit\"?\n",
+            "error: ../config.yaml:2:1: `xds serve` has no option \"names-limt\"; did you mean \"names-limit\"?\n",
         ),
         (
             "names-limit: 0\nfolder: .\n",
             "error: ../config.yaml:1:1: invalid value '0' for '--names-limit <COUNT>': write a whole number from 1 to \
              4294967295, such as 10000\n",
         ),
-        ("folder: .\nfolder: .\n", "error: ../config.yaml:2:1: \"folder\" is given twice\n"),
+        ("folder: .\nfolder: .\n", "error: ../config.yaml:2:1: duplicate key \"folder\"\n"),
     ];
     for (file, expected) in cases {
         let (_above, folder) = with_file("config-mistakes", file);

@@ -83,7 +83,7 @@ fn options_with_bad_values_have_code_2_and_say_what_to_write() {
         (
             &["--not-served", "Clusters"],
             "error: --not-served: no type is called \"Clusters\"; known types: Cluster (CDS); a whole type URL is \
-             taken as it is",
+             always accepted",
         ),
         (&["--refuse", "cds", "--not-served", "cds"], "error: --not-served and --refuse both name"),
     ];

@@ -125,7 +125,7 @@ fn a_log_that_nobody_reads_holds_nothing_up_and_says_later_what_is_missing() {
     let dropped = metrics.lines().find_map(|line| line.strip_prefix("xds_log_lines_dropped_total "));
     assert!(dropped.unwrap().parse::<u64>().unwrap() > 0, "{dropped:?}");
     read(Box::new(stderr), sender);
-    serving.until("lines of the log were dropped");
+    serving.until("log lines were dropped");
     serving.signal("-TERM");
     assert_eq!(serving.exit_code(), Some(0));
 }

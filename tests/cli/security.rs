@@ -133,12 +133,12 @@ fn a_policy_says_who_reads_what_and_as_whom() {
     assert!(told.contains("may not read") && !got.status.success(), "{got:?}");
     let got = secrets.get(port, "stranger", &["CDS", "*"]);
     let told = String::from_utf8_lossy(&got.stderr).into_owned();
-    assert!(told.contains("no rule of the policy is for spiffe://elsewhere/env/prod"), "{got:?}");
+    assert!(told.contains("no rule of the policy matches spiffe://elsewhere/env/prod"), "{got:?}");
     // A mistake in a newer policy is told, and the one before stays.
     secrets.write("policy.yaml", "rules: [{client: x, read: [{types: [NONE]}]}]");
-    serving.until("the policy cannot be used, the former stays in use");
+    serving.until("the new policy is invalid; the last good one stays in use");
     secrets.write("policy.yaml", "rules: [{client: 'spiffe://elsewhere/*', read: [{}]}]");
-    serving.until("the policy is new");
+    serving.until("the policy was reloaded");
     serving.signal("-TERM");
     assert_eq!(serving.exit_code(), Some(0));
 }
@@ -155,7 +155,7 @@ fn a_hangup_has_everything_read_again_and_ends_nothing() {
     secrets.write("policy.yaml", format!("{POLICY}- client: anonymous\n"));
     serving.signal("-HUP");
     // The three lines come in whatever order.
-    let (mut lines, mut missing) = (Vec::new(), vec!["SIGHUP", "certificates are new", "policy is new"]);
+    let (mut lines, mut missing) = (Vec::new(), vec!["SIGHUP", "certificates are new", "policy was reloaded"]);
     while !missing.is_empty() {
         lines.push(
             serving.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no {missing:?} in {lines:#?}")),
@@ -188,7 +188,7 @@ fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() 
     let [cert, key, ca, policy] = &files;
     let mut open = vec!["--admin", "0.0.0.0:0", "--listen-cert", cert, "--listen-key", key];
     let (_, text) = refused(&folder.xds("serve").args(&open).output().unwrap());
-    assert!(text.contains("a --policy that says who may inspect"), "{text}");
+    assert!(text.contains("a --policy with rules for inspect"), "{text}");
     open.extend(["--listen-client-ca", ca, "--policy", policy]);
     let serving = folder.serve(&open);
     let lines = serving.until("admin page on https://0.0.0.0:");
@@ -206,7 +206,7 @@ fn other_machines_see_the_admin_page_only_with_a_certificate_that_may_inspect() 
     };
     assert!(ask().unwrap().starts_with("HTTP/1.1 200"));
     secrets.write("policy.yaml", POLICY);
-    serving.until("the policy is new");
+    serving.until("the policy was reloaded");
     assert!(ask().unwrap().starts_with("HTTP/1.1 403"));
 }
 

@@ -400,7 +400,7 @@ impl Proxy {
         });
         assert_eq!(self.running.http("/readyz/CDS"), (200, "ready\n".into()));
         assert_eq!(self.running.http("/readyz/SDS"), (200, "ready\n".into()));
-        let why = format!("the upstream does not serve it: {code}: {REFUSED}\n");
+        let why = format!("the upstream does not serve the type: {code}: {REFUSED}\n");
         assert_eq!(self.running.http("/readyz/RTDS"), (503, why));
         assert_eq!(self.asides(), self.main_streams, "{:#}", self.running.status());
     }

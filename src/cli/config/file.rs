@@ -1,4 +1,4 @@
-//! Reading the file: keys with their values, and where they stand.
+//! Reads the file: keys with their values and places.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::ConfigError;
 
-/// A file that was read.
+/// The content of the file.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
@@ -23,20 +23,20 @@ pub(super) struct ConfigEntry {
     pub(super) value: Value,
 }
 
-/// What a key can have.
+/// The value of a key.
 #[derive(Debug, PartialEq)]
 pub(super) enum Value {
     Switch(bool),
-    /// A string, or a number as it is written.
+    /// A string, or a number as it is written in the file.
     Text(String),
     List(Vec<String>),
     Nothing,
-    /// Nothing that an option could be.
+    /// A map, or a list in a list: no option has such a value.
     Nested,
 }
 
 impl Value {
-    /// The value in words, for messages.
+    /// The kind of the value, for error messages.
     pub(super) fn describe(&self) -> &'static str {
         match self {
             Self::Switch(_) => "true or false",
@@ -49,7 +49,7 @@ impl Value {
     }
 }
 
-/// A place in a file, as it is told.
+/// A place in the file, for error messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::cli) struct ConfigPosition {
     file: PathBuf,
@@ -66,7 +66,7 @@ impl fmt::Display for ConfigPosition {
 
 impl File {
     /// # Errors
-    /// If it cannot be read, or is no map in YAML, whose keys are all different.
+    /// The file cannot be read, is not a YAML map, or has a key twice.
     pub(super) fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |error| ConfigError::Unreadable { file: path.into(), error };
         Self::parse(path, &xds_file::read_once_to_string(path, FILE_LIMIT_BYTES).map_err(unreadable)?)
@@ -104,10 +104,10 @@ impl File {
     }
 }
 
-/// The largest file that is read.
+/// The largest file, in bytes.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
-/// All keys, in the order of the file. One that is there twice is an error of the parser.
+/// All keys, in the order of the file. The parser refuses duplicate keys.
 #[derive(Debug, Default)]
 struct Map(Vec<(Spanned<String>, ConfigNode)>);
 
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Map {
     }
 }
 
-/// A value as YAML has it, and where.
+/// A YAML value and its place.
 #[derive(Debug)]
 struct ConfigNode {
     at: Location,
@@ -170,7 +170,7 @@ impl ConfigNode {
     }
 }
 
-/// A number as it stands in the file: as a value of a parameter 1.10 is not 1.1.
+/// The text of a number in the file: 1.10 and 1.1 are different values of a parameter.
 fn written(at: Location, text: &str) -> String {
     let range = || {
         let from = usize::try_from(at.span().byte_offset()?).ok()?;

@@ -1,4 +1,4 @@
-//! Writing all options of a command, as a file that `--config` reads.
+//! Writes all options of a command, as a file that `--config` reads.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,10 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use super::key;
 
-/// What was given, and as comments what counts where nothing was: so the file goes on with the
-/// defaults of its reader.
+/// Options that were given are lines. All other options are comments with their defaults, so that
+/// the reader of the file uses its own defaults.
 pub(super) fn options(command: &Command, matches: &ArgMatches) -> String {
-    let mut text =
-        format!("# Options of `xds {}`; a line that is a comment has the default.\n", command.get_name());
+    let mut text = format!("# Options of `xds {}`. Commented lines show the defaults.\n", command.get_name());
     for option in super::options(command) {
         let (id, key) = (option.get_id().as_str(), key(option));
         let values =
@@ -34,7 +33,7 @@ pub(super) fn options(command: &Command, matches: &ArgMatches) -> String {
     text
 }
 
-/// A value in YAML, in quotes where it could be read as something else.
+/// A value in YAML, quoted if YAML could read it as something else.
 fn scalar(value: &str) -> String {
     let begins_plainly = value.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/' || c == '.');
     let goes_on_plainly = value.chars().all(|c| c.is_ascii_alphanumeric() || "._/=:@+-".contains(c));

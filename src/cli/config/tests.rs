@@ -20,7 +20,7 @@ fn of_serve() -> Command {
     all.find_subcommand("serve").unwrap().clone()
 }
 
-/// What `xds serve` is told of each key, on a command line that gives DIR alone.
+/// The arguments that each key adds to `xds serve DIR`.
 fn added(text: &str) -> Result<Vec<String>, String> {
     let (file, serve) = (parse(text).map_err(|error| error.to_string())?, of_serve());
     let matches = serve.clone().try_get_matches_from(["serve", "here"]).unwrap();
@@ -52,7 +52,7 @@ fn each_kind_of_option_is_put_on_the_command_line() {
         "allow-empty: true\nsotw-not-found: false\nnames-limit: 5\nrefuse: [SDS, LDS]\nnot-served: RDS";
     let expected = ["--allow-empty", "--names-limit=5", "--refuse=SDS", "--refuse=LDS", "--not-served=RDS"];
     assert_eq!(added(text).unwrap(), expected);
-    // The command line has a folder.
+    // The command line has a folder, so the key has no effect.
     assert_eq!(added("folder: there").unwrap(), Vec::<String>::new());
 }
 
@@ -61,29 +61,29 @@ fn what_is_no_option_or_has_no_value_for_it_is_told_with_its_place() {
     let told = |text: &str| added(text).unwrap_err();
     assert_eq!(
         told("\n name-limits: 5"),
-        "xds.yaml:2:2: no option \"name-limits\" of `xds serve`, did you mean \"names-limit\"?"
+        "xds.yaml:2:2: `xds serve` has no option \"name-limits\"; did you mean \"names-limit\"?"
     );
-    assert_eq!(told("zzz: 5"), "xds.yaml:1:1: no option \"zzz\" of `xds serve`, see its --help");
+    assert_eq!(told("zzz: 5"), "xds.yaml:1:1: `xds serve` has no option \"zzz\"; see its --help");
     for key in ["config", "print-config", "print_config", "help"] {
-        assert!(told(&format!("{key}: true")).contains("no option"), "{key}");
+        assert!(told(&format!("{key}: true")).contains("has no option"), "{key}");
     }
-    assert_eq!(told("allow-empty: 1"), "xds.yaml:1:1: allow-empty: a value where true or false should be");
-    assert_eq!(told("listen: [a]"), "xds.yaml:1:1: listen: a list where one value should be");
+    assert_eq!(told("allow-empty: 1"), "xds.yaml:1:1: allow-empty: expected true or false, found a value");
+    assert_eq!(told("listen: [a]"), "xds.yaml:1:1: listen: expected one value, found a list");
     assert_eq!(
         told("refuse: []"),
-        "xds.yaml:1:1: refuse: an empty list where a value or a list of values should be"
+        "xds.yaml:1:1: refuse: expected a value or a list of values, found an empty list"
     );
-    assert_eq!(told("listen:"), "xds.yaml:1:1: listen: nothing where one value should be");
+    assert_eq!(told("listen:"), "xds.yaml:1:1: listen: expected one value, found nothing");
     assert_eq!(
         told("legacy-wildcard: { RDS: on }"),
-        "xds.yaml:1:1: legacy-wildcard: a map or a list in a list where a value or a list of values should be"
+        "xds.yaml:1:1: legacy-wildcard: expected a value or a list of values, found a map or a list in a list"
     );
-    assert_eq!(told("listen: a\nlisten: b"), "xds.yaml:2:1: \"listen\" is given twice");
+    assert_eq!(told("listen: a\nlisten: b"), "xds.yaml:2:1: duplicate key \"listen\"");
     assert!(told("- listen").starts_with("xds.yaml:1:1: "), "{}", told("- listen"));
     assert!(told("a: 1\n---\nb: 1").starts_with("xds.yaml:"));
 }
 
-/// The options of a command as they are printed.
+/// The printed options of a command.
 fn printed(command: &str, arguments: &[&str]) -> String {
     let line = ["xds", command].into_iter().chain(arguments.iter().copied()).chain(["--print-config"]);
     match command_line(line.map(OsString::from).collect()) {
@@ -113,7 +113,7 @@ fn what_is_printed_can_be_read_and_says_the_same() {
         let before = printed(command, arguments);
         fs::write(&file, &before).unwrap();
         assert_eq!(printed(command, &of_file), before);
-        // With every default that has a value made explicit, nothing is refused either.
+        // The file is also valid if each default that has a value is given explicitly.
         let explicit = before.lines().skip(1).map(|line| match line.strip_prefix("# ") {
             Some(line) if !line.ends_with(':') => format!("{line}\n"),
             _ => format!("{line}\n"),

@@ -1,9 +1,9 @@
-//! Which identities a rule is for.
+//! Patterns that select identities for a rule.
 
 use std::collections::BTreeMap;
 
-/// Which identities a rule is for: `spiffe://example.org/env/{env}/*`, `{host}.example.org`, `*`
-/// for all of them, or `anonymous` for who shows none.
+/// A pattern for identities: `spiffe://example.org/env/{env}/*`, `{host}.example.org`, `*` for all
+/// clients with a certificate, or `anonymous` for clients without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pattern {
     Anonymous,
@@ -17,14 +17,14 @@ pub(super) enum Part {
     Capture(String),
 }
 
-/// What is wrong with a pattern.
+/// An error in a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::cli) enum PatternError {
-    #[error("is empty: write an identity, `*` for all of them, or `anonymous`")]
+    #[error("is empty: write an identity, `*` for all identities, or `anonymous`")]
     Empty,
-    #[error("{0:?} has a brace without its other half")]
+    #[error("{0:?} has an unmatched brace")]
     Brace(String),
-    #[error("{0:?} has a `*` that is not at its end")]
+    #[error("{0:?} has a `*` before its end")]
     Star(String),
     #[error("{text:?} has {{{name}}} twice")]
     Twice { text: String, name: String },
@@ -44,7 +44,7 @@ impl Pattern {
         if rest.contains('*') {
             return Err(PatternError::Star(text.into()));
         }
-        // Host names are the same in any case, and certificates are read in small letters.
+        // Host names ignore case; names from certificates are in lower case here.
         let is_host = !text.contains("://");
         let written = |text: &str| if is_host { text.to_ascii_lowercase() } else { text.to_owned() };
         let mut parts = Vec::new();
@@ -68,7 +68,7 @@ impl Pattern {
         Ok(Self::Identity { parts, has_rest })
     }
 
-    /// The names in braces.
+    /// The names in braces, which capture text.
     pub(super) fn captures(&self) -> impl Iterator<Item = &str> {
         let parts = match self {
             Self::Anonymous => &[][..],
@@ -80,13 +80,13 @@ impl Pattern {
         })
     }
 
-    /// What stands for the names in braces, if it is for who has these names; `None` of them is who
-    /// shows no identity.
+    /// The captured text by name, if the pattern matches one of these identities. `names` is `None`
+    /// for a client without a certificate.
     pub(super) fn find(&self, names: Option<&[String]>) -> Option<BTreeMap<&str, String>> {
         match (self, names) {
             (Self::Anonymous, None) => Some(BTreeMap::new()),
             (Self::Identity { parts, has_rest }, Some(names)) => {
-                // Who has a certificate without a name is somebody, but nobody in particular.
+                // Only `*` matches a certificate without a name.
                 let all = *has_rest && parts.is_empty();
                 let found = names.iter().find_map(|name| find(parts, *has_rest, name));
                 found.or_else(|| all.then(BTreeMap::new))
@@ -97,7 +97,7 @@ impl Pattern {
 }
 
 fn find<'p>(parts: &'p [Part], has_rest: bool, name: &str) -> Option<BTreeMap<&'p str, String>> {
-    // A part of a path, or of a host name: what is captured ends where that does.
+    // A capture is one part of a path, or of a host name.
     let separator = if name.contains("://") { '/' } else { '.' };
     let (mut found, mut rest) = (BTreeMap::new(), name);
     for (at, part) in parts.iter().enumerate() {
@@ -106,7 +106,7 @@ fn find<'p>(parts: &'p [Part], has_rest: bool, name: &str) -> Option<BTreeMap<&'
             Part::Capture(name) => {
                 let mut end = rest.find(separator).unwrap_or(rest.len());
                 if let Some(Part::Text(next)) = parts.get(at + 1) {
-                    // The text behind it may begin before the separator does.
+                    // The text after the capture may begin before the separator.
                     end = rest[..].find(next.as_str()).filter(|next| *next <= end)?;
                 }
                 if end == 0 {
@@ -158,7 +158,7 @@ mod tests {
     fn all_and_nobody_in_particular() {
         let (all, anonymous) = (Pattern::parse("*").unwrap(), Pattern::parse("anonymous").unwrap());
         assert!(all.find(Some(&[])).is_some() && all.find(Some(&["x".into()])).is_some());
-        assert!(all.find(None).is_none(), "who shows nothing is meant by name alone");
+        assert!(all.find(None).is_none(), "only `anonymous` matches clients without a certificate");
         assert!(anonymous.find(None).is_some() && anonymous.find(Some(&[])).is_none());
         assert!(Pattern::parse("a*").unwrap().find(Some(&[])).is_none());
     }

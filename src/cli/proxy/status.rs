@@ -1,4 +1,4 @@
-//! How a proxy stands, over HTTP: for people, and for who decides whether to send clients to it.
+//! The state of a proxy over HTTP, for people and for health checks.
 
 use std::sync::Arc;
 
@@ -12,15 +12,12 @@ use xds::client::proxy::health::SyncState;
 use xds::client::proxy::{Proxy, Route, Upstream};
 use xds::{Peer, RejectedVariant, Rejections, ServerConfig, TypeUrl};
 
-/// `/proxy`, for who may see what all clients do.
+/// `/proxy`, for clients that may inspect.
 pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerConfig) -> axum::Router {
     let tell = async move |peer: Option<Extension<Peer>>| {
         let peer = peer.map(|Extension(peer)| peer).unwrap_or_default();
         if !config.may_inspect(&peer) {
-            return (
-                StatusCode::FORBIDDEN,
-                "the policy does not let this client look at others\n".to_owned(),
-            )
+            return (StatusCode::FORBIDDEN, "the policy does not let this client inspect\n".to_owned())
                 .into_response();
         }
         let text = report(&proxy, &rejections);
@@ -29,7 +26,7 @@ pub(super) fn routes(proxy: Proxy, rejections: Arc<Rejections>, config: ServerCo
     axum::Router::new().route("/proxy", get(tell))
 }
 
-/// How it stands, as JSON.
+/// The state as JSON.
 pub(super) fn report(proxy: &Proxy, rejections: &Rejections) -> Value {
     let (counts, load) = (proxy.counts(), proxy.load());
     json!({
@@ -93,8 +90,8 @@ fn upstream(upstream: &Upstream) -> Value {
     })
 }
 
-/// Whether a type can be had, or anything. A type that nobody asked for yet is not known to be
-/// missing, so it is ready.
+/// Whether a type is available from the upstreams; with `None`, whether the proxy as a whole is
+/// ready. A type without subscriptions is ready, because nothing is known to be missing.
 pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), String> {
     let Some(type_url) = type_url else { return Ok(()) };
     let upstreams = proxy.upstreams();
@@ -102,7 +99,9 @@ pub(super) fn ready(proxy: &Proxy, type_url: Option<&TypeUrl>) -> Result<(), Str
     let mut missing = states.filter(|(of, state)| of == type_url && !state.is_readable());
     match missing.next() {
         None => Ok(()),
-        Some((_, SyncState::Rejected(_, status))) => Err(format!("the upstream does not serve it: {status}")),
-        Some(_) => Err("the upstream did not answer yet".to_owned()),
+        Some((_, SyncState::Rejected(_, status))) => {
+            Err(format!("the upstream does not serve the type: {status}"))
+        }
+        Some(_) => Err("the upstream has not answered yet".to_owned()),
     }
 }

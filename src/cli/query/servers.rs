@@ -1,4 +1,4 @@
-//! What becomes of the connections, as one line per change.
+//! The states of the servers, as one line of output per change.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::mpsc;
 use xds::client::{Code, Protocol, Recorder};
 
-/// What a server did.
+/// A change of a server's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ServerChange {
     Opened,
@@ -14,7 +14,7 @@ pub(super) enum ServerChange {
     Answered,
 }
 
-/// Why a server does not answer.
+/// Why a server is not available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     pub(super) server: String,
@@ -22,40 +22,40 @@ pub(super) struct Trouble {
     reason: String,
 }
 
-/// Sends what changed; what the reader is too slow for is lost.
+/// Sends changes of states. If the reader is too slow, changes are lost.
 #[derive(Debug)]
 pub(super) struct StateListener {
     last: Mutex<BTreeMap<String, ServerChange>>,
     sender: mpsc::Sender<(String, ServerChange)>,
 }
 
-/// What was said of the servers so far.
+/// The states of all servers.
 #[derive(Debug, Default)]
 pub(super) struct ServerStates {
     troubles: BTreeMap<String, Trouble>,
-    /// Servers that were asked, and did not fail since.
+    /// Servers with a stream, and whether it is still open.
     open: BTreeMap<String, bool>,
 }
 
 impl Trouble {
-    /// Whether trying again will hardly help.
+    /// Whether trying again will probably fail too.
     pub(super) fn is_final(&self) -> bool {
         self.code.is_some_and(|code| FINAL.contains(&code.0))
     }
 
-    /// What went wrong, for people.
+    /// The error for people, with a hint.
     pub(super) fn describe(&self, protocol: Protocol) -> String {
         let Self { server, reason, code } = self;
         let hint = match protocol {
             Protocol::Delta if *code == Some(Code(UNIMPLEMENTED)) => {
-                "\n  hint: not every server speaks delta; --sotw asks in state of the world"
+                "\n  hint: not every server speaks delta; try --sotw (state of the world)"
             }
             Protocol::Delta | Protocol::Sotw => "",
         };
         format!("{server} cannot be reached: {reason}{hint}")
     }
 
-    /// The same on its way.
+    /// The same error while the client tries again.
     fn describe_retry(&self, protocol: Protocol) -> String {
         match self.describe(protocol).split_once('\n') {
             Some((description, hint)) => format!("{description}; trying again\n{hint}"),
@@ -97,7 +97,7 @@ impl Recorder for StateListener {
 }
 
 impl ServerStates {
-    /// Takes what a server did; what to tell of it, if that is news.
+    /// Records a change of a server, and returns the line to print, if it is new.
     pub(super) fn on_change(
         &mut self,
         server: String,
@@ -107,7 +107,9 @@ impl ServerStates {
         self.open.insert(server.clone(), !matches!(change, ServerChange::Failed(_)));
         match change {
             ServerChange::Opened => None,
-            ServerChange::Answered => self.troubles.remove(&server).map(|_| format!("{server} answers now")),
+            ServerChange::Answered => {
+                self.troubles.remove(&server).map(|_| format!("{server} is available again"))
+            }
             ServerChange::Failed(trouble) => {
                 let description = trouble.describe_retry(protocol);
                 let before = self.troubles.insert(server, trouble.clone());
@@ -116,12 +118,12 @@ impl ServerStates {
         }
     }
 
-    /// Why one of them does not answer.
+    /// The trouble of a server that is not available.
     pub(super) fn trouble(&self) -> Option<&Trouble> {
         self.troubles.values().next()
     }
 
-    /// Whether an answer may still come from one of them.
+    /// Whether a server has an open stream, so that an answer may still come.
     pub(super) fn is_any_open(&self) -> bool {
         self.open.values().any(|open| *open)
     }
@@ -132,5 +134,5 @@ const UNIMPLEMENTED: i32 = 12;
 /// INVALID_ARGUMENT, PERMISSION_DENIED, UNIMPLEMENTED, UNAUTHENTICATED.
 const FINAL: [i32; 4] = [3, 7, UNIMPLEMENTED, 16];
 
-/// A server gives rise to some three a second at most.
+/// A server causes about three changes per second at most.
 const STEPS_IN_FLIGHT: usize = 256;

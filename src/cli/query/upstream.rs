@@ -1,4 +1,4 @@
-//! Whom to ask, and as which client.
+//! The server to query, and the node to send.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,15 +59,15 @@ impl Upstream {
         if self.sotw { Protocol::Sotw } else { Protocol::Delta }
     }
 
-    /// The document to start from. A server that is named here serves all authorities of the names.
+    /// The bootstrap document. The server of `--server` serves all authorities of the names.
     pub(super) fn bootstrap(&self, names: &[String]) -> Result<Bootstrap, QueryError> {
         let mut bootstrap = match (&self.server, &self.bootstrap) {
             (Some(uri), _) => {
                 let mut bootstrap = Bootstrap::to_server(uri);
                 let server = &mut bootstrap.servers[0];
                 server.credentials = self.tls.credentials(uri);
-                // C9: what the server says is gone is to be shown as gone. A document says it for
-                // its own client.
+                // C9: show a resource as gone if the server removed it. A bootstrap document
+                // decides this for its own client.
                 server.features.fail_on_data_errors = true;
                 let new_style = names.iter().filter_map(|name| XdstpName::of(name).ok().flatten());
                 let authorities = new_style.map(|name| (name.authority().to_owned(), Authority::default()));
@@ -97,7 +97,7 @@ impl Upstream {
         Ok(bootstrap)
     }
 
-    /// A client that takes what is not answered within the timeout for absent.
+    /// A client that treats resources as absent if the server does not answer within the timeout.
     pub(super) fn client(&self, bootstrap: Bootstrap, timeout: Duration) -> ClientBuilder {
         Client::builder(bootstrap).protocol(self.protocol()).resource_timeout(timeout)
     }

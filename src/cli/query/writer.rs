@@ -1,4 +1,4 @@
-//! How events are written: for people, as JSON lines, or as documents that a folder can hold.
+//! Writes events: as text for people, as JSON lines, or as YAML documents for a folder.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,13 +24,13 @@ pub(super) enum OutputFormat {
     Yaml,
 }
 
-/// What happened to one name.
+/// An event of one name, in the form to show.
 #[derive(Debug)]
 pub(super) enum ShownEvent<'a> {
     Changed(&'a Resource<Raw>),
     Absent(&'a ResourceFailure),
     Ambient(Option<&'a ResourceFailure>),
-    /// Of a glob or wildcard: all that there is was told.
+    /// All members of a glob or wildcard were sent.
     Complete,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct EventWriter {
     pub(super) format: OutputFormat,
     pub(super) descriptors: Descriptors,
     pub(super) type_url: TypeUrl,
-    /// What was warned of.
+    /// Fields that a warning has named already.
     pub(super) left_out: BTreeSet<String>,
 }
 
@@ -48,7 +48,7 @@ impl EventWriter {
     /// Writes one event.
     ///
     /// # Errors
-    /// When standard output takes no more.
+    /// Writing to standard output fails.
     pub(super) fn event(&mut self, name: &str, event: &ShownEvent<'_>) -> io::Result<()> {
         let text = match self.format {
             OutputFormat::Text => self.text(name, event),
@@ -60,7 +60,7 @@ impl EventWriter {
         output.flush()
     }
 
-    /// What goes by a name, for people.
+    /// The type and name, for people.
     pub(super) fn label(&self, name: &str) -> String {
         let is_plain = !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c.is_control());
         let name = if is_plain { name.to_owned() } else { format!("{name:?}") };
@@ -91,7 +91,7 @@ impl EventWriter {
             }
             ShownEvent::Absent(why) => format!("- {label}  gone: {}\n", plain(&why.to_string())),
             ShownEvent::Ambient(Some(why)) => format!("! {label}  {}\n", plain(&why.to_string())),
-            ShownEvent::Ambient(None) => format!("! {label}  all is well again\n"),
+            ShownEvent::Ambient(None) => format!("! {label}  the error is over\n"),
             ShownEvent::Complete => format!("= {label}  complete\n"),
         }
     }
@@ -128,7 +128,7 @@ impl EventWriter {
         let document = if own == Some(resource.name().as_str()) {
             yaml(&YamlDocument { when: when.as_deref(), fields: &payload })
         } else {
-            // It goes by another name than the one in it, or by one that a folder does not find.
+            // The resource has another name than its payload, or the folder would not find the name in the payload.
             let mut wrapper = Map::new();
             wrapper.insert("@type".into(), WRAPPER.into());
             wrapper.insert("name".into(), resource.name().as_str().into());
@@ -142,7 +142,7 @@ impl EventWriter {
         let readable = self.descriptors.readable(self.type_url.as_str(), resource.payload());
         for field in readable.left_out {
             if !self.left_out.contains(&field) {
-                eprintln!("warning: left out, as no descriptor knows the field: {field}");
+                eprintln!("warning: field left out because no descriptor has it: {field}");
                 self.left_out.insert(field);
             }
         }
@@ -153,12 +153,12 @@ impl EventWriter {
     }
 }
 
-/// Text of others on a line of ours.
+/// Replaces control characters, so that text of a server stays on one line.
 pub(super) fn plain(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }
 
-/// What people look for first stands first.
+/// A map with the most important keys first.
 struct YamlDocument<'a> {
     when: Option<&'a str>,
     fields: &'a Map<String, Value>,
@@ -190,7 +190,7 @@ impl Serialize for YamlDocument<'_> {
 
 /// Ends with a line break.
 fn yaml(document: &YamlDocument<'_>) -> String {
-    // A folded type URL could not be searched for.
+    // Do not fold long lines: a search would not find a folded type URL.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let text = serde_saphyr::to_string_with_options(document, options).expect("JSON has a form in YAML");
     format!("{}\n", text.trim_end_matches('\n'))

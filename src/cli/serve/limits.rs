@@ -1,4 +1,4 @@
-//! How much a server takes from its clients, and how patient it is.
+//! Options for the limits and timeouts of a server.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Limits {
 }
 
 pub(in crate::cli) fn count(text: &str) -> Result<usize, &'static str> {
-    // What is above is no limit, and too much for a semaphore.
+    // Larger values are no real limit, and too large for a semaphore.
     let count = text.parse::<u32>().ok().filter(|count| *count > 0);
     count
         .and_then(|count| count.try_into().ok())
@@ -113,7 +113,7 @@ pub(in crate::cli) fn count(text: &str) -> Result<usize, &'static str> {
 }
 
 fn connection_streams(text: &str) -> Result<u32, &'static str> {
-    // HTTP/2 has this in 32 bits, as `count` has.
+    // HTTP/2 has 32 bits for this, and so has `count`.
     count(text).map(|count| u32::try_from(count).expect("a count is at most 4294967295"))
 }
 
@@ -125,7 +125,7 @@ pub(in crate::cli) fn wait(text: &str) -> Result<Duration, &'static str> {
 fn age(text: &str) -> Result<Duration, &'static str> {
     let age = wait(text)?;
     if age.is_zero() {
-        Err("streams would end at once; leave the option out to let them live")
+        Err("with 0, streams would end at once; leave the option out for no limit")
     } else {
         Ok(age)
     }
@@ -146,7 +146,7 @@ fn duration(text: &str) -> Option<Duration> {
         "h" => number.checked_mul(3_600_000)?,
         _ => return None,
     };
-    // Times to come are sums, which have an end too.
+    // Deadlines are sums of times, which must not overflow.
     Some(Duration::from_millis(millis)).filter(|duration| *duration <= DURATION_LIMIT)
 }
 

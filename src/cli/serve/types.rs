@@ -1,4 +1,4 @@
-//! How types are served, where that is not what the protocol says of them.
+//! Options that change how a type is served.
 
 use std::collections::BTreeSet;
 
@@ -59,21 +59,20 @@ enum Switch {
     Off,
 }
 
-/// Why an option that names a type says nothing.
+/// Why an option that names a type cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::cli) enum OptionError {
-    #[error("{option}: {error}; a whole type URL is taken as it is")]
+    #[error("{option}: {error}; a whole type URL is always accepted")]
     Type { option: &'static str, error: TypeError },
-    #[error("--not-served and --refuse both name {type_url}; only one can be")]
+    #[error("--not-served and --refuse both name {type_url}; use only one of them")]
     Contradiction { type_url: TypeUrl },
 }
 
 impl Types {
-    /// Sets what the options say. Types are known by those that the folder has, and those with a
-    /// service.
+    /// Applies the options. The known types are those of the folder and those with a service.
     ///
     /// # Errors
-    /// With the option that is to blame.
+    /// An option is invalid; the error names it.
     pub(in crate::cli) fn apply(
         &self,
         in_folder: &[TypeUrl],
@@ -116,7 +115,7 @@ impl Types {
 
 fn named(option: &'static str, word: &str, in_folder: &[TypeUrl]) -> Result<TypeUrl, OptionError> {
     match type_name::parse(word, in_folder) {
-        // The registry is open: the folder may come to have the type.
+        // Accept any type URL: the folder may have the type later.
         Err(TypeError::Unknown { .. }) if word.contains('/') && !word.ends_with('/') => Ok(word.into()),
         result => result.map_err(|error| OptionError::Type { option, error }),
     }
@@ -182,7 +181,7 @@ mod tests {
         let told = |arguments: &str| parse(arguments).unwrap_err();
         assert_eq!(
             told("--not-served Secre"),
-            "--not-served: no type is called \"Secre\"; known types: acme.Thing; a whole type URL is taken as it is"
+            "--not-served: no type is called \"Secre\"; known types: acme.Thing; a whole type URL is always accepted"
         );
         assert!(told("--full-state acme/").contains("--full-state: no type"), "an empty message name");
         for bad in ["RDS", "RDS=yes", "=", "RDS=ON"] {
@@ -191,7 +190,7 @@ mod tests {
         }
         assert_eq!(
             told("--refuse RDS --not-served RouteConfiguration"),
-            format!("--not-served and --refuse both name {}; only one can be", url::ROUTE_CONFIGURATION)
+            format!("--not-served and --refuse both name {}; use only one of them", url::ROUTE_CONFIGURATION)
         );
     }
 }
