@@ -11,28 +11,28 @@
 //! a YAML file may hold several, separated by `---`, and a `.pb` file is a binary
 //! `DiscoveryResponse`.
 //!
-//! `when: env=prod,!version` beside `@type` says whom a resource is for ([`xds_core::when`]), so
-//! that one name may have several variants. In a wrapper, also of a `.pb` file,
-//! `resource_name.dynamic_parameter_constraints` says the same.
+//! `when: env=prod,!version` beside `@type` says which clients a resource is for
+//! ([`xds_core::when`]), so that one name may have several variants. In a wrapper, also in a `.pb`
+//! file, `resource_name.dynamic_parameter_constraints` has the same meaning.
 //!
-//! `domains.yaml` (or `.yml`, `.json`) at the top holds no resource: it says what values clients
-//! have ([`Contents::warnings`]).
+//! `domains.yaml` (or `.yml`, `.json`) at the top contains no resource: it lists the values that
+//! clients have ([`Contents::warnings`]).
 //!
-//! The folder is one transaction: all files parse and validate, or the last good state stays. All
-//! mistakes of all files are reported at once ([`FolderErrors`]). With [`Isolation::File`] each
-//! file is one, as far as files do not collide.
+//! The folder is one transaction: if a file has an error, the last good state stays in use. All
+//! errors of all files are reported at once ([`FolderErrors`]). With [`Isolation::File`] each file
+//! is a transaction of its own, unless files conflict.
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `scan` | which files there are |
-//! | `document`, `tree`, `convert`, `encode` | a file, its values with their lines, the messages they stand for, their bytes |
-//! | `descriptors` | what messages look like |
-//! | `decode` | messages as JSON for people |
-//! | `index` | which file provides which resources; from changed files to a transaction; no I/O |
-//! | `isolate` | which files are left out so that the others go on; no I/O |
-//! | `watch` | when to look again |
-//! | `domains` | what values clients have, which only a check asks for |
-//! | `contents`, [`lint`] | the folder as data, and what in it is allowed but unlikely to be meant |
+//! | `scan` | finds the files |
+//! | `document`, `tree`, `convert`, `encode` | read a file: its values with their lines, the messages that they mean, the bytes of the messages |
+//! | `descriptors` | the descriptors of all message types |
+//! | `decode` | shows messages as JSON for people |
+//! | `index` | knows which file provides which resources; turns changed files into a transaction; no I/O |
+//! | `isolate` | decides which files keep their last good content while the others are served; no I/O |
+//! | `watch` | decides when to read the folder again |
+//! | `domains` | reads the values that clients have, which only a check needs |
+//! | `contents`, [`lint`] | the folder as data, and warnings about likely mistakes in it |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
@@ -72,9 +72,9 @@ mod tree;
 mod watch;
 mod wrapper;
 
-/// A folder and what is known of its files: their last good state.
+/// A folder and the last good state of its files.
 ///
-/// Costs about 200 bytes per file beside what the cache holds.
+/// Needs about 200 bytes per file, in addition to the cache.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
@@ -84,21 +84,21 @@ pub struct Folder {
     file_limit: usize,
     resource_limit: usize,
     index: Index,
-    /// Whether there is a last good state.
+    /// Whether the folder was loaded once, so that there is a last good state.
     is_loaded: bool,
-    /// Files that cannot be used while others can, as they were seen last.
+    /// Files with errors under [`Isolation::File`], with their stamps at the last load.
     isolated: BTreeMap<Box<str>, Option<Stamp>>,
-    /// Files that differ from the last good state since a load that failed.
+    /// Files that a failed load could not bring in. The next load reads them again.
     pending: BTreeSet<Box<str>>,
-    /// Whether the last look found a symbolic link.
+    /// Whether the last scan found a symbolic link.
     symlinks: bool,
-    /// Whether the last look at the whole folder saw all of it.
+    /// Whether the last scan of the whole folder saw all of it.
     is_scanned: bool,
     reloads: Arc<Reloads>,
 }
 
 impl Folder {
-    /// A folder of Envoy's types that was not read yet, and may not be empty.
+    /// A folder with the types of Envoy, not read yet. It must contain a resource.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -117,48 +117,49 @@ impl Folder {
         }
     }
 
-    /// Reads files by these descriptors.
+    /// Reads files with these descriptors.
     #[must_use]
     pub fn with_descriptors(mut self, descriptors: Descriptors) -> Self {
         self.descriptors = Arc::new(descriptors);
         self
     }
 
-    /// What the files are read by.
+    /// The descriptors of the folder.
     #[must_use]
     pub fn descriptors(&self) -> &Arc<Descriptors> {
         &self.descriptors
     }
 
-    /// Whether what is served is what is in the folder, also while [`watch`](Self::watch) has it.
+    /// Whether the newest content of the folder is in use; also valid while [`watch`](Self::watch)
+    /// runs.
     #[must_use]
     pub fn reloads(&self) -> &Arc<Reloads> {
         &self.reloads
     }
 
-    /// Lets the folder hold no resource at all, at the start or after a change.
+    /// Allows the folder to contain no resource, at the start or after a change.
     #[must_use]
     pub fn allow_empty(mut self) -> Self {
         self.allow_empty = true;
         self
     }
 
-    /// What keeps its last good state when a file has a mistake. Default: all of the folder.
+    /// What keeps its last good state when a file has an error. Default: the whole folder.
     #[must_use]
     pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// Takes files of up to this many bytes. Default [`FILE_LIMIT_BYTES`].
+    /// Accepts files of up to this many bytes. Default [`FILE_LIMIT_BYTES`].
     #[must_use]
     pub fn with_file_limit(mut self, bytes: usize) -> Self {
         self.file_limit = bytes;
         self
     }
 
-    /// Takes resources whose encoded message has up to this many bytes (G10). Default
-    /// [`PAYLOAD_LIMIT_BYTES`], as clients of gRPC commonly refuse larger messages; see
+    /// Accepts resources whose encoded message has up to this many bytes (G10). Default
+    /// [`PAYLOAD_LIMIT_BYTES`], because gRPC clients usually refuse larger messages; see
     /// [`Resource::new_within`](xds_core::Resource::new_within).
     #[must_use]
     pub fn with_resource_limit(mut self, bytes: usize) -> Self {
@@ -172,18 +173,18 @@ impl Folder {
     /// Reads in parallel; `progress` is called on this thread for each file.
     ///
     /// # Errors
-    /// Everything that is wrong. The cache stays as it was, and what changed is read again the next
-    /// time.
+    /// All errors of the folder. The cache is unchanged. The next load reads the changed files
+    /// again.
     pub fn load(&mut self, cache: &Cache, progress: impl FnMut(Progress)) -> Result<Loaded, FolderErrors> {
         let mut found = scan::scan(&self.root, &self.reloads);
-        // A directory with files is not gone because a link leads nowhere: more likely a volume is
-        // missing.
+        // If a link to a directory leads nowhere, do not remove the files below it: probably a
+        // volume is not mounted.
         found.unseen.retain(|error| self.index.has_files_below(&error.file));
         found.errors.append(&mut found.unseen);
         self.symlinks = found.symlinks;
         self.is_scanned = found.errors.is_empty();
         let mut changed = self.index.differing(found.files);
-        // What could not be looked at is not gone.
+        // Files that the scan could not see are not removed.
         let is_unseen = |file: &str| {
             found.errors.iter().any(|error| {
                 file.strip_prefix(&*error.file).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -194,7 +195,7 @@ impl Folder {
     }
 
     /// Brings the cache up to date with some files, given by their path below the folder, and with
-    /// those that a failed load left behind. Falls back to [`load`](Self::load) where a path is no
+    /// the pending files of a failed load. Falls back to [`load`](Self::load) if a path is not a
     /// plain file.
     fn load_files(&mut self, cache: &Cache, files: BTreeSet<Box<str>>) -> Result<Loaded, FolderErrors> {
         if !self.is_scanned {
@@ -206,14 +207,14 @@ impl Folder {
         let reading = reloads.reading("");
         for file in &files | &self.pending {
             reading.next(&file);
-            // Of these only one may be there, which takes a look at all files.
+            // Only one domains file may exist. To check that takes a scan of the folder.
             if domains::is_domains(&file) {
                 return self.load(cache, |_| {});
             }
             let path = self.root.join(&*file);
             let hidden = file.split('/').any(|part| part.starts_with('.'));
             if hidden {
-                // What a link in this folder leads to may lie below a hidden name.
+                // A link in this folder may lead to a file below a hidden name.
                 if self.symlinks {
                     return self.load(cache, |_| {});
                 }
@@ -246,8 +247,8 @@ impl Folder {
         self.commit(cache, changed, errors, |_| {})
     }
 
-    /// Reads the files that changed, given in order, and commits what they mean. `None` stands for
-    /// a file that is gone.
+    /// Reads the changed files, given in order, and commits the result. A file without a stamp was
+    /// removed.
     fn commit(
         &mut self,
         cache: &Cache,
@@ -294,7 +295,7 @@ impl Folder {
         let commit = match cache.commit(transaction) {
             Ok(commit) => commit,
             Err(error) => {
-                // The files are looked through again the next time.
+                // Scan the whole folder the next time.
                 self.is_scanned = false;
                 return Err(FolderErrors(vec![self.index.refused(&files, error, None)]));
             }
@@ -305,7 +306,7 @@ impl Folder {
         Ok(self.loaded(files_read, commit, None))
     }
 
-    /// The same with each file for itself: one with errors keeps its last good state.
+    /// The same with each file as a transaction: a file with errors keeps its last good state.
     fn try_commit_usable(
         &mut self,
         cache: &Cache,
@@ -322,7 +323,7 @@ impl Folder {
             folder.pending.extend(all);
             Err(FolderErrors::sorted(errors))
         };
-        // The folder as a whole cannot be read.
+        // An error without a file: the folder as a whole cannot be read.
         if errors.iter().any(|error| error.file.is_empty()) {
             return refused(self, errors);
         }
@@ -342,8 +343,7 @@ impl Folder {
         Ok(self.loaded(files_read, commit, isolated))
     }
 
-    /// A file that was isolated and has another path now is not gone: its last good state goes on
-    /// under the new path.
+    /// When an isolated file was renamed, its last good state continues under the new path.
     fn follow_renames(&mut self, stamps: &BTreeMap<Box<str>, Option<Stamp>>, changes: &mut Changes) {
         for (from, stamp) in std::mem::take(&mut self.isolated) {
             let is_gone =
@@ -363,7 +363,8 @@ impl Folder {
         Loaded { files: self.index.files(), resources: self.index.resources(), files_read, commit, isolated }
     }
 
-    /// Reads files on all cores. One with errors counts as gone.
+    /// Reads files on all cores. A file with errors gives [`FileContent::Missing`], and its errors
+    /// go to `errors`.
     fn read(
         &self,
         files: Vec<(Box<str>, Option<Stamp>)>,
@@ -407,12 +408,12 @@ impl Folder {
     fn read_file(&self, file: &str, stamp: Stamp) -> Result<FileContent, Vec<FolderError>> {
         let content = match self.content(file) {
             Ok(content) => content,
-            // Deleted since the look at it.
+            // The file was deleted after the scan.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FileContent::Missing),
             Err(error) => return Err(vec![unreadable(file, &error)]),
         };
         if domains::is_domains(file) {
-            // It serves nothing, and is as good as the rest of the folder all the same.
+            // This file has no resources, but an error in it is an error of the folder.
             return domains::read(file, &content).map(|_| FileContent::Resources(stamp, Vec::new()));
         }
         let Some(format) = FileFormat::of(file) else { return Ok(FileContent::Missing) };
@@ -432,19 +433,19 @@ impl Folder {
     }
 }
 
-/// What keeps its last good state when a file has a mistake.
+/// What keeps its last good state when a file has an error.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// All of the folder: it is one transaction.
+    /// The whole folder: it is one transaction.
     #[default]
     Folder,
-    /// That file, and the others go on. A file that collides with what is in service is the one
-    /// with the mistake, and of two new ones the one with the later path. The first load takes all
-    /// files or none (G13): what a broken one holds is unknown.
+    /// Only that file; the others are served. If new content conflicts with served content, the new
+    /// content is in error; of two new files, the one with the later path is. The first load
+    /// accepts all files or none (G13), because the resources of an invalid file are unknown.
     File,
 }
 
-/// How far a load has come.
+/// The progress of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Files read so far.
@@ -453,23 +454,23 @@ pub struct Progress {
     pub files: usize,
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// Files of the folder.
     pub files: usize,
     /// Resources in them.
     pub resources: usize,
-    /// Files that had changed since the last load, and those that are gone.
+    /// Files that changed or were removed since the last load.
     pub files_read: usize,
-    /// What it meant for the cache.
+    /// The commit to the cache.
     pub commit: Commit,
-    /// What is wrong with files that keep their last good state while the others go on, under
+    /// The errors of files that keep their last good state while the others are served, under
     /// [`Isolation::File`].
     pub isolated: Option<FolderErrors>,
 }
 
-/// Everything that is wrong with a folder, in the order of files and lines. At least one error.
+/// All errors of a folder, in the order of files and lines. At least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderErrors(Vec<FolderError>);
 
@@ -484,14 +485,14 @@ impl FolderErrors {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// How many errors there are.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the machine is to blame for all of them rather than what the files say.
+    /// Whether all of them are system errors (unreadable files) rather than errors in the files.
     #[must_use]
     pub fn are_environment(&self) -> bool {
         self.0.iter().all(FolderError::is_environment)
@@ -526,12 +527,12 @@ fn unreadable(file: &str, error: &io::Error) -> FolderError {
     FolderError::new(file, xds_file::refused(error).map_or_else(unreadable, Problem::Refused))
 }
 
-/// The largest file that is read unless [`Folder::with_file_limit`] says otherwise. What a file
-/// says takes several times as much memory while it is read.
+/// The default of [`Folder::with_file_limit`]. While a file is read, its content takes several
+/// times as much memory.
 pub const FILE_LIMIT_BYTES: usize = 64 << 20;
 
 /// Fewer files than this are not worth another thread.
 const FILES_PER_THREAD: usize = 16;
 
-/// Read files that may wait for the collecting thread.
+/// How many read files may wait for the collecting thread.
 const RESULTS_IN_FLIGHT: usize = 64;

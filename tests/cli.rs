@@ -276,7 +276,7 @@ fn t15_variants_are_counted_and_those_that_overlap_have_code_2_and_both_places()
     let serving = scratch.serve(&[]);
     serving.address();
     scratch.write("c.yaml", cluster("a") + "when: env=prod\n");
-    let expected = r#"c.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [no constraints] and [env=prod] both match env="prod"; the first is in a.yaml, line 1; if the first is for all others, give it `when: 'env!=prod'`"#;
+    let expected = r#"c.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [no constraints] and [env=prod] both match env="prod"; the first is in a.yaml, line 1; if the first is for all other clients, give it `when: 'env!=prod'`"#;
     let (code, text) = refused(&scratch.xds("check").output().unwrap());
     assert_eq!(code, Some(2));
     assert_eq!(text.lines().next(), Some(&*format!("error: {expected}")));
@@ -326,9 +326,9 @@ fn t18_warnings_have_places_and_proofs_and_are_errors_only_when_asked() {
     let name = r#"envoy.config.cluster.v3.Cluster "a""#;
     let expected = [
         format!(r#"warning: a.yaml:1: {name}: no variant for (env="qa")"#),
-        "  hint: a variant with `when: 'env=qa'` is for the first of these".into(),
+        "  hint: a variant with `when: 'env=qa'` fills the first of these".into(),
         format!("warning: a.yaml:5: {name} [env=test]: no client that domains.yaml allows gets this variant"),
-        "  hint: if such clients are to come, add their values to domains.yaml".into(),
+        "  hint: if there will be such clients, add their values to domains.yaml".into(),
         format!("{}: 2 warnings", scratch.0.display()),
     ];
     assert_eq!(
@@ -354,7 +354,7 @@ fn t18_warnings_have_places_and_proofs_and_are_errors_only_when_asked() {
         "witnesses": [{"parameters": {"env": "qa"}, "absent": [], "any": []}],
         "reference": null,
         "message": format!(r#"{name}: no variant for (env="qa")"#),
-        "hint": "a variant with `when: 'env=qa'` is for the first of these",
+        "hint": "a variant with `when: 'env=qa'` fills the first of these",
     });
     assert_eq!(object["warnings"][0], warning);
     assert_eq!(object["warnings"][1]["when"], "env=test");
@@ -377,7 +377,8 @@ fn broken_domains_are_refused_and_change_nothing_that_is_served() {
     serving.until("the folder is good again");
     scratch.write("domains.json", "{}");
     let lines = serving.until("the last good state of the folder stays");
-    let expected = "domains.yaml: domains.json says already what values clients have";
+    let expected =
+        "domains.yaml: domains.json lists the values of clients already; keep only one of these files";
     assert!(lines.iter().any(|line| line.contains(expected)), "{lines:#?}");
 }
 

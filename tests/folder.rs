@@ -418,7 +418,7 @@ fn t15_variants_that_overlap_are_refused_with_both_places_and_a_later_fix_is_tak
     assert_eq!(
         found,
         [
-            r#"b.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [env=prod] and [env!=prod,version] must name the same keys; only the first has [], only the second ["version"]; the first is in a.yaml, line 1; `,(version || !version)` names for the first what it lacks, without restricting it"#
+            r#"b.yaml:1:1: envoy.config.cluster.v3.Cluster "a": [env=prod] and [env!=prod,version] must name the same keys; only the first has [], only the second ["version"]; the first is in a.yaml, line 1; add `,(version || !version)` to the first: that names the missing keys and does not restrict it"#
         ]
     );
     assert_eq!(load(&mut folder, &cache).unwrap_err().len(), 1, "a refused change is not forgotten");
@@ -556,10 +556,10 @@ fn s38_d24_mistakes_beside_the_name_have_their_places() {
     scratch.write("d.yaml", wrapper("ttl: -1s"));
     let found = errors(load(&mut Folder::new(&scratch.0), &Cache::new()));
     let subject = r#"envoy.service.discovery.v3.Resource "a""#;
-    let ttl = "a time to live is positive and at most 10,000 years";
+    let ttl = "a ttl must be positive and at most 10,000 years";
     let expected = [
         format!("a.yaml:3:6: {subject}: ttl: 0 s and 0 ns: {ttl}"),
-        format!("a.yaml:4:14: {subject}: aliases[1]: the string \"\": an alias is not empty"),
+        format!("a.yaml:4:14: {subject}: aliases[1]: the string \"\": an alias must not be empty"),
         format!(
             "a.yaml:4:18: {subject}: aliases[2]: the string \"xdstp:b\": column 7: expected `//` after `xdstp:`"
         ),
@@ -605,7 +605,7 @@ fn s38_d24_a_pb_file_keeps_what_its_wrappers_say() {
     assert_eq!(
         errors(load(&mut folder, &cache)),
         [
-            r#"a.pb: envoy.service.discovery.v3.Resource "a": ttl: -30 s and 0 ns: a time to live is positive and at most 10,000 years"#
+            r#"a.pb: envoy.service.discovery.v3.Resource "a": ttl: -30 s and 0 ns: a ttl must be positive and at most 10,000 years"#
         ]
     );
 }

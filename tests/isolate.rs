@@ -200,7 +200,7 @@ fn g13_a_folder_with_a_file_that_was_never_good_says_nothing_at_the_start() {
     scratch.write("b.yaml", BROKEN);
     let (mut folder, cache) = (Folder::new(&scratch.0).with_isolation(Isolation::File), Cache::new());
     let errors = folder.load(&cache, |_| {}).unwrap_err().to_string();
-    assert!(errors.contains("b.yaml:1:1: ") && errors.contains("every file was good once"), "{errors}");
+    assert!(errors.contains("b.yaml:1:1: ") && errors.contains("only if all files are valid"), "{errors}");
     assert!(!cache.snapshot().is_synced());
     scratch.write("b.yaml", cluster("b", "1"));
     assert_eq!(folder.load(&cache, |_| {}).unwrap().commit.changed, 2);

@@ -459,10 +459,7 @@ fn bad_input_is_exit_code_2_and_says_what_to_do() {
         answer.errors
     };
     let error = refused(&["get", "cds", "a"]);
-    assert!(
-        error.starts_with("error: no server: give --server HOST:PORT or --bootstrap FILE"),
-        "{error}"
-    );
+    assert!(error.starts_with("error: no server: give --server HOST:PORT or --bootstrap FILE"), "{error}");
     let error = refused(&["get", "clutser", "a", "--server", "127.0.0.1:1"]);
     assert!(error.starts_with("error: no type is called \"clutser\"; use one of LDS, RDS, "), "{error}");
     let error = refused(&["get", "cds", "env=prod", "--server", "127.0.0.1:1"]);

@@ -90,7 +90,8 @@ impl LogFormat {
     /// Announces that the server started: as text on standard output, or in JSON as a log line.
     pub(super) fn announce(self, line: &str) {
         match self {
-            // Errors are ignored: the reader may have closed the pipe after the line that it waited for.
+            // Errors are ignored: the reader may have closed the pipe after the line that it waited
+            // for.
             Self::Text => super::say(line),
             Self::Json => tracing::info!("{}", line.trim_start()),
         }

@@ -3,8 +3,8 @@
 //! Text is the [`when:` syntax](xds_core::when). A map with `constraints` is the draft form of TP2
 //! (W6); any other map is the proto3 JSON of
 //! `envoy.service.discovery.v3.DynamicParameterConstraints`. That message has no field
-//! `constraints` and the draft form has none of its fields, so neither is taken for the other, and
-//! a mixture has a field that is unknown where it stands.
+//! `constraints`, and the draft form has none of its fields, so the forms cannot be confused. A
+//! mixture has an unknown field, which is reported at its place.
 
 use prost_reflect::prost::Message;
 use xds_core::draft::{Draft, DraftCondition, DraftError, DraftList, DraftTest, MatchType};
@@ -16,11 +16,10 @@ use super::descriptors::Descriptors;
 use super::error::Problem;
 use super::tree::{Node, Tree};
 
-/// Reads the constraints that a value stands for. The fields of the faults are paths below it.
+/// Reads constraints from a value. The fields of the faults are paths below the value.
 ///
 /// # Errors
-/// All mistakes of the form; where there are none, the first rule of all constraints that it
-/// breaks.
+/// All errors in the form. If the form is right, the first rule for constraints that is broken.
 pub(super) fn constraints(node: &Node, descriptors: &Descriptors) -> Result<Constraints, Vec<Fault>> {
     match &node.tree {
         Tree::Text(text) => text.parse().map_err(|error: WhenError| vec![fault(node, "", error.into())]),
@@ -57,7 +56,8 @@ fn draft_form(node: &Node) -> Result<Constraints, Vec<Fault>> {
     })
 }
 
-/// Goes on after a mistake with anything, as the outcome counts only if there was none.
+/// Reads a draft and collects all errors. After an error it goes on with any value, because the
+/// result is used only without errors.
 struct DraftReader {
     faults: Vec<Fault>,
 }
@@ -137,7 +137,7 @@ impl DraftReader {
                     Problem::OneofConflict { oneof: "constraint_type".into(), first: (*first).into() };
                 self.faults.push(fault(value, &format!("{path}.{second}"), problem));
             }
-            // A typing mistake in the name of a field is one mistake, not two.
+            // A misspelt field name is one error, not two.
             (None, _) if is_clean => self.lacking(node, path, "neither `value` nor `exists`"),
             _ if is_clean && !fields.iter().any(|(name, _)| *name == "key") => {
                 self.lacking(node, path, "no `key`");
@@ -152,8 +152,8 @@ impl DraftReader {
         self.faults.push(fault(node, path, problem));
     }
 
-    /// The fields of a map under their first names; a null is a field that is not given, as in
-    /// proto3 JSON.
+    /// The fields of a map by their `snake_case` names. As in proto3 JSON, a null field counts as
+    /// not given.
     fn fields<'n>(
         &mut self,
         node: &'n Node,
@@ -204,7 +204,7 @@ fn wrong(node: &Node, expected: &'static str) -> Problem {
     Problem::WrongValue { expected, found: node.describe() }
 }
 
-/// An error that names its place in the tree, with the place in the file.
+/// Adds the place in the file to an error that names its place in the constraints.
 fn invalid(node: &Node, error: ConstraintError) -> Fault {
     let path = error.path().to_string();
     let mut at = node;
@@ -226,7 +226,7 @@ fn below<'n>(node: &'n Node, step: &str) -> Option<&'n Node> {
             };
             item(list.unwrap_or(node).get(LISTS)?, index.trim_end_matches(']').parse().ok()?)
         }
-        // To invert takes no place of its own in the draft form.
+        // In the draft form, `invert` is not a level of its own.
         None if step == "not" => named("not_constraints", "notConstraints").or(Some(node)),
         None => node.get("constraint").unwrap_or(node).get(step),
     }
@@ -238,7 +238,7 @@ fn item(node: &Node, index: usize) -> Option<&Node> {
 
 const CONSTRAINTS: &str = "envoy.service.discovery.v3.DynamicParameterConstraints";
 
-/// The field of a draft, and of each of its lists. The final form has such a field only below its
+/// The field of a draft and of each of its lists. The final form has this field only below its
 /// operators.
 const LISTS: &str = "constraints";
 
@@ -248,7 +248,7 @@ mod tests {
     use super::super::tree;
     use super::*;
 
-    /// Reads a value that stands in YAML.
+    /// Reads a value from YAML.
     fn read(text: &str) -> Result<Constraints, Vec<Fault>> {
         let mut documents = tree::yaml(text);
         constraints(&documents.remove(0).unwrap(), &Descriptors::envoy())
@@ -388,8 +388,8 @@ constraints:
                 "3:15: constraints[0].match_type: no value \"and\" in match_type of the draft form, perhaps `AND`",
                 "5:11: constraints[0].constraints[0].key: expected a string (quote it if it looks like a number), \
                  found the number 5",
-                "6:32: constraints[0].constraints[1].exists: `value` is given already, and only one of \
-                 `constraint_type` can be",
+                "6:32: constraints[0].constraints[1].exists: `value` is given already; `constraint_type` allows only \
+                 one of its fields",
                 "7:22: constraints[0].constraints[2].exists: expected {}, found the boolean true",
                 "8:32: constraints[0].constraints[3].invert: expected true or false, found the string \"yes\"",
                 "9:16: constraints[1].constraints: expected a list, found a map",

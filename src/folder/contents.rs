@@ -1,4 +1,4 @@
-//! What a folder says, for tools that judge or explain it rather than serve it.
+//! The contents of a folder, for tools that check or explain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,45 +20,47 @@ use super::index::{Changes, FileContent, Index};
 use super::scan::Stamp;
 use super::{Folder, FolderErrors, Isolation, Progress, domains, lint, scan, unreadable};
 
-/// All that a folder says, with the places where it is said.
+/// All resources of a folder, with their places.
 ///
-/// Where [`errors`](Self::errors) has any, it is what could be read in spite of them.
+/// If [`errors`](Self::errors) returns errors, these are the resources that could be read in spite
+/// of them.
 #[derive(Debug)]
 pub struct Contents {
     pub(super) names: BTreeMap<TypeUrl, Names>,
     pub(super) domains: Domains,
     pub(super) descriptors: Arc<Descriptors>,
     errors: Vec<FolderError>,
-    /// Whether nothing is missing but what single names were refused for.
+    /// Whether all files could be read, so that at most some names were refused.
     is_complete: bool,
     files: usize,
     resources: usize,
     isolated: usize,
 }
 
-/// The names of one type. A name whose variants do not go together has none of them here.
+/// The names of one type. `None` for a name whose variants conflict.
 pub(super) type Names = BTreeMap<ResourceName, Option<VariantSet<Arc<Located>>>>;
 
-/// A variant and where it is written.
+/// A variant and its place.
 #[derive(Debug)]
 pub struct Located {
     /// The variant.
     pub resource: Resource,
-    /// Where it is written.
+    /// The place of the variant.
     pub location: Location,
 }
 
-/// A place of a variant.
+/// The place of a variant in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// The file below the folder, with `/` between its parts.
+    /// The path of the file below the folder, with `/` as separator.
     pub file: Arc<str>,
-    /// The line where the resource begins; in a .pb file the number of the resource. Counted from 1.
+    /// The line where the resource begins; in a .pb file the number of the resource. Counted from
+    /// 1.
     pub line: u32,
 }
 
 impl Folder {
-    /// Reads the whole folder, whatever was loaded before, and judges it as a load does, but every
+    /// Reads the whole folder, whatever was loaded before, and checks it as a load does, but each
     /// name by itself.
     pub fn contents(&self, progress: impl FnMut(Progress)) -> Contents {
         let scan::ScanResult { mut files, mut errors, .. } = scan::scan(&self.root, &self.reloads);
@@ -99,12 +101,12 @@ impl Folder {
     }
 }
 
-/// The sets of variants by type and name, and what is wrong with those that are none.
+/// Builds the variant sets by type and name. Adds an error for each name whose variants conflict.
 fn judge(variants: Vec<Arc<Located>>, errors: &mut Vec<FolderError>) -> BTreeMap<TypeUrl, Names> {
     let mut by_id = BTreeMap::<TypeUrl, BTreeMap<ResourceName, BTreeMap<Constraints, Arc<Located>>>>::new();
     for variant in variants {
         let VariantId { type_url, name, constraints } = variant.resource.id().clone();
-        // The second of a kind has an error already.
+        // A duplicate has an error already.
         by_id.entry(type_url).or_default().entry(name).or_default().entry(constraints).or_insert(variant);
     }
     let mut judge = |variants: BTreeMap<Constraints, Arc<Located>>| {
@@ -124,7 +126,7 @@ fn judge(variants: Vec<Arc<Located>>, errors: &mut Vec<FolderError>) -> BTreeMap
     by_id.into_iter().map(|(type_url, names)| (type_url, names_of(names))).collect()
 }
 
-/// What a cache says to variants that do not go together.
+/// The error that a cache returns for variants that conflict.
 fn refused(variants: &BTreeMap<Constraints, Arc<Located>>) -> Option<FolderError> {
     let mut transaction = Transaction::new();
     variants.values().for_each(|variant| transaction.put(variant.resource.clone()));
@@ -166,7 +168,7 @@ impl Contents {
         Self { names, domains, descriptors, errors, is_complete, files: file_count, resources, isolated: 0 }
     }
 
-    /// Of texts with their file names.
+    /// The contents of these texts, given with file names.
     #[cfg(test)]
     pub(super) fn of_texts(texts: &[(&str, &str)]) -> Self {
         let descriptors = Arc::new(Descriptors::envoy());
@@ -190,36 +192,35 @@ impl Contents {
         Self::new(files, domains, Vec::new(), descriptors, texts.len())
     }
 
-    /// Everything for which a load would refuse the folder, and for each name that is wrong rather
-    /// than for the first; `None` when it would not.
+    /// All errors for which a load would refuse the folder, with an error for each invalid name
+    /// rather than only for the first one; `None` without errors.
     #[must_use]
     pub fn errors(&self) -> Option<FolderErrors> {
         (!self.errors.is_empty()).then(|| FolderErrors::sorted(self.errors.clone()))
     }
 
-    /// Everything that is allowed and yet unlikely to be meant, in the order of files and lines.
+    /// Likely mistakes in a valid folder, in the order of files and lines.
     ///
-    /// Nothing is said before all files can be read, since one of them may have what the others
-    /// lack. Costs a look into each message, some 10 µs to 100 µs.
+    /// Empty unless all files can be read, because a file that cannot be read may have what others
+    /// refer to. Decodes each message, which takes about 10 µs to 100 µs each.
     #[must_use]
     pub fn warnings(&self) -> Vec<lint::Warning> {
         if self.is_complete { lint::lint(self) } else { Vec::new() }
     }
 
-    /// How many files there are.
+    /// The number of files.
     #[must_use]
     pub fn files(&self) -> usize {
         self.files
     }
 
-    /// How many files have errors and are left out while the others are in it, under
-    /// [`Isolation::File`].
+    /// The number of files with errors whose resources are left out, under [`Isolation::File`].
     #[must_use]
     pub fn isolated(&self) -> usize {
         self.isolated
     }
 
-    /// How many resources are in them.
+    /// The number of resources.
     #[must_use]
     pub fn resources(&self) -> usize {
         self.resources
@@ -230,8 +231,8 @@ impl Contents {
         self.names.keys()
     }
 
-    /// The names of a type with their variants, in order; those left out whose variants do not go
-    /// together.
+    /// The names of a type with their variants, in order. Names whose variants conflict are left
+    /// out.
     pub fn names(&self, type_url: &str) -> impl Iterator<Item = (&ResourceName, &VariantSet<Arc<Located>>)> {
         let names = self.names.get(type_url).into_iter().flatten();
         names.filter_map(|(name, set)| Some((name, set.as_ref()?)))
@@ -243,15 +244,15 @@ impl Contents {
         self.names.get(type_url)?.get(name)?.as_ref()
     }
 
-    /// A name of the type that differs little from this one, for those who mistyped it.
+    /// A similar name of the type, as a suggestion for a misspelt one.
     #[must_use]
     pub fn nearest_name(&self, type_url: &str, name: &str) -> Option<String> {
         let names = self.names.get(type_url)?.keys().map(|name| name.as_str().to_owned());
         super::convert::nearest(name, names)
     }
 
-    /// The payload as proto3 JSON with the fields' own names and what is in each `Any`; `None`
-    /// where a type is unknown.
+    /// The payload as proto3 JSON, with the fields' own names and the content of each `Any`; `None`
+    /// if a type is unknown.
     #[must_use]
     pub fn payload_json(&self, resource: &Resource) -> Option<serde_json::Value> {
         let descriptor = self.descriptors.message(resource.payload_type())?;
@@ -260,7 +261,7 @@ impl Contents {
         message.serialize_with_options(serde_json::value::Serializer, &options).ok()
     }
 
-    /// How many variants a type has, and how many names.
+    /// The number of variants of a type, and the number of its names.
     #[must_use]
     pub fn count(&self, type_url: &TypeUrl) -> (usize, usize) {
         let names = self.names.get(type_url);
@@ -268,7 +269,7 @@ impl Contents {
         (variants, names.map_or(0, BTreeMap::len))
     }
 
-    /// Keys about which `domains.yaml` says nothing.
+    /// The keys that `domains.yaml` does not have.
     pub(super) fn undeclared<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a Arc<str>>,
@@ -278,7 +279,7 @@ impl Contents {
 }
 
 impl Location {
-    /// Where that is in a text file.
+    /// The position in a text file; `None` for a `.pb` file.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         let is_text = FileFormat::of(&self.file) != Some(FileFormat::Protobuf);

@@ -1,9 +1,9 @@
-//! From the tree of a document to the message it stands for, by the rules of proto3 JSON.
+//! Converts the tree of a document to a message, by the rules of proto3 JSON.
 //!
-//! `prost-reflect` can read messages through serde, but stops at the first mistake and forgets its
-//! place. Here all mistakes of a resource are found, each with its line and field; what is delicate
-//! about the well-known types (durations, timestamps, field masks, structs) is still read by
-//! `prost-reflect`.
+//! `prost-reflect` can read messages through serde, but it stops at the first error and does not
+//! know its place. This converter finds all errors of a resource, each with its line and field. It
+//! still uses `prost-reflect` for the well-known types with difficult formats (durations,
+//! timestamps, field masks, structs).
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use super::encode;
 use super::error::{Position, Problem};
 use super::tree::{Entry, Node, Tree};
 
-/// One mistake within a resource.
+/// One error within a resource.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Position,
@@ -60,7 +60,7 @@ pub(super) fn message(
     }
 }
 
-/// Holds the path from the resource to the value at hand. A method that answers `None` has noted a
+/// Keeps the path from the resource to the current value. A method that returns `None` has added a
 /// fault.
 struct Converter<'a> {
     descriptors: &'a Descriptors,
@@ -90,7 +90,7 @@ impl<'a> Converter<'a> {
             return self.fault(type_node.at, Problem::UnknownType { type_url: type_url.into() });
         };
         let message = if is_special(message.full_name()) {
-            // Their JSON is no map of fields, so it stands under `value`.
+            // The JSON of these types is not a map of fields, so it is in the field `value`.
             let Some(value) = node.get("value") else {
                 return self.wrong(node, "a map with `@type` and `value`");
             };
@@ -245,7 +245,7 @@ impl<'a> Converter<'a> {
                 number(node).filter(|value| !value.is_finite() || value.abs() <= f64::from(f32::MAX)).map(
                     #[expect(
                         clippy::cast_possible_truncation,
-                        reason = "the range was checked; digits may go"
+                        reason = "the range was checked; precision may be lost"
                     )]
                     |value| Value::F32(value as f32),
                 )
@@ -318,7 +318,7 @@ pub(super) fn is_special(name: &str) -> bool {
     WRAPPERS.contains(&name) || SPECIAL.contains(&name)
 }
 
-/// For these `null` is a value; everywhere else it means that the field is not given.
+/// Whether `null` is a value for this field. For other fields it means that the field is not given.
 fn takes_null(field: &FieldDescriptor) -> bool {
     match field.kind() {
         Kind::Message(message) => message.full_name() == "google.protobuf.Value",
@@ -389,12 +389,12 @@ fn expected(kind: &Kind) -> &'static str {
     }
 }
 
-/// The field of a message that was perhaps meant.
+/// The field of a message whose name is most similar to the word.
 pub(super) fn nearest_field(word: &str, message: &MessageDescriptor) -> Option<String> {
     nearest(word, message.fields().map(|field| field.name().to_owned()))
 }
 
-/// The candidate that differs least from a misspelt word, if one is close.
+/// The candidate that is most similar to a misspelt word, if one is similar enough.
 pub(super) fn nearest(word: &str, candidates: impl Iterator<Item = String>) -> Option<String> {
     let close = word.len() / 3 + 1;
     candidates
@@ -404,7 +404,7 @@ pub(super) fn nearest(word: &str, candidates: impl Iterator<Item = String>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters to insert, delete or replace (Levenshtein), without regard to case.
+/// How many bytes to insert, delete or replace (Levenshtein distance), ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -421,7 +421,7 @@ fn distance(a: &str, b: &str) -> usize {
 pub(super) const ANY: &str = "google.protobuf.Any";
 pub(super) const NULL_VALUE: &str = "google.protobuf.NullValue";
 
-/// Messages whose JSON is that of their only field.
+/// Messages whose JSON is the JSON of their only field.
 const WRAPPERS: [&str; 9] = [
     "google.protobuf.BoolValue",
     "google.protobuf.BytesValue",

@@ -1,8 +1,8 @@
-//! From encoded messages to proto3 JSON for people: whatever is in them, something is shown.
+//! Shows encoded messages as JSON for people, also messages of unknown types.
 //!
-//! `prost-reflect` writes messages as JSON too, but refuses a message as a whole when one that is
-//! packed in it is of a type that it does not know. Here such a one stands as its bytes; what is
-//! delicate about the well-known types is still written by `prost-reflect`.
+//! `prost-reflect` also writes messages as JSON, but refuses a message if an `Any` in it has an
+//! unknown type. Here such an `Any` is shown as its bytes. `prost-reflect` still writes the
+//! well-known types with difficult formats.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,19 @@ use serde_json::{Map, Value as Json, json};
 use super::convert::{ANY, NULL_VALUE, is_special};
 use super::descriptors::Descriptors;
 
-/// A message as JSON, and what JSON cannot show of it.
+/// A message as JSON, and the fields that JSON cannot show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Readable {
-    /// An object with `@type`, under the fields' own names. A message of an unknown type, or one
-    /// that cannot be decoded, has its bytes as base64 under `@value`.
+    /// An object with `@type` and the fields by their own names. A message of an unknown type, or
+    /// one that cannot be decoded, has its bytes as base64 in `@value`.
     pub json: Json,
-    /// Fields that the descriptors do not know, as `message: number`. They are left out of the
-    /// JSON.
+    /// Fields that the descriptors do not have, as `message: number`. The JSON does not have them.
     pub left_out: BTreeSet<String>,
 }
 
 impl Descriptors {
-    /// A message as JSON for people. With [`left_out`](Readable::left_out) empty and no `@value` in
-    /// it, a folder reads it back as the same message.
+    /// A message as JSON for people. If [`left_out`](Readable::left_out) is empty and the JSON has
+    /// no `@value`, a folder reads it back as the same message.
     #[must_use]
     pub fn readable(&self, type_url: &str, payload: &Bytes) -> Readable {
         let mut writer = JsonWriter { descriptors: self, left_out: BTreeSet::new() };
@@ -34,7 +33,7 @@ impl Descriptors {
         Readable { json, left_out: writer.left_out }
     }
 
-    /// Whether the descriptors say what messages of the type look like.
+    /// Whether the descriptors have the type.
     #[must_use]
     pub fn knows(&self, type_url: &str) -> bool {
         self.message(type_url).is_some()
@@ -47,7 +46,7 @@ struct JsonWriter<'a> {
 }
 
 impl JsonWriter<'_> {
-    /// `packed_in`: how many messages it is packed in.
+    /// `packed_in` is the number of `Any` messages around this one.
     fn packed(&mut self, type_url: &str, payload: &Bytes, packed_in: usize) -> Json {
         let descriptor = self.descriptors.message(type_url).filter(|_| packed_in < PACKED_LIMIT);
         let message = descriptor.and_then(|message| DynamicMessage::decode(message, payload.clone()).ok());
@@ -107,7 +106,7 @@ impl JsonWriter<'_> {
             Value::Bool(value) => json!(value),
             Value::I32(value) => json!(value),
             Value::U32(value) => json!(value),
-            // As strings, as doubles do not hold all of them.
+            // As strings, because doubles cannot represent all of them.
             Value::I64(value) => json!(value.to_string()),
             Value::U64(value) => json!(value.to_string()),
             Value::F32(value) => float(f64::from(*value)),
@@ -134,7 +133,7 @@ impl JsonWriter<'_> {
     fn base64(&self, bytes: Bytes) -> Json {
         let mut wrapper = DynamicMessage::new(self.descriptors.builtin("google.protobuf.BytesValue"));
         wrapper.set_field_by_number(1, Value::Bytes(bytes));
-        serde_json::to_value(&wrapper).expect("bytes have a form in JSON")
+        serde_json::to_value(&wrapper).expect("BytesValue has a JSON form")
     }
 }
 
@@ -159,8 +158,8 @@ fn map_key(key: &MapKey) -> String {
     }
 }
 
-/// Real resources have up to some five levels of typed configuration. Each takes stack when it is
-/// read.
+/// Real resources have up to about five levels of typed configuration. Reading each level uses
+/// stack.
 const PACKED_LIMIT: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What every Envoy type looks like: the descriptors that files are read by.
+//! The descriptors of all Envoy types, which files are read with.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -15,25 +15,25 @@ use xds_file::Refused;
 
 use super::FILE_LIMIT_BYTES;
 
-/// The types that files may name: all of Envoy, and those that a user adds.
+/// The types that files may use: all types of Envoy, and types that a user adds.
 pub struct Descriptors {
     pool: DescriptorPool,
     type_urls: Mutex<BTreeSet<TypeUrl>>,
 }
 
 impl Descriptors {
-    /// All types of Envoy. The first call in a process unpacks them, in some 30 ms.
+    /// All types of Envoy. The first call in a process unpacks them, which takes about 30 ms.
     #[must_use]
     pub fn envoy() -> Self {
         Self { pool: envoy_pool().clone(), type_urls: Mutex::default() }
     }
 
     /// Adds the types of a `google.protobuf.FileDescriptorSet`, as `protoc --include_imports
-    /// --descriptor_set_out` writes it. Files that are known already are skipped, so it may hold
-    /// all its imports.
+    /// --descriptor_set_out` writes it. Proto files that are known already are skipped, so the set
+    /// may contain all its imports.
     ///
     /// # Errors
-    /// The descriptors stay as they were.
+    /// The file cannot be read, or is not a usable set. The descriptors are unchanged.
     pub fn add_file(&mut self, path: &Path) -> Result<(), DescriptorsError> {
         let unreadable = |error: io::Error| match xds_file::refused(&error) {
             Some(refused) => DescriptorsError::Refused { path: path.into(), refused },
@@ -56,12 +56,12 @@ impl Descriptors {
     /// A message of Envoy or of protobuf itself.
     ///
     /// # Panics
-    /// If the built-in descriptors lack it.
+    /// If the built-in descriptors do not have it.
     pub(crate) fn builtin(&self, name: &str) -> MessageDescriptor {
-        self.pool.get_message_by_name(name).expect("the built-in descriptors hold all of Envoy")
+        self.pool.get_message_by_name(name).expect("the built-in descriptors have all types of Envoy")
     }
 
-    /// The one shared copy of a type URL.
+    /// The shared copy of a type URL.
     pub(super) fn type_url(&self, text: &str) -> TypeUrl {
         let mut known = self.type_urls.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(text).cloned().unwrap_or_else(|| {
@@ -93,19 +93,19 @@ pub enum DescriptorsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         kind: io::ErrorKind,
     },
-    /// The file is not read, as it is too large.
+    /// The file is too large, or not a regular file.
     #[error("{}: {refused}", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         refused: Refused,
     },
-    /// The file is no descriptor set, or contradicts the types that are known already.
-    #[error("{}: not a usable FileDescriptorSet: {message}", path.display())]
+    /// The file is not a descriptor set, or conflicts with the known types.
+    #[error("{}: not a usable FileDescriptorSet (see protoc --include_imports --descriptor_set_out): {message}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,

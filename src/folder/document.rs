@@ -1,9 +1,9 @@
-//! Files to resources: what a file of each kind may hold.
+//! Reads the resources of a file.
 //!
 //! A document is a `DiscoveryResponse` (Envoy's own file form), one resource with `@type`, or one
 //! `envoy.service.discovery.v3.Resource` wrapper. A YAML file may hold several documents. `when`
-//! beside `@type` makes a resource one variant of its name, and so do the constraints in a
-//! wrapper's `resource_name`. What else a wrapper says goes to clients with the resource.
+//! beside `@type`, or the constraints in a wrapper's `resource_name`, make a resource a variant of
+//! its name. Clients get the other fields of a wrapper with the resource.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
 use super::wrapper::{Flaw, WrapperExtras};
 
-/// How a file is read, which its extension tells.
+/// The format of a file, by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileFormat {
     Yaml,
@@ -28,7 +28,7 @@ pub(super) enum FileFormat {
 }
 
 impl FileFormat {
-    /// The format of a file, if it is one that a folder provides resources by.
+    /// The format of a file; `None` if a folder does not read such files.
     pub(super) fn of(file: &str) -> Option<Self> {
         match Path::new(file).extension()?.to_str()? {
             "yaml" | "yml" => Some(Self::Yaml),
@@ -39,18 +39,18 @@ impl FileFormat {
     }
 }
 
-/// A resource and where it was found.
+/// A resource and its place in the file.
 #[derive(Debug, Clone)]
 pub(super) struct ParsedResource {
     pub(super) resource: Resource,
-    /// The line of a text file; the number of the resource, from 1, in a .pb file.
+    /// The line in a text file; in a .pb file the number of the resource, from 1.
     pub(super) line: u32,
 }
 
 /// Reads one file.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors in the file.
 pub(super) fn read(
     file: &str,
     format: FileFormat,
@@ -79,7 +79,7 @@ struct FileReader<'a> {
     descriptors: &'a Descriptors,
     /// The largest payload, in bytes.
     resource_limit: usize,
-    /// Those of a YAML file.
+    /// The lines of a YAML file; empty for other formats.
     lines: Vec<&'a str>,
     parsed: Vec<ParsedResource>,
     errors: Vec<FolderError>,
@@ -127,14 +127,14 @@ impl<'a> FileReader<'a> {
                         Problem::WrongValue { expected: "a list", found },
                     );
                 }
-                // Their values say nothing that a folder does not say better.
+                // The other fields of a response, such as its version, have no use in a folder.
                 (key, _) if field(&response, key).is_some() => {}
                 (key, _) => self.error(Some(entry.at), None, unknown_field(key, &response)),
             }
         }
     }
 
-    /// A resource, or a wrapper around one.
+    /// Reads a resource, or a wrapper around one.
     fn resource(&mut self, node: &Node) {
         match node.get("@type").and_then(Node::text) {
             Some(url) if message_name(url) == WRAPPER => self.wrapper(node),
@@ -151,7 +151,8 @@ impl<'a> FileReader<'a> {
         for entry in node.entries().unwrap_or_default() {
             let subject = || Some(subject(WRAPPER, header.name));
             match entry.key.as_str() {
-                // A version is a digest of the content here, so one from elsewhere has no use.
+                // The version of a resource is a digest of its content, so the version in the file
+                // is ignored.
                 "@type" | "version" => {}
                 WHEN => header.whens.push(entry),
                 "name" if header.name.is_some() => {}
@@ -177,7 +178,7 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// What the fields of a wrapper say that go to clients with the resource.
+    /// Reads the fields of a wrapper that clients get with the resource.
     fn extras(
         &mut self,
         wrapper: &MessageDescriptor,
@@ -204,7 +205,7 @@ impl<'a> FileReader<'a> {
         })
     }
 
-    /// Takes the name and the constraints from a wrapper's `resource_name`.
+    /// Reads the name and the constraints of a wrapper's `resource_name`.
     fn resource_name<'n>(&mut self, entry: &'n Entry, header: &mut WrapperHeader<'n>) {
         let name = entry.value.get("name");
         let subject = Some(subject(WRAPPER, header.name.or_else(|| name?.text())));
@@ -227,8 +228,9 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// A resource with `@type`, under the name of its wrapper or else the one it holds. `when` may
-    /// stand in it, or in the wrapper around it, which `prefix` is the field of.
+    /// Reads a resource with `@type`. Its name is the name of its wrapper, or else the name in the
+    /// payload. `when` may be in the resource or in its wrapper. `prefix` is the field of the
+    /// wrapper that has the resource.
     fn plain(&mut self, node: &Node, header: WrapperHeader<'_>, prefix: &str) {
         let WrapperHeader { name, mut whens, constraints, extras } = header;
         let shown = name.or_else(|| NAME_FIELDS.iter().find_map(|field| node.get(field)?.text()));
@@ -240,7 +242,7 @@ impl<'a> FileReader<'a> {
             [entry] if constraints.is_unconstrained() => self.constraints(entry),
             [again] | [_, again, ..] => Err(vec![whole(again.at, Problem::GivenTwice)]),
         };
-        // With an error the file is refused, whatever the constraints are.
+        // An error refuses the file, so any constraints will do.
         let constraints = constraints.unwrap_or_else(|faults| {
             self.faults(faults, &subject, WHEN);
             Constraints::NONE
@@ -256,7 +258,7 @@ impl<'a> FileReader<'a> {
         }
     }
 
-    /// Whom a resource is for: the value of its `when`.
+    /// The constraints in the value of `when`.
     fn constraints(&self, entry: &Entry) -> Result<Constraints, Vec<Fault>> {
         if self.is_tagged(entry) {
             let expected = "a string in quotes, as it begins with `!`";
@@ -266,8 +268,8 @@ impl<'a> FileReader<'a> {
         constraint_form::constraints(&entry.value, self.descriptors)
     }
 
-    /// Whether a `!` stands between a key and its value. YAML takes `! beta` for `beta` with a tag,
-    /// so its meaning would silently be the opposite.
+    /// Whether there is a `!` between a key and its value. YAML reads `! beta` as `beta` with a
+    /// tag, so the meaning would silently be the opposite.
     fn is_tagged(&self, entry: &Entry) -> bool {
         let index = |number: u32| number as usize - 1;
         let (from, to) = (entry.at, entry.value.at);
@@ -281,8 +283,8 @@ impl<'a> FileReader<'a> {
         })
     }
 
-    /// Notes the mistakes of a message that is the given field of another; of a whole resource
-    /// without a field.
+    /// Adds the errors of a message. `prefix` is the field that contains the message; it is empty
+    /// for a whole resource.
     fn faults(&mut self, faults: Vec<Fault>, subject: &Option<Box<str>>, prefix: &str) {
         for Fault { at, field, problem } in faults {
             let field = match (prefix.is_empty(), field.is_empty()) {
@@ -351,7 +353,7 @@ impl<'a> FileReader<'a> {
                 }
                 WrapperExtras::default()
             });
-            // The bytes are served as they are, so look now whether a client could read them.
+            // The bytes are served unchanged, so check that a client can decode them.
             if let Some(message) = self.descriptors.message(&type_url)
                 && let Err(error) = DynamicMessage::decode(message, payload.clone())
             {
@@ -370,8 +372,8 @@ impl<'a> FileReader<'a> {
             let type_url = self.descriptors.type_url(type_url);
             return Ok(Resource::from_payload_within(limit, type_url, payload)?);
         };
-        // X14: a locator in place of a resource. A name that cannot be read is told as that of any
-        // other.
+        // X14: a locator in place of a resource. An invalid name is reported below, as for any
+        // resource.
         if message_name(type_url) == LOCATOR
             && let Ok(Some(new_style)) = XdstpName::of(name)
             && new_style.resource_type() != LOCATOR
@@ -408,17 +410,17 @@ impl<'a> FileReader<'a> {
     }
 }
 
-/// What a wrapper says of the resource in it.
+/// The name, constraints and extras of a wrapper.
 #[derive(Default)]
 struct WrapperHeader<'a> {
     name: Option<&'a str>,
     whens: Vec<&'a Entry>,
-    /// Those of `resource_name`.
+    /// The constraints of `resource_name`.
     constraints: Constraints,
     extras: WrapperExtras,
 }
 
-/// A mistake of a value as a whole.
+/// An error of a value as a whole.
 fn whole(at: Position, problem: Problem) -> Fault {
     Fault { at, field: Box::default(), problem }
 }
@@ -426,7 +428,8 @@ fn whole(at: Position, problem: Problem) -> Fault {
 /// The constraints in an `envoy.service.discovery.v3.ResourceName`.
 fn constraints_of(resource_name: &DynamicMessage) -> Result<Constraints, ConstraintError> {
     let constraints = resource_name.get_field_by_name(CONSTRAINTS);
-    // Its unknown fields are written too, so a condition from the future is refused (T9).
+    // The encoded message keeps unknown fields, so `from_wire` refuses conditions of newer versions
+    // (T9).
     let wire = constraints.as_deref().and_then(|value| value.as_message()).map(Message::encode_to_vec);
     Constraints::from_wire(&wire.unwrap_or_default())
 }
@@ -457,14 +460,14 @@ fn unknown_field(key: &str, message: &MessageDescriptor) -> Problem {
     }
 }
 
-/// Type URL and value of an `Any`.
+/// The type URL and the value of an `Any`.
 fn unpack(any: &DynamicMessage) -> (String, Bytes) {
     let type_url = any.get_field_by_number(1).and_then(|value| value.as_str().map(String::from));
     let value = any.get_field_by_number(2).and_then(|value| value.as_bytes().cloned());
     (type_url.unwrap_or_default(), value.unwrap_or_default())
 }
 
-/// Where the text ends.
+/// The position of the end of the text.
 pub(super) fn position_after(text: &[u8]) -> Position {
     let line_start = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     let newlines = text.iter().filter(|&&byte| byte == b'\n').count();
@@ -472,7 +475,7 @@ pub(super) fn position_after(text: &[u8]) -> Position {
 }
 
 const RESPONSE: &str = "envoy.service.discovery.v3.DiscoveryResponse";
-/// Beside `@type`: whom this variant is for.
+/// The field beside `@type` with the constraints of the variant.
 const WHEN: &str = "when";
 const LOCATOR: &str = "xds.core.v3.ResourceLocator";
 const WRAPPER: &str = "envoy.service.discovery.v3.Resource";
@@ -480,7 +483,7 @@ const RESOURCE_NAME: &str = "envoy.service.discovery.v3.ResourceName";
 const CONSTRAINTS: &str = "dynamic_parameter_constraints";
 const CONSTRAINTS_CAMEL: &str = "dynamicParameterConstraints";
 
-/// The fields that name a resource in messages about it, before it could be read.
+/// The fields with the name of a resource, for error messages before the resource is decoded.
 const NAME_FIELDS: [&str; 3] = ["name", "cluster_name", "clusterName"];
 
 #[cfg(test)]
@@ -597,8 +600,8 @@ name: [
             )
             .replace("Cluster", "Clustr"),
             format!(
-                "f.yaml:13:3: {cluster} \"c\": clusterType: `type` is given already, and only one of \
-                 `cluster_discovery_type` can be"
+                "f.yaml:13:3: {cluster} \"c\": clusterType: `type` is given already; `cluster_discovery_type` allows only \
+                 one of its fields"
             ),
             format!("f.yaml:15:3: {cluster} \"c\": connectTimeout: given twice"),
             format!(
@@ -610,7 +613,7 @@ name: [
         ];
         let found = errors(yaml(&text));
         assert_eq!(found[..expected.len()], expected);
-        // The last one is the parser's, in its own words.
+        // The last error is in the words of the parser.
         assert_eq!(found.len(), expected.len() + 1);
         assert!(found[expected.len()].starts_with("f.yaml:23:7: "), "{found:?}");
     }
@@ -661,7 +664,7 @@ name: [
         assert_eq!(read(b"a: 1\nb: \xff"), ["f.yaml:2:4: the file is not UTF-8"]);
         assert_eq!(
             read(b" \n"),
-            ["f.yaml: the file is empty; a file without resources says `resources: []`"]
+            ["f.yaml: the file is empty; for a file without resources write `resources: []`"]
         );
         assert_eq!(found(yaml("resources: []")), []);
     }

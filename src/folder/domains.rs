@@ -1,9 +1,9 @@
-//! `domains.yaml` at the top of a folder: what values clients have, so that a check knows which
-//! ones to judge by.
+//! `domains.yaml` at the top of a folder: the values that clients have, for `xds check`.
 //!
-//! It serves nothing. A key with a list is always there, with one of the values; `absent: true` in
-//! the longer form says that clients may lack it, `other: true` that they may have any other value
-//! too. A key that is not in the file can be anything, or absent.
+//! The file contains no resources. A key with a list is always present, with one of the values. In
+//! the longer form, `absent: true` means that clients may not have the key, and `other: true` that
+//! they may have any other value too. A key that is not in the file can have any value, or be
+//! absent.
 //!
 //! ```yaml
 //! env: [prod, canary, test]
@@ -23,15 +23,14 @@ use super::document::{self, FileFormat};
 use super::error::{FolderError, Position, Problem};
 use super::tree::{self, Entry, Node, Tree};
 
-/// What `domains.yaml` at the top of a folder says now; nothing when there is none, or when it
-/// cannot be read.
+/// Reads `domains.yaml` at the top of a folder; empty if there is none, or if it cannot be read.
 #[must_use]
 pub fn domains(root: &Path) -> Domains {
     let read_file = |file: &&str| read(file, &xds_file::read(&root.join(file), FILE_LIMIT_BYTES).ok()?).ok();
     FILES.iter().find_map(read_file).unwrap_or_default()
 }
 
-/// Whether a file of the folder holds domains rather than resources.
+/// Whether a file of the folder contains domains rather than resources.
 pub(super) fn is_domains(file: &str) -> bool {
     FILES.contains(&file)
 }
@@ -39,7 +38,7 @@ pub(super) fn is_domains(file: &str) -> bool {
 /// Reads the file.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors in the file.
 pub(super) fn read(file: &str, content: &[u8]) -> Result<Domains, Vec<FolderError>> {
     let mut reader = DomainsReader { file, domains: Domains::new(), errors: Vec::new() };
     match str::from_utf8(content) {
@@ -78,7 +77,7 @@ impl DomainsReader<'_> {
         let Some(entries) = node.entries() else {
             return self.error(Some(node.at), "", Problem::NotDomains);
         };
-        // Until now a file of this name was one like any other.
+        // A folder may have a file of this name with resources, from before the name was reserved.
         if entries.iter().any(|entry| entry.key == "@type") {
             return self.error(Some(node.at), "", Problem::ResourceInDomains);
         }
@@ -94,7 +93,7 @@ impl DomainsReader<'_> {
         }
     }
 
-    /// What one key can be; `None` when that could not be read.
+    /// The values that a key can have; `None` after an error.
     fn domain(&mut self, entry: &Entry) -> Option<ValueSet<Arc<str>>> {
         let (key, node) = (&*entry.key, &entry.value);
         let (mut values, mut absent, mut other) = (Vec::new(), false, false);
@@ -129,8 +128,8 @@ impl DomainsReader<'_> {
             self.error(Some(node.at), key, Problem::NoValues);
             return None;
         }
-        // Any other value includes those that are listed: a list then only tells the reader what to
-        // think of.
+        // Any other value includes the listed ones, so with `other: true` the list only informs the
+        // reader.
         let set = if other { ValueSet::present() } else { ValueSet::of(values, false, false) };
         Some(if absent { set.or(ValueSet::present().complement()) } else { set })
     }
@@ -153,7 +152,8 @@ impl DomainsReader<'_> {
                         "a string (`absent: true` says that a key may be absent)",
                     );
                 }
-                // A parameter is a string: 1.10 and 1.1 are two values that YAML takes for one.
+                // A parameter is a string: as YAML numbers, the two values 1.10 and 1.1 would be
+                // equal.
                 _ => _ = self.wrong::<()>(item, &field, "a string in quotes"),
             }
         }
@@ -174,7 +174,7 @@ impl DomainsReader<'_> {
     }
 }
 
-/// Reserved names at the top of a folder, of which it may have one.
+/// The reserved names at the top of a folder. A folder may have one of these files.
 const FILES: [&str; 3] = ["domains.json", "domains.yaml", "domains.yml"];
 
 #[cfg(test)]
@@ -221,11 +221,11 @@ mod tests {
                 "domains.yaml:1:13: env[1]: expected a string in quotes, found the number 1",
                 "domains.yaml:1:22: env[3]: \"prod\" is listed already",
                 "domains.yaml:1:28: env[4]: expected a string (`absent: true` says that a key may be absent), found nothing",
-                "domains.yaml:2:10: version: no value: list what clients have, or say `absent: true` or `other: true`",
+                "domains.yaml:2:10: version: no value: list the values of clients, or write `absent: true` or `other: true`",
                 "domains.yaml:3:7: zone: expected a list of strings, found the string \"b\"",
                 "domains.yaml:4:13: a.absent: expected true or false, found the string \"yes\"",
-                "domains.yaml:5:5: b: no field `valeus`; there are `values`, `absent` and `other`",
-                "domains.yaml:6:4: c: no value: list what clients have, or say `absent: true` or `other: true`",
+                "domains.yaml:5:5: b: no field `valeus`; the fields are `values`, `absent` and `other`",
+                "domains.yaml:6:4: c: no value: list the values of clients, or write `absent: true` or `other: true`",
             ]
         );
     }

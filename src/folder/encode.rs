@@ -1,16 +1,16 @@
 //! Deterministic encoding: equal messages give equal bytes in every process.
 //!
-//! `prost-reflect` keeps maps in a `HashMap` and writes them in its order, which differs from
-//! process to process. Versions are digests of these bytes, so map entries are written sorted here,
-//! at every depth.
+//! `prost-reflect` keeps maps in a `HashMap` and writes them in its order, which differs in each
+//! process. Versions are digests of the bytes, so this module writes map entries sorted, at every
+//! depth.
 
 use prost_reflect::prost::Message;
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, ReflectMessage, Value};
 
-/// Encodes a message with its map entries sorted by their encoded key, whatever the depth.
+/// Encodes a message with its map entries sorted by their encoded keys, at every depth.
 ///
-/// The bytes within a `google.protobuf.Any` are written as they are.
+/// The bytes in a `google.protobuf.Any` are written unchanged.
 pub(super) fn to_vec(message: &DynamicMessage) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode(message, &mut bytes);
@@ -19,7 +19,7 @@ pub(super) fn to_vec(message: &DynamicMessage) -> Vec<u8> {
 }
 
 fn encode(message: &DynamicMessage, bytes: &mut Vec<u8>) {
-    // Messages are made from documents here: no unknown fields, no extensions.
+    // The messages come from documents, so they have no unknown fields and no extensions.
     for (field, value) in message.fields() {
         encode_field(message, &field, value, bytes);
     }
@@ -52,7 +52,8 @@ fn encode_field(message: &DynamicMessage, field: &FieldDescriptor, value: &Value
                 encode_delimited(field.number(), &to_vec(inner), bytes);
             }
         }
-        // No message within, so no map either: prost-reflect knows packing, presence and defaults.
+        // These values contain no message, so no map either: prost-reflect handles packing,
+        // presence and defaults.
         plain => {
             let mut one = DynamicMessage::new(message.descriptor());
             one.set_field(field, plain.clone());
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
     use crate::folder::Descriptors;
 
-    /// A `google.protobuf.Struct` whose fields are numbers, nested as deep as given.
+    /// A `google.protobuf.Struct` whose fields are numbers, nested to this depth.
     fn nested(fields: &[(String, u8)], depth: u8) -> DynamicMessage {
         let descriptors = Descriptors::envoy();
         let value_type = descriptors.builtin("google.protobuf.Value");
@@ -97,7 +98,7 @@ mod tests {
     quickcheck! {
         fn the_bytes_decode_to_the_same_message_and_do_not_depend_on_hash_order(fields: Vec<(String, u8)>) -> bool {
             let fields = &fields[..fields.len().min(6)];
-            // Each HashMap has its own seed, so a second one has another order.
+            // Each HashMap has its own seed, so the second message has another order.
             let (one, other) = (nested(fields, 2), nested(fields, 2));
             let bytes = to_vec(&one);
             let decoded = DynamicMessage::decode(one.descriptor(), bytes.as_slice());

@@ -1,4 +1,4 @@
-//! What can be wrong with a folder, as data.
+//! The errors of a folder, as data.
 
 use std::fmt;
 use std::io;
@@ -8,25 +8,25 @@ use xds_core::when::WhenError;
 use xds_core::{CommitError, ConstraintError, Formula, ResourceError, VariantId};
 use xds_file::Refused;
 
-/// One thing that is wrong with a folder, and where.
+/// An error in a folder, and its place.
 ///
-/// Whoever writes the files can mend it, except for [`FolderError::is_environment`]. The cache is
-/// unchanged.
+/// The author of the files can correct it, except for system errors
+/// ([`FolderError::is_environment`]). The cache is unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FolderError {
-    /// The file below the folder, with `/` between its parts; empty where the folder as a whole is
-    /// meant.
+    /// The path of the file below the folder, with `/` as separator; empty for an error of the
+    /// whole folder.
     pub file: Box<str>,
-    /// Where in the file, if that can be known.
+    /// The position in the file, if it is known.
     pub at: Option<Position>,
-    /// The message and name of the resource, as far as they could be read:
+    /// The type and name of the resource, as far as they could be read:
     /// `envoy.config.cluster.v3.Cluster "a"`.
     pub resource: Option<Box<str>>,
     /// The path of the field within the resource, such as `load_assignment.endpoints[0].priority`;
     /// may be empty.
     pub field: Box<str>,
-    /// What is wrong.
+    /// The kind of error.
     pub problem: Problem,
 }
 
@@ -35,14 +35,14 @@ impl FolderError {
         Self { file: file.into(), at: None, resource: None, field: "".into(), problem }
     }
 
-    /// Whether the machine is to blame rather than what the files say.
+    /// Whether it is a system error (an unreadable file) rather than an error in the files.
     #[must_use]
     pub fn is_environment(&self) -> bool {
         matches!(self.problem, Problem::Unreadable { .. })
     }
 }
 
-/// A place in a text file.
+/// A position in a text file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Counted from 1.
@@ -58,28 +58,29 @@ impl Position {
     }
 }
 
-/// What is wrong at one place of a folder.
+/// The kind of an error in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// The file or folder cannot be read.
     #[error("cannot be read: {kind}")]
     Unreadable {
-        /// What the system said.
+        /// The error of the system.
         kind: io::ErrorKind,
     },
-    /// The path leads to what is no regular file, or to one that is too large.
+    /// The path is not a regular file, or the file is too large.
     #[error("{0}")]
     Refused(Refused),
-    /// A folder must hold a resource: an unmounted volume would otherwise empty a fleet.
+    /// The folder contains no resource. It is refused, because an unmounted volume would otherwise
+    /// remove the configuration of all clients.
     #[error(
-        "no resource in any *.yaml, *.yml, *.json or *.pb file of this folder (--allow-empty permits that)"
+        "no resource in any *.yaml, *.yml, *.json or *.pb file of this folder (--allow-empty allows that)"
     )]
     NoResources,
-    /// G13: with files that are isolated, too, a folder is not served before each file was good
-    /// once.
+    /// G13: also with [`Isolation::File`](super::Isolation::File), the first load needs all files
+    /// to be valid.
     #[error(
-        "nothing is served before every file was good once, as clients would be told that what the others hold does not exist"
+        "the server starts only if all files are valid: clients would be told that the resources of an invalid file do not exist"
     )]
     UnknownAtStart,
     /// The name of a file or directory is not UTF-8.
@@ -88,22 +89,22 @@ pub enum Problem {
     /// The content of a text file is not UTF-8.
     #[error("the file is not UTF-8")]
     NotUtf8,
-    /// The file holds nothing, like one that is being written.
-    #[error("the file is empty; a file without resources says `resources: []`")]
+    /// The file is empty, as a file is when a program starts to write it.
+    #[error("the file is empty; for a file without resources write `resources: []`")]
     Blank,
-    /// The text is no YAML or JSON, or the bytes are no protobuf.
+    /// The text is not YAML or JSON, or the bytes are not protobuf.
     #[error("{message}")]
     Syntax {
-        /// What the parser said.
+        /// The error of the parser.
         message: String,
     },
     /// The document is not a map with `@type` or `resources`.
     #[error("expected a resource with `@type`, or a map with `resources`")]
     NotADocument,
-    /// A resource or an `Any` within one does not say its type.
+    /// A resource, or an `Any` within one, has no `@type`.
     #[error("missing `@type`")]
     MissingType,
-    /// No descriptor for that type.
+    /// There is no descriptor for the type.
     #[error("unknown `@type` {type_url:?} (--descriptors adds types)")]
     UnknownType {
         /// As written.
@@ -114,7 +115,7 @@ pub enum Problem {
     UnknownField {
         /// As written.
         field: String,
-        /// The message it was looked for in.
+        /// The message that does not have it.
         message: String,
         /// A field of the message with a similar name.
         nearest: Option<String>,
@@ -122,10 +123,10 @@ pub enum Problem {
     /// The field is given twice, perhaps once in snake_case and once in camelCase.
     #[error("given twice")]
     GivenTwice,
-    /// Two fields exclude each other.
-    #[error("`{first}` is given already, and only one of `{oneof}` can be")]
+    /// Two fields of one oneof are given.
+    #[error("`{first}` is given already; `{oneof}` allows only one of its fields")]
     OneofConflict {
-        /// The name of the group of fields.
+        /// The name of the oneof.
         oneof: String,
         /// The field that came first.
         first: String,
@@ -135,51 +136,51 @@ pub enum Problem {
     UnknownEnumValue {
         /// As written.
         value: String,
-        /// The enumeration it was looked for in.
+        /// The enumeration that does not have it.
         enumeration: String,
         /// A value with a similar name.
         nearest: Option<String>,
     },
-    /// The value is of another kind.
+    /// The value has the wrong kind.
     #[error("expected {expected}, found {found}")]
     WrongValue {
-        /// What the field holds.
+        /// The kind of value that the field needs.
         expected: &'static str,
         /// The value in words.
         found: String,
     },
-    /// The value is of the right kind but not valid.
+    /// The value has the right kind but is not valid.
     #[error("{found}: {reason}")]
     InvalidValue {
         /// The value in words.
         found: String,
-        /// What is wrong with it.
+        /// Why it is not valid.
         reason: String,
     },
-    /// A field of the wrapper `envoy.service.discovery.v3.Resource` that would change what clients
-    /// get, but is not implemented.
+    /// A field of the wrapper `envoy.service.discovery.v3.Resource` that is not implemented. It
+    /// cannot be ignored, because clients would get something else than the file says.
     #[error("`{field}` is not supported yet")]
     Unsupported {
         /// The field of the wrapper.
         field: String,
     },
-    /// The wrapper `envoy.service.discovery.v3.Resource` wraps nothing.
+    /// The wrapper `envoy.service.discovery.v3.Resource` has no resource.
     #[error("missing `resource`")]
     EmptyWrapper,
-    /// The file with what clients have is no map of keys.
+    /// `domains.yaml` is not a map of keys.
     #[error("expected a map from keys to their values, such as `env: [prod, test]`")]
     NotDomains,
-    /// A resource has come under the name that is reserved for what clients have.
-    #[error("this file says what values clients have; put resources into another file")]
+    /// `domains.yaml` contains a resource, but the name is reserved for the values of clients.
+    #[error("this file name is reserved for the values that clients have; put resources into another file")]
     ResourceInDomains,
-    /// A second file with what clients have.
-    #[error("{file} says already what values clients have")]
+    /// There is a second domains file.
+    #[error("{file} lists the values of clients already; keep only one of these files")]
     DomainsTwice {
-        /// The first one.
+        /// The first file.
         file: Box<str>,
     },
-    /// A key that no client could have.
-    #[error("no value: list what clients have, or say `absent: true` or `other: true`")]
+    /// A key has no value, so no client could have it.
+    #[error("no value: list the values of clients, or write `absent: true` or `other: true`")]
     NoValues,
     /// A value of a key is listed twice.
     #[error("{value:?} is listed already")]
@@ -187,13 +188,13 @@ pub enum Problem {
         /// The value.
         value: String,
     },
-    /// What clients have of a key is said by other fields.
-    #[error("no field `{field}`; there are `values`, `absent` and `other`")]
+    /// A key has an unknown field.
+    #[error("no field `{field}`; the fields are `values`, `absent` and `other`")]
     UnknownDomainField {
         /// As written.
         field: String,
     },
-    /// The cache does not take such a resource.
+    /// The cache does not accept the resource.
     #[error(transparent)]
     Resource(#[from] ResourceError),
     /// `when` is not in the syntax of constraints.
@@ -202,23 +203,24 @@ pub enum Problem {
     /// The constraints of a wrapper's `resource_name` are not valid.
     #[error(transparent)]
     Constraints(#[from] ConstraintError),
-    /// Another place has a resource of the same type and name, for the same parameters.
+    /// Another resource has the same type, name and constraints.
     #[error("{} {:?}{} is also in {file}, line {line}", id.type_url.message_name(), id.name.as_str(), bracketed(id))]
     Duplicate {
-        /// What both are known by.
+        /// The type, name and constraints of both.
         id: VariantId,
-        /// The file of the other.
+        /// The file of the other resource.
         file: Box<str>,
-        /// The line of the other; in a .pb file the number of the resource.
+        /// The line of the other resource; in a .pb file its number.
         line: u32,
     },
-    /// Each resource is right, and still they do not go together.
+    /// Each resource is valid, but they conflict.
     #[error("{error}{}{}", elsewhere(other), remedy(error))]
     Commit {
-        /// What the cache said; the place of this problem is that of the variant it names last.
+        /// The error of the cache. The place of this problem is the place of the last variant in
+        /// it.
         error: Box<CommitError>,
-        /// File and line of the variant it names first, where there are two; in a .pb file the
-        /// number of the resource.
+        /// If the error names two variants: file and line of the first; in a .pb file the number of
+        /// the resource.
         other: Option<(Box<str>, u32)>,
     },
 }
@@ -231,10 +233,10 @@ fn elsewhere(other: &Option<(Box<str>, u32)>) -> String {
     other.as_ref().map_or_else(String::new, |(file, line)| format!("; the first is in {file}, line {line}"))
 }
 
-/// What to write instead, where the usual intention is clear.
+/// What to write instead, if the intention is usually clear.
 fn remedy(error: &CommitError) -> String {
     match error {
-        // One without `when` is meant for the clients that no other variant is for.
+        // A variant without `when` is usually meant for the clients that no other variant matches.
         CommitError::Ambiguous { first, second, .. } if first.constraints.is_unconstrained() => {
             rest("first", second)
         }
@@ -245,7 +247,10 @@ fn remedy(error: &CommitError) -> String {
             let lacking = [("first", &**only_second), ("second", &**only_first)];
             let lacking = lacking.into_iter().filter(|(_, keys)| !keys.is_empty());
             let advice = |(which, keys): (&str, &[Arc<str>])| {
-                format!("; `,{}` names for the {which} what it lacks, without restricting it", naming(keys))
+                format!(
+                    "; add `,{}` to the {which}: that names the missing keys and does not restrict it",
+                    naming(keys)
+                )
             };
             lacking.map(advice).collect()
         }
@@ -255,10 +260,10 @@ fn remedy(error: &CommitError) -> String {
 
 fn rest(which: &str, other: &VariantId) -> String {
     let others = Formula::Not(Box::new(other.constraints.formula().clone()));
-    format!("; if the {which} is for all others, give it `when: '{others}'`")
+    format!("; if the {which} is for all other clients, give it `when: '{others}'`")
 }
 
-/// A condition that names the keys and always holds.
+/// A condition that names the keys and is always true.
 fn naming(keys: &[Arc<str>]) -> String {
     let either = |key: &Arc<str>| {
         let exists = Formula::Exists { key: key.clone() };
@@ -285,7 +290,7 @@ impl fmt::Display for FolderError {
 }
 
 impl FolderError {
-    /// What is displayed without the place.
+    /// The message without the place.
     #[must_use]
     pub fn message(&self) -> impl fmt::Display {
         struct Message<'a>(&'a FolderError);
@@ -298,7 +303,7 @@ impl FolderError {
     }
 
     fn fmt_message(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // These problems name the resource themselves.
+        // The messages of these problems name the resource already.
         if let (Some(resource), false) = (
             &self.resource,
             matches!(self.problem, Problem::Resource(_) | Problem::Duplicate { .. } | Problem::Commit { .. }),

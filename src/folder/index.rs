@@ -1,4 +1,4 @@
-//! Which file provides which resources, and what a change of files means for the cache. No I/O.
+//! Knows which file provides which resources, and turns changed files into a transaction. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::ops::Bound;
@@ -11,16 +11,16 @@ use super::scan::Stamp;
 
 /// The files of the last good state.
 ///
-/// Small on purpose, as a folder may have 100,000 files: per file its path, its stamp, and the keys
-/// it provides, whose text is shared with the cache. Who provides a key is found by looking, not by
-/// a second map.
+/// Small on purpose, because a folder may have 100,000 files. Each file has its path, its stamp,
+/// and the ids of its resources, whose text is shared with the cache. To find the file of a
+/// resource takes a search: a second map would cost memory.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     files: BTreeMap<Box<str>, FileState>,
     resources: usize,
 }
 
-/// What is remembered of one file.
+/// The state of one file.
 #[derive(Debug)]
 pub(super) struct FileState {
     stamp: Stamp,
@@ -33,26 +33,26 @@ struct ProvidedVariant {
     line: u32,
 }
 
-/// What was found in a file that may have changed.
+/// The content of a file that may have changed.
 #[derive(Debug, Clone)]
 pub(super) enum FileContent {
-    /// The file is not there.
+    /// The file does not exist.
     Missing,
-    /// The file as it is now.
+    /// The resources of the file, and its stamp.
     Resources(Stamp, Vec<ParsedResource>),
 }
 
 /// Files that may have changed, in order.
 pub(super) type Changes = Vec<(Box<str>, FileContent)>;
 
-/// What a change means: first commit the transaction, then [`Index::accept`] the rest.
+/// The result of a change. First commit the transaction, then [`Index::accept`] the files.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) transaction: Transaction,
     pub(super) files: PlannedFiles,
 }
 
-/// The file states that hold once the transaction is committed, in order.
+/// The new states of the changed files, in order. They are valid once the transaction is committed.
 #[derive(Debug)]
 pub(super) struct PlannedFiles {
     files: Vec<(Box<str>, Option<FileState>)>,
@@ -60,10 +60,10 @@ pub(super) struct PlannedFiles {
 }
 
 impl Index {
-    /// Works out the transaction that makes the cache follow the files. Changes that contain
-    /// [`duplicates`](Self::duplicates) must not come here.
+    /// Builds the transaction for changed files. The changes must not contain
+    /// [`duplicates`](Self::duplicates).
     ///
-    /// A key may move from one of the changed files to another.
+    /// A resource may move from one of the changed files to another.
     pub(super) fn plan(&self, changes: Changes) -> Plan {
         let kept: HashSet<&VariantId> = provided(&changes).map(|(key, _)| key).collect();
         let mut removed: Vec<VariantId> = self.provided_before(&changes).cloned().collect();
@@ -74,7 +74,8 @@ impl Index {
         for id in removed {
             transaction.remove(id);
         }
-        // Each document has its own copy of the type's text; of 100,000 files one is enough.
+        // Each document has its own copy of the type URL. Share one copy: there may be 100,000
+        // files.
         let mut types = BTreeSet::<TypeUrl>::new();
         let files = changes
             .into_iter()
@@ -103,8 +104,8 @@ impl Index {
         provided(changes).next().is_none() && self.provided_before(changes).count() == self.resources
     }
 
-    /// Keys that two files provide after the changes, as errors of the file for which the key is
-    /// new, or else of the later path.
+    /// Resources that two files provide after the changes. The error is an error of the file in
+    /// which the resource is new, or else of the file with the later path.
     pub(super) fn duplicates(&self, changes: &Changes) -> Vec<FolderError> {
         let mut errors = Vec::new();
         let mut places = HashMap::new();
@@ -122,8 +123,8 @@ impl Index {
                 }
             }
         }
-        // What the changed files provided before is provided by no other file; only new keys need a
-        // look.
+        // No other file has the resources that the changed files had before. Only new ones need a
+        // search.
         for key in self.provided_before(changes) {
             places.remove(key);
         }
@@ -140,13 +141,12 @@ impl Index {
         errors
     }
 
-    /// Whether a file has a key in the last good state.
+    /// Whether a file provides the resource in the last good state.
     pub(super) fn provides(&self, file: &str, id: &VariantId) -> bool {
         self.files.get(file).is_some_and(|state| state.keys.iter().any(|key| key.id == *id))
     }
 
-    /// What a refused transaction means for the files it was made of. It is the error of the one to
-    /// blame, if that is known.
+    /// Turns a refused transaction into an error of a file: of the blamed file, if it is known.
     pub(super) fn refused(
         &self,
         planned: &PlannedFiles,
@@ -161,7 +161,7 @@ impl Index {
         let (here, other) = match &error {
             CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
                 match (place(second), place(first)) {
-                    // Another source of the same cache has the second one.
+                    // The second variant comes from another source of the same cache.
                     (None, here) => (here, None),
                     places => places,
                 }
@@ -182,10 +182,10 @@ impl Index {
         FolderError { at, ..FolderError::new(&file, Problem::Commit { error: Box::new(error), other }) }
     }
 
-    /// Takes the files of a plan as the last good state.
+    /// Accepts the files of a plan as the last good state.
     pub(super) fn accept(&mut self, planned: PlannedFiles) {
         if self.files.is_empty() {
-            // Built in one go, the nodes of the map are full.
+            // Build the map at once, so that its nodes are full.
             let files = planned.files.into_iter().filter_map(|(file, state)| Some((file, state?)));
             self.files = files.collect();
             self.resources = planned.resources;
@@ -201,8 +201,7 @@ impl Index {
         debug_assert_eq!(self.resources, self.files.values().map(|state| state.keys.len()).sum::<usize>());
     }
 
-    /// The files, in order, whose stamp is not the given one, and with `None` those that are not
-    /// given at all.
+    /// The files whose stamps differ, in order; removed files have `None`.
     pub(super) fn differing(&self, stamps: Vec<(Box<str>, Stamp)>) -> Vec<(Box<str>, Option<Stamp>)> {
         let is_there = |file: &str| stamps.binary_search_by(|(given, _)| (**given).cmp(file)).is_ok();
         let removed = self.files.keys().filter(|file| !is_there(file)).map(|file| (file.clone(), None));
@@ -215,7 +214,7 @@ impl Index {
         differing
     }
 
-    /// The keys that the changed files provide in the last good state.
+    /// The resources of the changed files in the last good state.
     fn provided_before(&self, changes: &Changes) -> impl Iterator<Item = &VariantId> {
         let states = changes.iter().filter_map(|(file, _)| self.files.get(file));
         states.flat_map(|state| &state.keys).map(|key| &key.id)
@@ -225,14 +224,14 @@ impl Index {
         self.files.contains_key(file)
     }
 
-    /// Gives a file another path, with all that it provides. It counts as changed.
+    /// Gives a file another path. Its resources stay, and it counts as changed.
     pub(super) fn rename(&mut self, from: &str, to: Box<str>) {
         if let Some(state) = self.files.remove(from) {
             self.files.insert(to, FileState { stamp: Stamp::default(), ..state });
         }
     }
 
-    /// Whether a path was a directory with files.
+    /// Whether the last good state has files below the path.
     pub(super) fn has_files_below(&self, directory: &str) -> bool {
         let start = format!("{directory}/");
         let mut after = self.files.range::<str, _>((Bound::Included(start.as_str()), Bound::Unbounded));
@@ -249,7 +248,7 @@ impl Index {
 }
 
 impl PlannedFiles {
-    /// File and line of a key, if one of these files provides it.
+    /// The file and line of a resource, if one of these files provides it.
     fn place(&self, id: &VariantId) -> Option<(Box<str>, u32)> {
         self.files.iter().find_map(|(file, state)| place(file, state.as_ref()?, id))
     }
@@ -267,7 +266,7 @@ fn contains(changes: &Changes, file: &str) -> bool {
     changes.binary_search_by(|(changed, _)| (**changed).cmp(file)).is_ok()
 }
 
-/// The keys in changed files, each with its file and line.
+/// The resources in changed files, each with its file and line.
 fn provided(changes: &Changes) -> impl Iterator<Item = (&VariantId, (&str, u32))> {
     changes.iter().flat_map(|(file, found)| {
         let parsed = if let FileContent::Resources(_, parsed) = found { &**parsed } else { &[] };
@@ -304,7 +303,7 @@ mod tests {
         files.into_iter().map(|(name, found)| (name.into(), found)).collect()
     }
 
-    /// Plans, commits and settles; what the commit changed.
+    /// Plans, commits and accepts; returns how many resources the commit changed.
     fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, FileContent)>) -> usize {
         let plan = index.plan(changes(files));
         index.accept(plan.files);

@@ -1,9 +1,9 @@
-//! Files that cannot be used are set aside, and all others go on: each file is a transaction of its
-//! own, as far as that can be.
+//! Sets files with errors aside, and serves all others: each file is a transaction of its own,
+//! unless files conflict.
 //!
-//! What a file set aside had in its last good state stays in service. So new content that collides
-//! with content in service is the one in conflict; of two files whose content is new, the one with
-//! the later path is.
+//! The last good content of a file that is set aside stays in service. So if new content conflicts
+//! with content in service, the file with the new content is set aside; of two files with new
+//! content, the one with the later path is.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use super::error::{FolderError, Problem};
 use super::index::{Changes, FileContent, Index, Plan, PlannedFiles};
 
 impl Index {
-    /// Takes out of the changes what cannot be used, with an error for each such file, and commits
-    /// the rest. `None` when no file of the changes is to blame for what the cache refuses, or when
-    /// no resource is left and one has to be, which is then the last error.
+    /// Removes files with errors from the changes, adds an error for each, and commits the rest.
+    /// Returns `None` if the cache refuses the commit and no changed file is the reason, or if no
+    /// resource is left and the folder must not be empty; the last error is the reason.
     pub(super) fn commit_usable(
         &self,
         changes: &mut Changes,
@@ -43,12 +43,14 @@ impl Index {
         }
     }
 
-    /// What a file set aside had before is in service again, so the others are looked at again.
+    /// Sets files with duplicates aside. When a file is set aside, its last content is in service
+    /// again, so the other files are checked again.
     fn set_aside_duplicates(&self, changes: &mut Changes, errors: &mut Vec<FolderError>) {
         loop {
             let found = self.duplicates(changes);
             let blamed: BTreeSet<_> = found.iter().map(|error| error.file.clone()).collect();
-            // What collides only with a file that is set aside itself may turn out not to.
+            // A file that conflicts only with a file that is set aside itself may have no conflict
+            // then.
             let is_sure = |error: &FolderError| match &error.problem {
                 Problem::Duplicate { file, .. } => !blamed.contains(file),
                 _ => true,
@@ -65,7 +67,7 @@ impl Index {
         }
     }
 
-    /// The file whose new content is the reason why a transaction was refused.
+    /// The file whose new content is the reason for a refused transaction.
     fn blamed(&self, changes: &Changes, error: &CommitError) -> Option<Box<str>> {
         let is_meant = |id: &VariantId| match error {
             CommitError::Ambiguous { first, second, .. } | CommitError::KeySets { first, second, .. } => {
@@ -83,7 +85,7 @@ impl Index {
         for (file, found) in changes {
             let FileContent::Resources(_, parsed) = found else { continue };
             for id in parsed.iter().map(|parsed| parsed.resource.id()).filter(|id| is_meant(id)) {
-                // In the order of paths, so the last one counts.
+                // Changes are in the order of paths, so the file with the last path wins.
                 involved = involved.max(Some((!self.provides(file, id), file)));
             }
         }
@@ -99,7 +101,7 @@ mod tests {
     use super::super::scan::Stamp;
     use super::*;
 
-    /// A file with resources `name` or `name when`, from line 1 on.
+    /// A file with resources `name` or `name when`, one per line from line 1.
     fn file(resources: &[&str]) -> FileContent {
         let parsed = (1..).zip(resources).map(|(line, text)| {
             let (name, condition) = text.split_once(' ').unwrap_or((text, ""));
@@ -113,7 +115,7 @@ mod tests {
         FileContent::Resources(Stamp::default(), parsed.collect())
     }
 
-    /// Brings the changes in; the files set aside, with the others of their collisions.
+    /// Commits the changes; returns the errors of the files that were set aside.
     fn apply(index: &mut Index, cache: &Cache, files: Vec<(&str, FileContent)>) -> Vec<String> {
         let mut changes: Changes = files.into_iter().map(|(name, found)| (name.into(), found)).collect();
         let mut errors = Vec::new();
@@ -135,7 +137,7 @@ mod tests {
     fn of_two_new_files_that_collide_the_one_with_the_later_path_is_set_aside() {
         let (mut index, cache) = (Index::default(), Cache::new());
         let files = vec![("a", file(&["x"])), ("b", file(&["x", "y"])), ("c", file(&["y", "z"]))];
-        // c collides with nothing that is served.
+        // c does not conflict with served content.
         assert_eq!(apply(&mut index, &cache, files), [r#"b:1:1: acme.Thing "x" is also in a, line 1"#]);
         assert_eq!(names(&cache), ["x", "y", "z"]);
         let variants = vec![("d", file(&["v k=1"])), ("e", file(&["v k!=2"])), ("f", file(&["w"]))];
@@ -153,7 +155,7 @@ mod tests {
         assert_eq!(errors.len(), 2);
         assert!(errors[0].starts_with("a:1:1: ") && errors[1].starts_with("c:1:1: "), "{errors:?}");
         assert_eq!(names(&cache), ["v", "x"]);
-        // b changes too, and keeps what a wants.
+        // b changes too, and keeps the resource that a also has.
         let both = vec![("a", file(&["x"])), ("b", file(&["x", "y"]))];
         assert_eq!(apply(&mut index, &cache, both), [r#"a:1:1: acme.Thing "x" is also in b, line 1"#]);
         assert_eq!(names(&cache), ["x", "y"]);
@@ -163,7 +165,8 @@ mod tests {
     fn a_name_does_not_move_away_from_a_file_that_is_set_aside() {
         let (mut index, cache) = (Index::default(), Cache::new());
         apply(&mut index, &cache, vec![("a", file(&["x"])), ("m", file(&["y"]))]);
-        // y moves from m to z, but m collides with a: what m had stays, so z cannot have it yet.
+        // y moves from m to z, but m conflicts with a. So m keeps its last content, and z cannot
+        // have y yet.
         let moved = vec![("m", file(&["x"])), ("z", file(&["y", "q"]))];
         let errors = apply(&mut index, &cache, moved);
         assert_eq!(errors.len(), 2, "{errors:?}");

@@ -1,8 +1,8 @@
-//! What is allowed in a folder and yet unlikely to be meant (T10, T18).
+//! Warnings about likely mistakes in a valid folder (T10, T18).
 //!
-//! A folder that loads can still leave clients without what they need: parameters that no variant
-//! of a name matches, a route to a cluster that only others get. Each warning comes with parameters
-//! that prove it.
+//! A valid folder can still leave clients without resources that they need: no variant of a name
+//! matches their parameters, or a route names a cluster that only other clients get. Each warning
+//! has parameters that prove it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -20,35 +20,36 @@ pub use references::Reference;
 mod references;
 mod table;
 
-/// One thing that is unlikely to be meant, and where.
+/// A likely mistake, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
-    /// The type of the resource it is about.
+    /// The type of the resource.
     pub type_url: TypeUrl,
-    /// Its name.
+    /// The name of the resource.
     pub name: ResourceName,
-    /// The variant it is about; none where it is about all of them.
+    /// The constraints of the variant; `None` if the warning is about all variants of the name.
     pub constraints: Option<Constraints>,
-    /// Where that variant is, or the first of all; then up to [`OTHER_PLACES_LIMIT`] others.
+    /// The place of the variant, or of the first of all variants; then up to [`OTHER_PLACES_LIMIT`]
+    /// others.
     pub locations: Vec<Location>,
-    /// What it is.
+    /// The kind of mistake.
     pub finding: Finding,
 }
 
-/// What is unlikely to be meant.
+/// The kind of a likely mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// T18: some parameters have no variant, so for such clients the name does not exist (T4).
-    /// Clients without a new key are the usual ones that are forgotten (T19, T48).
+    /// T18: no variant matches some parameters, so for such clients the name does not exist (T4).
+    /// The usual cause is a new key that some clients do not have (T19, T48).
     Gap {
         /// Examples, at least one.
         gaps: Vec<Uncovered>,
-        /// A condition for which a variant would fill the first one.
+        /// A condition: a variant with it would fill the first gap.
         filled_by: Formula,
-        /// Keys of the name that `domains.yaml` does not have, so that they were taken to be
-        /// anything.
+        /// Keys of the name that `domains.yaml` does not have. The check assumes that they can have
+        /// any value.
         undeclared: Vec<Arc<str>>,
     },
     /// No client that `domains.yaml` allows gets the variant.
@@ -58,42 +59,42 @@ pub enum Finding {
         /// The key.
         key: Arc<str>,
     },
-    /// T10: the empty key is legal, and nobody means it.
+    /// T10: a variant names the empty key, which is valid but hardly intended.
     EmptyKey,
-    /// The resource names one that the folder does not have.
+    /// The resource refers to a resource that the folder does not have.
     Missing {
-        /// What it names.
+        /// The reference.
         reference: Reference,
-        /// A name that the folder has and that differs little.
+        /// A similar name that the folder has.
         nearest: Option<String>,
     },
-    /// Clients that get the variant have no variant of what it names.
+    /// Some clients that get the variant get no variant of the resource that it refers to.
     Uncovered {
-        /// What it names.
+        /// The reference.
         reference: Reference,
         /// Examples of such clients, at least one.
         gaps: Vec<Uncovered>,
     },
-    /// The question which clients are covered takes too long to answer, for a reference if there is
-    /// one.
+    /// The constraints are too complex to check.
     Unjudged {
-        /// What the resource names, if that is the question.
+        /// The reference that could not be checked; `None` if the variants of the name themselves
+        /// could not be checked.
         reference: Option<Reference>,
     },
 }
 
-/// Parameters without a variant.
+/// Parameters that no variant matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uncovered {
-    /// An example.
+    /// An example of such parameters.
     pub witness: Parameters,
-    /// Keys that are absent in it, and matter.
+    /// Keys that must be absent.
     pub absent: Vec<Arc<str>>,
-    /// Keys that do not matter: it would still have no variant.
+    /// Keys that may have any value or be absent: no variant would match either way.
     pub free: Vec<Arc<str>>,
 }
 
-/// Looks at every name and every reference.
+/// Checks all names and all references.
 pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
     let mut lint =
         Lint { contents, warnings: Vec::new(), covered: HashMap::new(), nearest_left: NEAREST_LIMIT };
@@ -106,7 +107,7 @@ pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
             variants.iter().for_each(|variant| lint.references(variant));
         }
     }
-    // Stable: what is said of one place stays in the order it was found in.
+    // The sort is stable: warnings about one place stay in the order in which they were found.
     lint.warnings.sort_by(|a, b| a.locations.first().cmp(&b.locations.first()));
     lint.warnings
 }
@@ -114,9 +115,10 @@ pub(super) fn lint(contents: &Contents) -> Vec<Warning> {
 struct Lint<'a> {
     contents: &'a Contents,
     warnings: Vec<Warning>,
-    /// What was found out of references already, by what is named and by whom the referrer is for.
+    /// The results for references that were checked already, by the reference and the constraints
+    /// of the variant that has it.
     covered: HashMap<(Reference, Constraints), Result<Vec<Uncovered>, TooComplex>>,
-    /// How many more misspelt names to look for.
+    /// For how many more missing names to search a similar name.
     nearest_left: usize,
 }
 
@@ -167,7 +169,7 @@ impl<'a> Lint<'a> {
                     let nearest = self.nearest(&reference);
                     self.warn(referrer, Finding::Missing { reference, nearest });
                 }
-                // Its variants do not go together, which is an error of its own.
+                // The variants of the target conflict, which is reported as an error.
                 Some(None) => {}
                 Some(Some(set)) => match self.uncovered(&reference, referrer, set) {
                     Ok(gaps) if gaps.is_empty() => {}
@@ -180,7 +182,7 @@ impl<'a> Lint<'a> {
         }
     }
 
-    /// Clients of a variant for which the variants of what it names are not.
+    /// Examples of clients that get the referring variant and no variant of the target.
     fn uncovered(
         &mut self,
         reference: &Reference,
@@ -192,7 +194,7 @@ impl<'a> Lint<'a> {
         if target.len() == 1 && variants.all(Constraints::is_unconstrained) {
             return Ok(Vec::new());
         }
-        // Most often what belongs together is for the same clients.
+        // Usually the two have the same constraints.
         let sample = Normal::of(constraints.formula())?.sample();
         let theirs = sample.and_then(|sample| target.resolve(&sample));
         if theirs.is_some_and(|variant| variant.resource.id().constraints == *constraints) {
@@ -213,16 +215,16 @@ impl<'a> Lint<'a> {
         target: &VariantSet<Arc<Located>>,
     ) -> Result<Vec<Uncovered>, TooComplex> {
         let within = constraints.formula();
-        // Few of many variants have clients in common with the referrer, and the others cannot
-        // cover it.
+        // Usually only few variants of the target can match clients of the referrer. The others
+        // need no check.
         let reachable = target.reachable(within)?;
         let reachable = reachable.iter().map(|(variant, _)| (&variant.resource.id().constraints, ()));
-        let reachable = VariantSet::of(reachable).expect("part of a set is a set");
+        let reachable = VariantSet::of(reachable).expect("a subset of a variant set is a variant set");
         let keys_of = |sets: Vec<&[Arc<str>]>| -> BTreeSet<Arc<str>> { sets.concat().into_iter().collect() };
         let named_keys =
             keys_of(reachable.key_sets().map(|(keys, _)| keys).chain([constraints.keys()]).collect());
         let named_keys: Vec<_> = named_keys.into_iter().collect();
-        // Where no variant is for any of the clients, the keys of all variants make no difference.
+        // The keys of variants that match none of the clients make no difference.
         let mut other_keys = keys_of(target.key_sets().map(|(keys, _)| keys).collect());
         other_keys.retain(|key| !named_keys.contains(key));
         let gaps = reachable.coverage(&self.contents.domains, within, GAPS_LISTED)?.gaps.into_iter();
@@ -265,7 +267,8 @@ impl Uncovered {
         Self { witness, absent, free }
     }
 
-    /// The condition of a variant beside those that write down the same keys (T12).
+    /// The condition of a variant that fills the gap. It names the same keys as the other variants
+    /// (T12).
     fn filling(&self, keys: &[Arc<str>]) -> Formula {
         let condition = |key: &Arc<str>| {
             let exists = || Formula::Exists { key: Arc::clone(key) };
@@ -282,7 +285,7 @@ impl Uncovered {
 }
 
 impl Warning {
-    /// Every [`kind`](Self::kind) there is.
+    /// All values of [`kind`](Self::kind).
     pub const KINDS: [&'static str; 7] = [
         "gap",
         "dead-variant",
@@ -293,7 +296,7 @@ impl Warning {
         "unjudged",
     ];
 
-    /// What kind of warning it is, in a word that stays the same.
+    /// The kind of the warning, as a stable word.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self.finding {
@@ -307,41 +310,41 @@ impl Warning {
         }
     }
 
-    /// What to do about it.
+    /// A suggestion for the author of the files.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match &self.finding {
             Finding::Gap { filled_by, undeclared, .. } => {
-                let add = format!("a variant with `when: '{filled_by}'` is for the first of these");
+                let add = format!("a variant with `when: '{filled_by}'` fills the first of these");
                 let undeclared = KeyList(undeclared);
                 Some(match undeclared.0 {
                     [] => add,
-                    _ => format!("{add}; or say in domains.yaml what values {undeclared} can have"),
+                    _ => format!("{add}; or list in domains.yaml the values that {undeclared} can have"),
                 })
             }
-            Finding::Dead => Some("if such clients are to come, add their values to domains.yaml".into()),
+            Finding::Dead => Some("if there will be such clients, add their values to domains.yaml".into()),
             Finding::IdleKey { .. } => {
-                Some("unless a variant is about to depend on it, leave it out of every `when:`".into())
+                Some("leave it out of every `when:`, unless a variant will depend on it soon".into())
             }
             Finding::EmptyKey => None,
-            Finding::Missing { nearest: Some(nearest), .. } => Some(format!("perhaps {nearest:?} is meant")),
+            Finding::Missing { nearest: Some(nearest), .. } => Some(format!("did you mean {nearest:?}?")),
             Finding::Missing { reference, nearest: None } => (reference.type_url == url::CLUSTER)
-                .then(|| "nothing is wrong if it is in the bootstrap of every client".into()),
+                .then(|| "no mistake if it is in the bootstrap of every client".into()),
             Finding::Uncovered { reference, .. } => {
                 let message = message_name(reference.type_url);
                 let is_for_all = self.constraints.as_ref().is_none_or(Constraints::is_unconstrained);
                 let or = if is_for_all {
-                    "this one a `when:` without them"
+                    "give this one a `when:` that excludes them"
                 } else {
-                    "leave them out of this `when:`"
+                    "exclude them in this `when:`"
                 };
-                Some(format!("give that {message} a variant for them, or {or}"))
+                Some(format!("add a variant of that {message} for them, or {or}"))
             }
-            Finding::Unjudged { .. } => Some("fewer or simpler `when:` help".into()),
+            Finding::Unjudged { .. } => Some("use fewer or simpler `when:` conditions".into()),
         }
     }
 
-    /// The parameters that prove it, if it is about parameters.
+    /// The parameters that prove it; empty if the warning is not about parameters.
     #[must_use]
     pub fn witnesses(&self) -> &[Uncovered] {
         match &self.finding {
@@ -354,7 +357,7 @@ impl Warning {
         }
     }
 
-    /// What the resource names, if it is about that.
+    /// The reference that the warning is about, if it is about one.
     #[must_use]
     pub fn reference(&self) -> Option<&Reference> {
         match &self.finding {
@@ -365,7 +368,7 @@ impl Warning {
     }
 }
 
-/// Without the place.
+/// The message without the place.
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.type_url.message_name(), self.name.as_str())?;
@@ -381,18 +384,18 @@ impl fmt::Display for Warning {
             Finding::IdleKey { key } => {
                 write!(f, "no variant depends on the key {key:?}, which all of them name")
             }
-            Finding::EmptyKey => f.write_str("names the empty key"),
+            Finding::EmptyKey => f.write_str("a `when:` has an empty key"),
             Finding::Missing { reference, .. } => write!(f, "names {reference}, which is not in this folder"),
             Finding::Uncovered { reference, gaps } => {
                 write!(f, "names {reference}, which has no variant for {}", Examples(gaps))
             }
             Finding::Unjudged { reference: None } => {
-                f.write_str("too entangled to tell which clients have no variant")
+                f.write_str("the `when:` are too complex to check which clients have no variant")
             }
             Finding::Unjudged { reference: Some(reference) } => {
                 write!(
                     f,
-                    "names {reference}, and it is too entangled to tell for which clients that is missing"
+                    "names {reference}; the `when:` are too complex to check which clients do not get it"
                 )
             }
         }
@@ -405,7 +408,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// As in `env="test", no version, any zone`.
+/// For example `env="test", no version, any zone`.
 impl fmt::Display for Uncovered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<_> =
@@ -419,7 +422,7 @@ impl fmt::Display for Uncovered {
     }
 }
 
-/// The examples, one after another.
+/// The examples, separated by commas.
 struct Examples<'a>(&'a [Uncovered]);
 
 impl fmt::Display for Examples<'_> {
@@ -431,7 +434,7 @@ impl fmt::Display for Examples<'_> {
     }
 }
 
-/// Keys in words.
+/// A list of keys as text.
 struct KeyList<'a>(&'a [Arc<str>]);
 
 impl fmt::Display for KeyList<'_> {
@@ -448,7 +451,7 @@ impl fmt::Display for KeyList<'_> {
     }
 }
 
-/// A key as it stands in a sentence: the empty one has to be seen.
+/// A key as text. The empty key is shown as `""`.
 struct KeyText<'a>(&'a str);
 
 impl fmt::Display for KeyText<'_> {
@@ -464,11 +467,10 @@ fn message_name(type_url: &str) -> &str {
 /// How many examples of parameters a warning has.
 const GAPS_LISTED: usize = 3;
 
-/// How many places a warning lists after the first.
+/// How many more places a warning lists after the first.
 pub const OTHER_PLACES_LIMIT: usize = 7;
 
-/// For how many missing names to look for a similar one: that takes a look at every name of the
-/// type.
+/// For how many missing names to search a similar one: each search compares all names of the type.
 const NEAREST_LIMIT: usize = 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Looking at a directory: which files there are, and their stamps.
+//! Scans a directory for files and their stamps.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -11,7 +11,7 @@ use super::document::FileFormat;
 use super::domains;
 use super::error::{FolderError, Problem};
 
-/// Tells whether a file is still the one that was read, without reading it.
+/// Shows whether a file changed, without reading it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     modified_ns: u64,
@@ -19,22 +19,23 @@ pub(super) struct Stamp {
     inode: u64,
 }
 
-/// The files of a folder that may hold resources.
+/// The files of a folder that may contain resources.
 #[derive(Debug, Default)]
 pub(super) struct ScanResult {
-    /// By path below the folder, in order.
+    /// The files by path below the folder, in order.
     pub(super) files: Vec<(Box<str>, Stamp)>,
-    /// Whether there is a symbolic link among them, so that a file may change under another path.
+    /// Whether a path is a symbolic link, so that a file may change under another path.
     pub(super) symlinks: bool,
     pub(super) errors: Vec<FolderError>,
-    /// What cannot be looked at and has no name of a file of resources: perhaps a directory.
+    /// Paths that could not be examined and do not have the name of a resource file. They may be
+    /// directories.
     pub(super) unseen: Vec<FolderError>,
 }
 
-/// Looks through a folder and all below it, except for what has a hidden name.
+/// Scans a folder and everything below it, except hidden names.
 ///
-/// Links are followed, as Kubernetes makes each file of a volume one; a link that leads back up is
-/// not.
+/// Follows links, because each file in a Kubernetes volume is a link. Does not follow a link to a
+/// directory above it.
 pub(super) fn scan(root: &Path, reloads: &Reloads) -> ScanResult {
     let mut scan = Scan { found: ScanResult::default(), reading: reloads.reading("") };
     scan.directory(root, "", &mut Vec::new());
@@ -47,21 +48,22 @@ pub(super) fn scan(root: &Path, reloads: &Reloads) -> ScanResult {
     scan
 }
 
-/// What a path is now.
+/// The kind of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PathKind {
     File(Stamp),
     Directory,
-    /// What is no regular file: reading it may have no end.
+    /// Not a regular file: reading it may never end.
     NotRegular(FileKind),
     Missing,
 }
 
-/// Looks at one path; links are followed.
+/// Examines one path, following links.
 ///
 /// # Errors
-/// A link that leads nowhere is an error rather than [`PathKind::Missing`]: more likely a volume is
-/// missing than that someone wanted the resources gone.
+/// The path cannot be examined. A link that leads nowhere is an error rather than
+/// [`PathKind::Missing`]: probably a volume is not mounted, and nobody wanted to remove the
+/// resources.
 pub(super) fn look(path: &Path) -> io::Result<PathKind> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(PathKind::Directory),
@@ -78,10 +80,10 @@ pub(super) fn look(path: &Path) -> io::Result<PathKind> {
     }
 }
 
-/// A look at a folder that goes on.
+/// A scan in progress.
 struct Scan<'a> {
     found: ScanResult,
-    /// A file system may hang with each of them.
+    /// Reports the current path, because a file system may hang at any of them.
     reading: Reading<'a>,
 }
 
@@ -127,8 +129,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Enters a directory behind a link unless that is one we are in already, by way of a link or
-    /// directly.
+    /// Scans the directory behind a link, unless the scan is inside that directory already.
     fn linked_directory(&mut self, path: &Path, name: &str, above: &mut Vec<PathBuf>) {
         match (path.canonicalize(), path.parent().map(Path::canonicalize).transpose()) {
             (Ok(target), Ok(parent)) => {
@@ -156,13 +157,13 @@ impl Stamp {
     }
 }
 
-/// The number of the file on its device.
+/// The inode number of the file.
 #[cfg(unix)]
 pub(super) fn inode(metadata: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::ino(metadata)
 }
 
-/// Elsewhere the time and the length have to do.
+/// Other systems have no inode numbers; the time and the length are enough.
 #[cfg(not(unix))]
 pub(super) fn inode(_: &Metadata) -> u64 {
     0

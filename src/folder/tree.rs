@@ -1,4 +1,4 @@
-//! A document as a tree whose every value knows its line and column, the same for YAML and JSON.
+//! A document as a tree of values with their lines and columns, the same for YAML and JSON.
 
 use std::cell::Cell;
 use std::fmt;
@@ -9,14 +9,14 @@ use serde_saphyr::Spanned;
 
 use super::error::{Position, Problem};
 
-/// One value and where it begins.
+/// A value and the position where it begins.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) at: Position,
     pub(super) tree: Tree,
 }
 
-/// What a value is.
+/// The content of a value.
 #[derive(Debug, Clone)]
 pub(super) enum Tree {
     Null,
@@ -29,7 +29,7 @@ pub(super) enum Tree {
     Map(Vec<Entry>),
 }
 
-/// One key of a map with its value.
+/// A key of a map with its value.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) at: Position,
@@ -37,7 +37,7 @@ pub(super) struct Entry {
     pub(super) value: Node,
 }
 
-/// Where and why a text is not YAML or JSON.
+/// A syntax error of YAML or JSON.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     pub(super) at: Option<Position>,
@@ -45,7 +45,7 @@ pub(super) struct SyntaxError {
 }
 
 impl Node {
-    /// The value of a key, if this is a map that has it.
+    /// The value of a key; `None` if this is not a map or does not have the key.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         self.entries()?.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
@@ -64,7 +64,7 @@ impl Node {
         if let Tree::Text(text) = &self.tree { Some(text) } else { None }
     }
 
-    /// The same value without its places.
+    /// The same value without its positions.
     pub(super) fn to_json(&self) -> serde_json::Value {
         match &self.tree {
             Tree::Null => serde_json::Value::Null,
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// The value in words, for messages.
+    /// The value in words, for error messages.
     pub(super) fn describe(&self) -> String {
         match &self.tree {
             Tree::Null => "nothing".into(),
@@ -95,16 +95,16 @@ impl Node {
     }
 }
 
-/// The documents of a YAML text. A document that cannot be read is an error in its place; the ones
-/// after it still come unless the text is no YAML from there on.
+/// Reads the documents of a YAML text. A document with an error is an error in the list. The
+/// documents after it are still read, unless the parser cannot find the next document.
 pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
     let options = serde_saphyr::options! {
         // Only `true` and `false` are booleans (YAML 1.2): a country code `no` is a string.
         strict_booleans: true,
         emit_comments: false,
         with_snippet: false,
-        // The operator's own files may be large. Depth stays limited, for the stack, and so does
-        // the replay of aliases.
+        // The files of the operator may be large, so their size is not limited here. The depth is
+        // limited because of the stack, and so is the replay of aliases.
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_LIMIT,
             flow_nesting_limit: DEPTH_LIMIT,
@@ -115,7 +115,7 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
             max_reader_input_bytes: None,
         },
     };
-    // The slice is faster to read, but stops at the first document with an error.
+    // Reading a slice is faster, but stops at the first document with an error.
     if let Ok(documents) = serde_saphyr::from_multiple_with_options::<Spanned<Tree>>(text, options.clone()) {
         return documents.into_iter().map(|document| Ok(document.into())).collect();
     }
@@ -129,7 +129,7 @@ pub(super) fn yaml(text: &str) -> Vec<Result<Node, SyntaxError>> {
         .collect()
 }
 
-/// The document of a JSON text.
+/// Reads the document of a JSON text.
 pub(super) fn json(text: &str) -> Result<Node, SyntaxError> {
     let cursor = Cursor::new(text);
     let mut deserializer = serde_json::Deserializer::from_reader(&cursor);
@@ -140,20 +140,20 @@ pub(super) fn json(text: &str) -> Result<Node, SyntaxError> {
     })
 }
 
-/// The place is told before the message, so it need not be in it.
+/// Removes the position from the parser's message, because errors show it before the message.
 fn syntax(message: &str) -> Problem {
     let end = message.rfind(" at line ").unwrap_or(message.len());
     Problem::Syntax { message: message.get(..end).unwrap_or(message).to_owned() }
 }
 
-/// How a format tells the place of what is read next.
+/// How a format finds the position of the next value.
 trait Positions: Copy {
     fn node<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error>;
     fn item<'de, A: SeqAccess<'de>>(self, list: &mut A) -> Result<Option<Node>, A::Error>;
     fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error>;
 }
 
-/// YAML: the deserializer hands out the place of each value.
+/// YAML: the deserializer returns the position of each value.
 #[derive(Clone, Copy)]
 struct YamlPositions;
 
@@ -173,7 +173,7 @@ impl Positions for YamlPositions {
     }
 }
 
-/// JSON: the place is how far the parser has read.
+/// JSON: the position is how far the parser has read.
 #[derive(Clone, Copy)]
 struct JsonPositions<'a>(&'a Cursor<'a>);
 
@@ -189,7 +189,7 @@ impl Positions for JsonPositions<'_> {
 
     fn entry<'de, A: MapAccess<'de>>(self, map: &mut A) -> Result<Option<Entry>, A::Error> {
         let Some(key) = map.next_key_seed(NodeSeed(self))? else { return Ok(None) };
-        let Tree::Text(text) = key.tree else { return Err(A::Error::custom("a key that is not a string")) };
+        let Tree::Text(text) = key.tree else { return Err(A::Error::custom("a key must be a string")) };
         let value = map.next_value_seed(NodeSeed(self))?;
         Ok(Some(Entry { at: key.at, key: text, value }))
     }
@@ -205,7 +205,7 @@ impl<'de> serde::de::DeserializeSeed<'de> for NodeSeed<'_> {
     }
 }
 
-/// The JSON text and how far the parser has read it.
+/// The JSON text, and how far the parser has read it.
 struct Cursor<'a> {
     rest: Cell<&'a [u8]>,
     last: Cell<u8>,
@@ -223,23 +223,23 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where the value begins that is read next.
+    /// The position where the next value begins.
     fn position(&self) -> Position {
-        // The parser may have seen the first byte of the value already, and stands on it then.
-        let stands_on_value = !matches!(self.last.get(), b':' | b' ' | b'\t' | b'\r' | b'\n');
-        let ahead = if stands_on_value { &[] } else { self.rest.get() };
+        // The parser may have read the first byte of the value already.
+        let has_read_first_byte = !matches!(self.last.get(), b':' | b' ' | b'\t' | b'\r' | b'\n');
+        let ahead = if has_read_first_byte { &[] } else { self.rest.get() };
         let blanks = ahead.iter().take_while(|byte| byte.is_ascii_whitespace());
         let (line, column) = blanks.fold((self.line.get(), self.column.get()), |(line, column), &byte| {
             if byte == b'\n' { (line + 1, 0) } else { (line, column + 1) }
         });
-        Position::new(line, column + usize::from(!stands_on_value))
+        Position::new(line, column + usize::from(!has_read_first_byte))
     }
 }
 
 impl Read for &Cursor<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // One byte at a time, as serde_json asks anyway: a longer read would move the cursor past
-        // the value.
+        // Return one byte at a time, as serde_json requests it anyway: a longer read would move the
+        // cursor past the value.
         let (Some((&byte, rest)), Some(slot)) = (self.rest.get().split_first(), buffer.first_mut()) else {
             return Ok(0);
         };
@@ -322,6 +322,6 @@ impl From<Spanned<Tree>> for Node {
     }
 }
 
-/// How deep a document may nest; proto3 parsers stop at 100 messages, each of which may hold a
+/// How deep a document may nest. Proto3 parsers stop at 100 messages, each of which may contain a
 /// list.
 const DEPTH_LIMIT: usize = 200;

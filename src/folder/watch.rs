@@ -1,4 +1,4 @@
-//! Live reload: when to look at the folder again, and at what.
+//! Live reload: decides when to read the folder again, and which files.
 
 use std::collections::{BTreeSet, HashSet};
 use std::convert::Infallible;
@@ -19,13 +19,14 @@ impl Folder {
     /// Keeps the cache up to date with the folder until the future is dropped. Load the folder
     /// first.
     ///
-    /// Follows writes in place, renames, links that are swapped (the `..data` of Kubernetes) and
-    /// the replacement of the folder itself. Changes that come within 20 ms of each other are one
-    /// commit, and none waits longer than 250 ms. All stamps are compared every 30 s besides, as
-    /// network file systems report nothing, and when
-    /// [`Reloads::request`](xds_file::Reloads::request) says so.
+    /// Follows writes in place, renames, replaced links (the `..data` of Kubernetes) and the
+    /// replacement of the folder itself. Changes within 20 ms of each other are one commit, and no
+    /// change waits longer than 250 ms. In addition, all stamps are compared every 30 s, because
+    /// network file systems report no changes, and after
+    /// [`Reloads::request`](xds_file::Reloads::request).
     ///
-    /// A mistake in a file goes to the log, and the last good state stays until it is mended.
+    /// An error in a file is logged, and the last good state stays in use until the file is
+    /// corrected.
     pub async fn watch(mut self, cache: Arc<Cache>) -> Infallible {
         let changes = Arc::new(Changes::default());
         let mut reporter = Reporter::default();
@@ -43,7 +44,7 @@ impl Folder {
             let pause = if watcher.is_some() { COMPARE_EVERY } else { COMPARE_UNWATCHED_EVERY };
             let is_due = compared_at.elapsed() >= pause;
             if watched != Some(identity) || (is_due && watcher.is_none()) {
-                // Watched first and compared then, so that no change falls between the two.
+                // First watch, then compare, so that no change is missed in between.
                 let (root, changes_below) = (self.root().to_owned(), Arc::clone(&changes));
                 let of_watcher = Arc::clone(&reloads);
                 let made = blocking(&reloads, move || {
@@ -97,18 +98,19 @@ impl Folder {
     }
 }
 
-/// The path of a file below a directory, as the index knows it; `None` for the directory itself and
-/// for others.
+/// The path of a file below a directory, in the form of the index; `None` for the directory itself
+/// and for paths outside.
 fn below(path: &Path, root: &Path) -> Option<Box<str>> {
     let parts: Option<Vec<&str>> = path.strip_prefix(root).ok()?.iter().map(|part| part.to_str()).collect();
     parts.filter(|parts| !parts.is_empty()).map(|parts| parts.join("/").into())
 }
 
-/// Tells whether a path still leads to the same directory; nothing when it leads nowhere.
+/// Identifies a directory, to detect that a path leads to another one. The default if the path
+/// leads nowhere.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     inode: u64,
-    /// A directory made after another is gone may get its number.
+    /// A new directory may get the inode number of a removed one, so the number is not enough.
     created_at: Option<SystemTime>,
 }
 
@@ -121,7 +123,7 @@ impl Identity {
     }
 }
 
-/// What to look at again.
+/// What to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Extent {
     #[default]
@@ -129,7 +131,8 @@ enum Extent {
     Paths(BTreeSet<PathBuf>),
 }
 
-/// What the watcher reported and nobody looked at yet. Bounded: too many paths become "everything".
+/// Changes that the watcher reported and that are not read yet. Bounded: too many paths become
+/// "everything".
 #[derive(Debug, Default)]
 struct Changes {
     batch: Mutex<Batch>,
@@ -151,7 +154,7 @@ impl Changes {
         self.batch.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits until there are changes and they have come to rest.
+    /// Waits until there are changes and no more are coming.
     async fn ready(&self) {
         loop {
             let deadline = self.batch.lock().unwrap_or_else(PoisonError::into_inner).deadline();
@@ -169,14 +172,14 @@ impl Changes {
     }
 }
 
-/// Changes that will be one reload. No clock of its own.
+/// Changes that become one reload. The time is an argument.
 #[derive(Debug, Default)]
 struct Batch {
-    /// When the first and the last event came; `None` while there is nothing to do.
+    /// The times of the first and the last event; `None` without changes.
     span: Option<(Instant, Instant)>,
     everything: bool,
     paths: BTreeSet<PathBuf>,
-    /// Files that someone has begun to write and not yet closed.
+    /// Files that a program has started to write and not closed yet.
     writing: HashSet<PathBuf>,
 }
 
@@ -188,7 +191,7 @@ impl Batch {
             Err(_) => return self.note_everything(now),
         };
         match event.kind {
-            // Our own reading is among these.
+            // Our own reads cause such events too.
             EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write) => return,
             EventKind::Create(CreateKind::Folder) | EventKind::Remove(RemoveKind::Folder) => {
                 return self.note_everything(now);
@@ -199,7 +202,7 @@ impl Batch {
                 }
             }
             EventKind::Create(_) | EventKind::Modify(ModifyKind::Data(_)) if CLOSING_IS_REPORTED => {
-                // A link is complete as it is made.
+                // A link is complete when it is created.
                 self.writing.extend(event.paths.iter().filter(|path| !path.is_symlink()).cloned());
             }
             EventKind::Any
@@ -226,8 +229,8 @@ impl Batch {
         self.span = Some((first, now));
     }
 
-    /// When the changes are ripe: nothing came for a moment and no file is half written, or it took
-    /// too long.
+    /// When to reload: after a quiet moment if no file is being written, or at the latest after
+    /// [`LONGEST_WAIT`].
     fn deadline(&self) -> Option<Instant> {
         let (first, last) = self.span?;
         let latest = first + LONGEST_WAIT;
@@ -240,7 +243,7 @@ impl Batch {
     }
 }
 
-/// Logs what changed: each error once, not again at every reload that finds it still there.
+/// Logs reloads, and each error once, not at every reload that finds it again.
 #[derive(Debug, Default)]
 struct Reporter {
     errors: Option<FolderErrors>,
@@ -272,11 +275,11 @@ impl Reporter {
                     None => self.errors = None,
                 }
             }
-            Err(errors) => self.refused(errors, "the last good state of the folder stays"),
+            Err(errors) => self.refused(errors, "the last good state of the folder stays in use"),
         }
     }
 
-    /// Logs what is new among the errors, and what they mean.
+    /// Logs the new errors, and what the server does about them.
     fn refused(&mut self, errors: FolderErrors, meaning: &str) {
         if self.errors.as_ref() == Some(&errors) {
             return;
@@ -298,7 +301,7 @@ impl Reporter {
             }
             Err(error) => {
                 if !mem::replace(&mut self.is_unwatched, true) {
-                    tracing::warn!(%error, "cannot watch the folder; looking every {COMPARE_UNWATCHED_EVERY:?}");
+                    tracing::warn!(%error, "cannot watch the folder; comparing all files every {COMPARE_UNWATCHED_EVERY:?} instead");
                 }
                 None
             }
@@ -307,44 +310,44 @@ impl Reporter {
 }
 
 fn watch_root(root: &Path, changes: Arc<Changes>) -> notify::Result<RecommendedWatcher> {
-    // Events then carry paths that do not go through a link to the folder itself.
+    // With the canonical path, the paths of events do not contain a link to the folder itself.
     let root = root.canonicalize().map_err(notify::Error::io)?;
     let mut watcher = notify::recommended_watcher(move |event| changes.note(event))?;
     watcher.watch(&root, RecursiveMode::Recursive)?;
     Ok(watcher)
 }
 
-/// Runs what reads files away from the threads that serve.
+/// Runs work that reads files on a thread that serves no clients.
 async fn blocking<T: Send + 'static>(reloads: &Reloads, work: impl FnOnce() -> T + Send + 'static) -> T {
     match reloads.blocking("folder", work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
-            // Only a runtime that is shutting down cancels it.
+            // The task is cancelled only if the runtime shuts down.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-/// Changes that follow each other faster are one reload.
+/// Changes closer together than this are one reload.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// No change waits longer.
+/// No change waits longer than this.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// How often all stamps are compared, for file systems that report nothing.
+/// How often all stamps are compared, for file systems that report no changes.
 const COMPARE_EVERY: Duration = Duration::from_secs(30);
 
 /// The same while the folder cannot be watched.
 const COMPARE_UNWATCHED_EVERY: Duration = Duration::from_secs(2);
 
-/// How often to ask whether the folder itself was replaced.
+/// How often to check whether the folder itself was replaced.
 const LOOK_AT_ROOT_EVERY: Duration = Duration::from_secs(1);
 
-/// Beyond this, comparing all stamps is not dearer.
+/// From this number of paths on, comparing all stamps does not cost more.
 const PATHS_LIMIT: usize = 10_000;
 
-/// More errors than this help nobody in a log; `xds check` shows all.
+/// The most errors in the log at once; `xds check` shows all.
 const ERRORS_LOGGED: usize = 100;
 
 /// Linux reports when a writer closes a file.

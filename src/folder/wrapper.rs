@@ -1,5 +1,4 @@
-//! What a wrapper says of its resource beside the name: `ttl`, `aliases`, `cache_control`,
-//! `metadata`.
+//! The extras of a wrapper: `ttl`, `aliases`, `cache_control` and `metadata`.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::encode;
 use super::error::{Position, Problem};
 use super::tree::{Entry, Node, Tree};
 
-/// The fields of an `envoy.service.discovery.v3.Resource` that go to clients with the resource.
+/// The fields of an `envoy.service.discovery.v3.Resource` that clients get with the resource.
 #[derive(Debug, Default)]
 pub(super) struct WrapperExtras {
     ttl: Option<Duration>,
@@ -21,35 +20,35 @@ pub(super) struct WrapperExtras {
     metadata: Bytes,
 }
 
-/// What is wrong with one of them.
+/// An error in one of the fields.
 #[derive(Debug)]
 pub(super) struct Flaw {
     field: &'static str,
-    /// Which item, where the field is a list.
+    /// The index of the item, if the field is a list.
     item: Option<usize>,
     found: String,
     reason: String,
 }
 
 impl WrapperExtras {
-    /// Whether a field of a wrapper is one of these.
+    /// Whether a field of a wrapper is one of the extras.
     pub(super) fn has(field: &str) -> bool {
         [TTL, ALIASES, CACHE_CONTROL, METADATA].contains(&field)
     }
 
-    /// Reads them from a wrapper.
+    /// Reads the extras of a wrapper.
     ///
     /// # Errors
-    /// All that clients could not make sense of.
+    /// All values that clients could not use.
     pub(super) fn of(wrapper: &DynamicMessage) -> Result<Self, Vec<Flaw>> {
         let mut flaws = Vec::new();
         let ttl = given(wrapper, TTL).and_then(|ttl| {
             let (seconds, nanos) = (number(&ttl, "seconds"), number(&ttl, "nanos"));
-            // S38: it is how long clients keep the resource, so there is no other sense in it.
+            // S38: clients keep the resource for this time, so it must be positive.
             let positive = duration(seconds, nanos).filter(|ttl| !ttl.is_zero());
             if positive.is_none() {
                 let found = format!("{seconds} s and {nanos} ns");
-                let reason = "a time to live is positive and at most 10,000 years".into();
+                let reason = "a ttl must be positive and at most 10,000 years".into();
                 flaws.push(Flaw { field: TTL, item: None, found, reason });
             }
             positive
@@ -74,7 +73,7 @@ impl WrapperExtras {
         if flaws.is_empty() { Ok(Self { ttl, aliases, do_not_cache, metadata }) } else { Err(flaws) }
     }
 
-    /// The resource with all this.
+    /// Adds the extras to the resource.
     pub(super) fn with(self, mut resource: Resource) -> Resource {
         if let Some(ttl) = self.ttl {
             resource = resource.with_ttl(ttl);
@@ -90,7 +89,7 @@ impl WrapperExtras {
 }
 
 impl Flaw {
-    /// Where it stands in a wrapper with these fields.
+    /// The position of the error in a wrapper with these fields.
     pub(super) fn at(&self, fields: &[Entry]) -> Option<Position> {
         let value = &fields.iter().find(|entry| entry.key == self.field)?.value;
         let item = match (&value.tree, self.item) {
@@ -100,7 +99,7 @@ impl Flaw {
         Some(item.map_or(value.at, |Node { at, .. }| *at))
     }
 
-    /// The path of the field and what is wrong with it.
+    /// The path of the field, and the error.
     pub(super) fn into_problem(self) -> (String, Problem) {
         let field = match self.item {
             Some(item) => format!("{}[{item}]", self.field),
@@ -110,23 +109,24 @@ impl Flaw {
     }
 }
 
-/// D24: clients ask by aliases as they do by names, so what no name can be no alias can be either.
+/// D24: clients subscribe by aliases as they do by names, so the rules for names are also rules for
+/// aliases.
 fn alias_of(text: &str) -> Result<ResourceName, String> {
     if text.is_empty() {
-        return Err("an alias is not empty".into());
+        return Err("an alias must not be empty".into());
     }
     if text.contains(|c: char| c.is_ascii_control()) {
-        return Err("an alias has no control characters".into());
+        return Err("an alias must not have control characters".into());
     }
     match XdstpName::of(text) {
-        // X4: found whatever the spelling.
+        // X4: clients may use any spelling.
         Ok(Some(new_style)) => Ok(new_style.canonical()),
         Ok(None) => Ok(text.into()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// The message in a field, if it was given.
+/// The message in a field, if the field is given.
 fn given(message: &DynamicMessage, field: &str) -> Option<DynamicMessage> {
     let field = message.descriptor().get_field_by_name(field).filter(|field| message.has_field(field))?;
     message.get_field(&field).as_message().cloned()
@@ -138,7 +138,7 @@ fn number(message: &DynamicMessage, field: &str) -> i64 {
     value.and_then(|value| value.as_i64().or_else(|| value.as_i32().map(i64::from))).unwrap_or_default()
 }
 
-/// A `google.protobuf.Duration` that is not negative and within its bounds.
+/// A `google.protobuf.Duration`; `None` if it is negative or out of range.
 fn duration(seconds: i64, nanos: i64) -> Option<Duration> {
     let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds <= SECONDS_LIMIT)?;
     let nanos = u32::try_from(nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
@@ -150,5 +150,5 @@ const ALIASES: &str = "aliases";
 const CACHE_CONTROL: &str = "cache_control";
 const METADATA: &str = "metadata";
 
-/// That of `google.protobuf.Duration`.
+/// The limit of `google.protobuf.Duration`.
 const SECONDS_LIMIT: u64 = 315_576_000_000;

@@ -155,7 +155,8 @@ fn a_hangup_has_everything_read_again_and_ends_nothing() {
     secrets.write("policy.yaml", format!("{POLICY}- client: anonymous\n"));
     serving.signal("-HUP");
     // The three lines come in whatever order.
-    let (mut lines, mut missing) = (Vec::new(), vec!["SIGHUP", "certificates are new", "policy was reloaded"]);
+    let (mut lines, mut missing) =
+        (Vec::new(), vec!["SIGHUP", "certificates are new", "policy was reloaded"]);
     while !missing.is_empty() {
         lines.push(
             serving.lines.recv_timeout(LONG).unwrap_or_else(|_| panic!("no {missing:?} in {lines:#?}")),

@@ -128,7 +128,8 @@ impl EventWriter {
         let document = if own == Some(resource.name().as_str()) {
             yaml(&YamlDocument { when: when.as_deref(), fields: &payload })
         } else {
-            // The resource has another name than its payload, or the folder would not find the name in the payload.
+            // The resource has another name than its payload, or the folder would not find the name
+            // in the payload.
             let mut wrapper = Map::new();
             wrapper.insert("@type".into(), WRAPPER.into());
             wrapper.insert("name".into(), resource.name().as_str().into());

@@ -1,4 +1,4 @@
-//! Which resources a payload names, read out of it by the table.
+//! The resources that a payload refers to, found with the table.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
@@ -9,17 +9,17 @@ use xds_core::{Resource, XdstpUrl};
 use super::super::descriptors::Descriptors;
 use super::table::{CLOSED, NAMING_NOTHING, NAMINGS, Naming};
 
-/// One resource that another one names.
+/// A reference of one resource to another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// The type URL of what is named.
+    /// The type URL of the other resource.
     pub type_url: &'static str,
-    /// Its name.
+    /// The name of the other resource.
     pub name: String,
 }
 
-/// What a resource names, each once. Only what its clients get from where they got the resource: by
-/// `ads` or `self`, or as a cluster.
+/// The references of a resource, each once. Only references that its clients resolve at the same
+/// server: by `ads` or `self`, or to a cluster.
 pub(super) fn of(resource: &Resource, descriptors: &Descriptors) -> BTreeSet<Reference> {
     let mut walk = Walk { descriptors, found: BTreeSet::new() };
     let type_url = resource.payload_type();
@@ -38,7 +38,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Looks into a message that lies in so many `Any`s.
+    /// Searches a message. `depth` is the number of `Any` messages around it.
     fn message(&mut self, message: &DynamicMessage, depth: usize) {
         let descriptor = message.descriptor();
         let full_name = descriptor.full_name();
@@ -104,15 +104,15 @@ impl Walk<'_> {
     }
 }
 
-/// The name as the resource has it: X4: one spelling stands for all. X3: directives are no part of
-/// it.
+/// The canonical form of a name. X4: all spellings are equal. X3: directives are not part of the
+/// name.
 fn canonical(name: String) -> String {
-    // What cannot be read is named by no resource, and told as it is written. Old-style names are
-    // none of these.
+    // An old-style name stays as it is. So does an invalid xdstp name: no resource has it, and the
+    // warning shows it as written.
     name.parse::<XdstpUrl>().map_or(name, |url| url.name.to_string())
 }
 
-/// The values that a path leads to; of a list, all.
+/// The values at a path; for a list all its items.
 fn at(message: &DynamicMessage, path: &str) -> Vec<Value> {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     if !message.has_field_by_name(first) {
@@ -135,6 +135,5 @@ static BY_MESSAGE: LazyLock<HashMap<&str, Vec<&Naming>>> = LazyLock::new(|| {
     by_message
 });
 
-/// How many `Any`s within each other are looked into; each may use all the stack that its decoder
-/// may.
+/// How many `Any` levels are searched. Each may use as much stack as its decoder allows.
 const ANY_DEPTH_LIMIT: usize = 16;

@@ -1,21 +1,20 @@
-//! Which fields of which messages name other resources, as data.
+//! The table of message fields that name other resources.
 
 use xds_proto::type_url as url;
 
-/// A message that names resources.
+/// A message with fields that name resources.
 #[derive(Debug)]
 pub(super) struct Naming {
-    /// Its full name.
+    /// The full name of the message.
     pub(super) message: &'static str,
-    /// The fields with the name, or names; the first that is set counts. Parts of a path are
-    /// separated by dots.
+    /// The paths of the fields with the name or names; the first field that is set counts. Dots
+    /// separate the parts of a path.
     pub(super) names: &'static [&'static str],
-    /// The field that says where to get it from; `None` where that is not said and clients know one
-    /// place only.
+    /// The field with the config source of the resource; `None` if the message has none.
     pub(super) source: Option<&'static str>,
-    /// An enumeration that must have this value, or else nothing is named.
+    /// An enumeration field that must have this value; otherwise the message names nothing.
     pub(super) only_if: Option<(&'static str, i32)>,
-    /// The type of what is named.
+    /// The type of the named resource.
     pub(super) target: &'static str,
 }
 
@@ -24,7 +23,7 @@ impl Naming {
         Self { message, names, source: None, only_if: None, target: url::CLUSTER }
     }
 
-    /// A filter or an extension whose configuration comes under its own name (ECDS).
+    /// A filter or an extension whose configuration is a resource of the same name (ECDS).
     const fn extension(message: &'static str) -> Self {
         Self {
             message,
@@ -36,7 +35,7 @@ impl Naming {
     }
 }
 
-/// The messages, by their types' order of use: listeners, routes, clusters.
+/// The messages, in the order of the types that use them: listeners, routes, clusters.
 pub(super) static NAMINGS: &[Naming] = &[
     Naming {
         message: "envoy.extensions.filters.network.http_connection_manager.v3.Rds",
@@ -73,7 +72,7 @@ pub(super) static NAMINGS: &[Naming] = &[
     Naming::cluster("envoy.config.core.v3.GrpcService.EnvoyGrpc", &["cluster_name"]),
     Naming::cluster("envoy.config.core.v3.HttpUri", &["cluster"]),
     Naming {
-        // The listener says where from, and that is where this came from.
+        // The listener has the config source, and this resource came from it.
         message: "envoy.config.route.v3.ScopedRouteConfiguration",
         names: &["route_configuration_name"],
         source: None,
@@ -94,12 +93,12 @@ pub(super) static NAMINGS: &[Naming] = &[
     Naming::cluster("envoy.extensions.clusters.aggregate.v3.ClusterConfig", &["clusters"]),
 ];
 
-/// Types whose resources name nothing, and of which there are many.
+/// Types whose resources name nothing. They are skipped, because there are many of them.
 pub(super) static NAMING_NOTHING: &[&str] =
     &[url::CLUSTER_LOAD_ASSIGNMENT, url::LB_ENDPOINT, url::SECRET, url::RUNTIME];
 
-/// Messages that are not looked into: a source names the servers of a client's own bootstrap, and
-/// metadata is for whoever reads it.
+/// Messages that are not searched. A config source names servers of the client's bootstrap, and
+/// metadata has no references.
 pub(super) static CLOSED: &[&str] =
     &["envoy.config.core.v3.ConfigSource", "envoy.config.core.v3.Metadata", "google.protobuf.Struct"];
 
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
     use crate::folder::Descriptors;
 
-    /// The kind of what a path leads to.
+    /// The kind of the field at a path.
     fn kind(message: &MessageDescriptor, path: &str) -> Option<Kind> {
         let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
         match (message.get_field_by_name(first)?.kind(), rest) {

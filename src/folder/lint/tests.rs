@@ -3,12 +3,12 @@ use xds_core::matching::SetError;
 
 use super::*;
 
-/// A cluster with `when:`, or without where that is empty.
+/// A cluster with `when:`, or without it if `when` is empty.
 fn cluster(name: &str, when: &str) -> String {
     resource("envoy.config.cluster.v3.Cluster", when, &format!("name: {name}"))
 }
 
-/// A route configuration whose routes lead to the clusters.
+/// A route configuration with routes to the clusters.
 fn routes(name: &str, when: &str, clusters: &[&str]) -> String {
     let route = |cluster: &&str| format!("{{match: {{prefix: /}}, route: {{cluster: {cluster}}}}}");
     let routes: Vec<_> = clusters.iter().map(route).collect();
@@ -26,7 +26,7 @@ fn contents(domains: &str, documents: &[String]) -> Contents {
     Contents::of_texts(&[("a.yaml", &documents.concat()), ("domains.yaml", domains)])
 }
 
-/// Kind, line and message of each warning, without the packages.
+/// The line, kind and message of each warning, without the packages.
 fn warnings(domains: &str, documents: &[String]) -> Vec<String> {
     let contents = contents(domains, documents);
     assert_eq!(contents.errors(), None);
@@ -55,8 +55,8 @@ fn t18_gaps_are_judged_over_all_clients_unless_the_domains_say_which_there_are()
     let warnings = contents("env: [qa]", &two).warnings();
     assert_eq!(
         warnings.iter().find(|warning| warning.kind() == "gap").unwrap().hint().unwrap(),
-        "a variant with `when: 'env=qa,(version || !version)'` is for the first of these; or say in domains.yaml what \
-         values version can have"
+        "a variant with `when: 'env=qa,(version || !version)'` fills the first of these; or list in domains.yaml the \
+         values that version can have"
     );
 }
 
@@ -78,7 +78,7 @@ fn t12_a_key_that_all_name_and_none_depends_on_is_idle() {
         warnings("{}", &all),
         ["2 idle-key: Cluster \"c\": no variant depends on the key \"version\", which all of them name"]
     );
-    // One variant depends on it, so the others must name it.
+    // One variant depends on the key, so the others must name it.
     let one = [
         cluster("c", "env=prod,version=v1"),
         cluster("c", "env=prod,version!=v1"),
@@ -90,7 +90,7 @@ fn t12_a_key_that_all_name_and_none_depends_on_is_idle() {
 #[test]
 fn t10_the_empty_key_is_told() {
     let found = warnings("{}", &[cluster("c", "\"\"=x"), cluster("c", "\"\"!=x")]);
-    assert_eq!(found, ["2 empty-key: Cluster \"c\": names the empty key"]);
+    assert_eq!(found, ["2 empty-key: Cluster \"c\": a `when:` has an empty key"]);
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn a_name_that_the_folder_lacks_is_told_with_a_similar_one() {
              not in this folder"
         )
     };
-    let bootstrap = "nothing is wrong if it is in the bootstrap of every client";
+    let bootstrap = "no mistake if it is in the bootstrap of every client";
     assert_eq!(
         found,
         [
-            (names("payment"), Some("perhaps \"payments\" is meant".into())),
+            (names("payment"), Some("did you mean \"payments\"?".into())),
             (names("xds"), Some(bootstrap.into()))
         ]
     );
@@ -249,7 +249,7 @@ fn t15_every_name_that_is_wrong_is_told_and_the_rest_is_judged() {
     assert_eq!(kinds, [(21, "gap"), (25, "uncovered-reference")]);
 }
 
-/// A condition of a small world: two keys and two values.
+/// A condition in a small world: two keys and two values.
 #[derive(Debug, Clone)]
 struct When(String);
 
@@ -266,7 +266,7 @@ impl Arbitrary for When {
     }
 }
 
-/// What the keys of the world can be; nothing is said of a key that can be anything.
+/// The domains of the keys of the world. A key that can have any value is not in `domains.yaml`.
 #[derive(Debug, Clone)]
 struct World([Domain; 2]);
 
@@ -283,7 +283,7 @@ impl Domain {
     fn has(self, value: Option<&str>) -> bool {
         match value {
             None => self.absent,
-            // Any other value includes those that are listed.
+            // Any other value includes the listed ones.
             Some("x") => self.x || self.other,
             Some(_) => self.other,
         }
@@ -312,7 +312,7 @@ impl World {
         declared.map(line).collect::<String>() + "c: [x]\n"
     }
 
-    /// Whether there are such clients, whatever the free keys are.
+    /// Whether such clients exist, for any values of the free keys.
     fn has(&self, point: &Parameters, free: &[Arc<str>]) -> bool {
         let has = |(key, domain): (&str, &Domain)| {
             free.iter().any(|free| **free == *key) || domain.has(point.get(key).map(|value| &**value))
@@ -321,7 +321,7 @@ impl World {
     }
 }
 
-/// Documents of those that go together, taken one after another.
+/// The conditions that do not conflict with one before.
 fn compatible(whens: &[When]) -> Vec<&str> {
     let mut kept: Vec<(Constraints, &str)> = Vec::new();
     for When(text) in whens {
@@ -335,7 +335,7 @@ fn compatible(whens: &[When]) -> Vec<&str> {
     kept.into_iter().map(|(_, text)| text).collect()
 }
 
-/// All there is to tell apart in the world of [`When`].
+/// All parameters that the conditions of [`When`] can distinguish.
 fn points() -> Vec<Parameters> {
     const OUTCOMES: [Option<&str>; 3] = [None, Some("x"), Some("other")];
     let point = |a: Option<&'static str>, b: Option<&'static str>| {
@@ -363,7 +363,7 @@ quickcheck! {
                 let Some(constraints) = &warning.constraints else { return false };
                 !points().iter().any(|point| world.has(point, &[]) && constraints.matches(point))
             })
-            // The variant that is proposed goes together with the others.
+            // The suggested variant does not conflict with the others.
             && gaps.iter().all(|gap| {
                 let Finding::Gap { gaps, filled_by, .. } = &gap.finding else { return false };
                 let added = Constraints::from_formula(filled_by.clone()).unwrap();
@@ -399,7 +399,8 @@ quickcheck! {
     }
 }
 
-/// The cache reads field numbers where this reads descriptors; what both look for, both must find.
+/// The cache finds references by field numbers, this module by descriptors. Both must find the
+/// same.
 #[test]
 fn s33_the_cache_finds_the_same_references() {
     const LISTENER: &str = r#"
