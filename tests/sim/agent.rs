@@ -53,7 +53,7 @@ pub(crate) struct Watcher {
     /// The state that the watcher read last.
     seen: Sight,
     /// The watcher was notified of a change since then.
-    is_told: bool,
+    is_notified: bool,
 }
 
 /// Everything that a watcher can see.
@@ -146,7 +146,7 @@ impl Agent {
         let parameters = parameters.unwrap_or_else(|| self.profile.parameters.clone());
         let (sight, seen) = (Sight::default(), Sight::default());
         let mut watcher =
-            Watcher { kind, name, parameters, is_of_liar, is_slow, id, sight, seen, is_told: false };
+            Watcher { kind, name, parameters, is_of_liar, is_slow, id, sight, seen, is_notified: false };
         watcher.sight = self.sight(&watcher);
         watcher.seen = watcher.sight.clone();
         self.watchers.push(watcher);
@@ -167,7 +167,7 @@ impl Agent {
         let count = self.watchers.len().max(1);
         if let Some(watcher) = self.watchers.get_mut(which % count) {
             watcher.seen = watcher.sight.clone();
-            watcher.is_told = false;
+            watcher.is_notified = false;
         }
     }
 
@@ -186,11 +186,11 @@ impl Agent {
     pub(crate) fn take(&mut self, now: Duration, server: usize) -> Result<Option<bool>, Violation> {
         let link = self.links[server].as_mut();
         let Some(frame) = link.and_then(|link| link.responses.pop_front()) else { return Ok(None) };
-        let held = invariant::honest::Held::of(self, server);
+        let protected = invariant::honest::Protected::of(self, server);
         let effects = self.client.on_response(now, server, &frame).unwrap_or_default();
         let is_accepted = effects.response.as_ref().is_none_or(|judged| judged.rejections.is_empty());
         self.observe(now, Event::Answered { server }, &effects)?;
-        held.check(self)?;
+        protected.check(self)?;
         Ok(Some(is_accepted))
     }
 
@@ -265,20 +265,20 @@ impl Agent {
             invariant::check_turn(&turn)?;
         }
         for (watcher, after) in self.watchers.iter_mut().zip(after) {
-            watcher.is_told |= effects.touched.iter().any(|touched| touched.watch == watcher.id);
+            watcher.is_notified |= effects.touched.iter().any(|touched| touched.watch == watcher.id);
             watcher.sight = after;
             if !watcher.is_slow {
                 watcher.seen = watcher.sight.clone();
-                watcher.is_told = false;
+                watcher.is_notified = false;
             }
         }
         // A watcher that does not read the state must still be notified of the change.
-        let is_missed = |watcher: &&Watcher| !watcher.is_told && !watcher.seen.is_same(&watcher.sight);
+        let is_missed = |watcher: &&Watcher| !watcher.is_notified && !watcher.seen.is_same(&watcher.sight);
         let missed = self.watchers.iter().find(is_missed).filter(|_| event != Event::Watched);
         match missed {
             None => Ok(()),
             Some(watcher) => {
-                Err(Violation::new("told", format!("{} was not told of {}", watcher, watcher.sight)))
+                Err(Violation::new("notified", format!("{} was not notified of {}", watcher, watcher.sight)))
             }
         }
     }

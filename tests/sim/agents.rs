@@ -104,7 +104,7 @@ impl World {
             self.trace.note(self.now, || format!("  a{at} connects to s{server}"));
             self.agents[at].open(self.now, server, link)?;
         }
-        Err(Violation::new("quiet", format!("a{at} goes on connecting")))
+        Err(Violation::new("quiet", format!("a{at} continues to connect")))
     }
 
     pub(crate) fn drive_all(&mut self) -> Result<(), Violation> {
@@ -139,7 +139,7 @@ impl World {
             self.drive_all()?;
             self.attend()?;
         }
-        Err(Violation::new("quiet", "a client has always something due"))
+        Err(Violation::new("quiet", "a client always has something due"))
     }
 
     /// A replica stops, so its streams end.
@@ -197,7 +197,7 @@ impl World {
                 }
                 is_quiet = false;
                 if count > EXCHANGES {
-                    return Err(Violation::new("quiet", format!("a{at} has always something to say")));
+                    return Err(Violation::new("quiet", format!("a{at} always has a request to send")));
                 }
             }
             while let Some(link) =

@@ -24,7 +24,7 @@ pub(crate) fn is_removed_twice(sent: &Sent<'_>) -> bool {
 /// P4.5: a watcher that starts while no server can be reached gets no error if it makes the client
 /// fall back. It is still notified when the outage ends. P1.19: a timer that fires on a later
 /// stream reports the absence again.
-pub(crate) fn is_told_again(turn: &Turn<'_>) -> bool {
+pub(crate) fn is_notified_again(turn: &Turn<'_>) -> bool {
     matches!(turn.event, Event::Answered { .. } | Event::Passed) && is_same(&turn.before.own, &turn.after.own)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::agent::Access;
 use crate::client::Client;
 use crate::content::{Change, Kind, NAMES, SCHEMES, selected};
-use crate::invariant::{Violation, agree, converge, left, memory, questions, replicas, settled, trials};
+use crate::invariant::{Violation, agree, converge, left, memory, replicas, settled, trials, upstream};
 use crate::random::Random;
 use crate::script::{Action, Home};
 use crate::world::World;
@@ -38,12 +38,12 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
         settled::check(world)?;
     }
     rest(world)?;
-    questions::check_at_rest(world)?;
+    upstream::check_at_rest(world)?;
     trials::check_at_rest(world)?;
     move_all(world)?;
     settled::check(world)?;
     rest(world)?;
-    questions::check_at_rest(world)?;
+    upstream::check_at_rest(world)?;
     left::check(world)?;
     memory::check(world)
 }
@@ -51,7 +51,7 @@ pub(crate) fn heal(world: &mut World, salt: u64) -> Result<(), Violation> {
 /// Our clients can reach all their servers, and no server lies any more.
 fn replace_liars(world: &mut World) -> Result<(), Violation> {
     world.cut_streams_of(Home::Liar)?;
-    world.tell_the_truth();
+    world.serve_truth();
     for agent in &mut world.agents {
         agent.access.fill(Access::Open);
     }
@@ -108,7 +108,7 @@ fn settle(world: &mut World) -> Result<(), Violation> {
             return Ok(());
         }
     }
-    Err(Violation::new("quiet", "the servers go on sending though nothing changes"))
+    Err(Violation::new("quiet", "the servers continue to send although nothing changes"))
 }
 
 /// At rest nothing is sent, whatever time passes.
@@ -143,7 +143,7 @@ fn give_up_missing_routes(world: &mut World) {
 fn commit_all(world: &mut World, changes: &[Change]) {
     world.trace.note(world.now, || changes.iter().map(Change::to_string).collect::<Vec<_>>().join(", "));
     world.source.commit(changes);
-    world.tell_the_truth();
+    world.serve_truth();
     (0..world.replicas.len()).for_each(|replica| world.catch_up(replica));
 }
 

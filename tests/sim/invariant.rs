@@ -10,9 +10,9 @@ pub(crate) mod kept;
 pub(crate) mod left;
 pub(crate) mod memory;
 pub(crate) mod news;
+pub(crate) mod notified;
 pub(crate) mod order;
 pub(crate) mod prompt;
-pub(crate) mod questions;
 pub(crate) mod relayed;
 pub(crate) mod removal;
 pub(crate) mod replicas;
@@ -20,8 +20,8 @@ pub(crate) mod served;
 pub(crate) mod settled;
 pub(crate) mod switch;
 pub(crate) mod timers;
-pub(crate) mod told;
 pub(crate) mod trials;
+pub(crate) mod upstream;
 
 use std::sync::Arc;
 
@@ -78,6 +78,6 @@ pub(crate) fn check_sent(sent: &Sent<'_>) -> Result<(), Violation> {
 pub(crate) fn check_turn(turn: &Turn<'_>) -> Result<(), Violation> {
     kept::check(turn)?;
     absence::check(turn)?;
-    told::check(turn)?;
+    notified::check(turn)?;
     fits::check(turn)
 }

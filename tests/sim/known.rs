@@ -101,7 +101,7 @@ impl Known {
     }
 
     /// Whether the client can learn of removals (S26).
-    pub(crate) fn hears_removals(&self) -> bool {
+    pub(crate) fn learns_of_removals(&self) -> bool {
         self.protocol == Protocol::Delta || self.kind.is_full_state()
     }
 
@@ -158,7 +158,10 @@ impl Known {
             self.held = kept;
         }
         received.removed.iter().for_each(|name| self.take_removal(name));
-        received.removed_variants.iter().for_each(|(name, told)| self.take_variant_removal(name, told));
+        received
+            .removed_variants
+            .iter()
+            .for_each(|(name, sent_with)| self.take_variant_removal(name, sent_with));
         received
             .resources
             .iter()
@@ -180,8 +183,8 @@ impl Known {
     fn take_resource(&mut self, item: &Item, sent_at: usize) {
         let (name, constraints) = (&item.name, item.constraints());
         let locators = self.locators(name);
-        let is_for = |params: &&Parameters| match &item.told {
-            Some(told) => told.matches(params),
+        let is_for = |params: &&Parameters| match &item.sent_with {
+            Some(sent_with) => sent_with.matches(params),
             None => **params == self.node,
         };
         let served: Vec<_> = locators.iter().filter(is_for).collect();
@@ -199,7 +202,7 @@ impl Known {
         let (content, version) = (item.content.clone(), item.version.clone());
         self.held.insert(
             (name.clone(), constraints),
-            Held { content, version, sent_at, is_plain: item.told.is_none(), is_old: false },
+            Held { content, version, sent_at, is_plain: item.sent_with.is_none(), is_old: false },
         );
     }
 

@@ -33,9 +33,9 @@ pub(crate) struct Link {
     pub(crate) responses: VecDeque<Bytes>,
     pub(crate) opened: Duration,
     /// The subscriptions that the client sent on this stream, and since when.
-    pub(crate) told: BTreeMap<Locator, Duration>,
+    pub(crate) subscribed: BTreeMap<Locator, Duration>,
     /// All subscriptions that it ever sent on this stream.
-    pub(crate) ever_told: BTreeSet<Locator>,
+    pub(crate) ever_subscribed: BTreeSet<Locator>,
     /// Types for which a SotW request had a name.
     named: BTreeSet<String>,
 }
@@ -79,8 +79,8 @@ impl Link {
             requests: VecDeque::new(),
             responses: VecDeque::new(),
             opened: now,
-            told: BTreeMap::new(),
-            ever_told: BTreeSet::new(),
+            subscribed: BTreeMap::new(),
+            ever_subscribed: BTreeSet::new(),
             named: BTreeSet::new(),
         }
     }
@@ -103,34 +103,34 @@ impl Link {
                     request.resource_names.push("*".to_owned());
                 }
                 let asked = locators(&request.type_url, request.resource_names, request.resource_locators);
-                let told = std::mem::take(&mut self.told).into_iter();
+                let subscribed = std::mem::take(&mut self.subscribed).into_iter();
                 let (others, before): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                    told.partition(|(locator, _)| locator.0 != request.type_url);
-                self.told = others;
+                    subscribed.partition(|(locator, _)| locator.0 != request.type_url);
+                self.subscribed = others;
                 let since = |locator: &Locator| before.get(locator).copied().unwrap_or(now);
-                self.told.extend(asked.map(|locator| (locator.clone(), since(&locator))));
+                self.subscribed.extend(asked.map(|locator| (locator.clone(), since(&locator))));
             }
             Protocol::Delta => {
                 let request = DeltaDiscoveryRequest::decode(request.clone()).map_err(undecodable)?;
                 let (names, located) =
                     (request.resource_names_unsubscribe, request.resource_locators_unsubscribe);
                 for locator in locators(&request.type_url, names, located) {
-                    if self.told.remove(&locator).is_none() {
-                        let what = format!("D2: {locator:?} is given up, and was not asked for");
+                    if self.subscribed.remove(&locator).is_none() {
+                        let what = format!("D2: {locator:?} is unsubscribed, but was not subscribed to");
                         return Err(Violation::new("form", what));
                     }
                 }
                 let (names, located) =
                     (request.resource_names_subscribe, request.resource_locators_subscribe);
                 for locator in locators(&request.type_url, names, located) {
-                    if self.told.insert(locator.clone(), now).is_some() {
-                        let what = format!("D2: {locator:?} is asked for twice");
+                    if self.subscribed.insert(locator.clone(), now).is_some() {
+                        let what = format!("D2: {locator:?} is subscribed to twice");
                         return Err(Violation::new("form", what));
                     }
                 }
             }
         }
-        self.ever_told.extend(self.told.keys().cloned());
+        self.ever_subscribed.extend(self.subscribed.keys().cloned());
         self.requests.push_back(request);
         Ok(())
     }

@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 }
 
 fn seeds(first: u64, count: u64) -> ExitCode {
-    let (start, mut told, mut stats) = (Instant::now(), Instant::now(), Stats::default());
+    let (start, mut printed, mut stats) = (Instant::now(), Instant::now(), Stats::default());
     let is_long = count > u64::from(u32::MAX);
     for (done, seed) in (1..=count).zip(first..) {
         let script = Script::of(seed);
@@ -87,10 +87,10 @@ fn seeds(first: u64, count: u64) -> ExitCode {
         if let Some(violation) = outcome.violation {
             return fail(seed, script, &violation);
         }
-        if told.elapsed().as_secs() >= if is_long { 10 } else { 1 }
+        if printed.elapsed().as_secs() >= if is_long { 10 } else { 1 }
             && (is_long || std::io::stderr().is_terminal())
         {
-            told = Instant::now();
+            printed = Instant::now();
             eprint!("\rsim: {done} seeds from {first} in {} s", start.elapsed().as_secs());
             _ = std::io::stderr().flush();
         }
@@ -118,8 +118,8 @@ fn fail(seed: u64, script: Script, violation: &Violation) -> ExitCode {
     let outcome = run(&shortest, Trace::written());
     println!("\nsim: seed {seed}, {} of {steps} steps are enough:", shortest.steps.len());
     print_trace(&shortest, &outcome.trace);
-    let told = outcome.violation.as_ref().unwrap_or(violation);
-    println!("sim: seed {seed} violates `{}`: {}", told.invariant, told.what);
+    let shown = outcome.violation.as_ref().unwrap_or(violation);
+    println!("sim: seed {seed} violates `{}`: {}", shown.invariant, shown.what);
     println!("replay: cargo sim --seed {seed}");
     ExitCode::FAILURE
 }

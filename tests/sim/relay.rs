@@ -153,7 +153,7 @@ impl Relay {
         }
     }
 
-    fn tell(&mut self, now: Duration, route: &Route, effects: &Effects) {
+    fn report(&mut self, now: Duration, route: &Route, effects: &Effects) {
         if let Some(upstream) = self.upstreams.get(route) {
             // Resources for one locator alone, or that pass through, are not stored.
             let is_kept = matches!(route, Route::Shared | Route::Node(_));
@@ -199,17 +199,17 @@ impl Relay {
                     if server != LIAR {
                         self.asked_since.clear();
                     }
-                    self.tell(now, &route, &Effects::default());
+                    self.report(now, &route, &Effects::default());
                 }
             }
             let Some(upstream) = self.upstreams.get_mut(&route) else { continue };
             let effects = upstream.client.on_timeout(now);
-            let told = upstream.links.iter().flatten().flat_map(|link| &link.told);
+            let subscribed = upstream.links.iter().flatten().flat_map(|link| &link.subscribed);
             let silent =
-                told.filter(|(_, since)| **since + TIMEOUT <= now && **since + TIMEOUT > self.driven);
+                subscribed.filter(|(_, since)| **since + TIMEOUT <= now && **since + TIMEOUT > self.driven);
             let silent = silent.map(|(locator, _)| locator.clone());
             self.silent.extend(silent.filter(|_| !effects.touched.is_empty()));
-            self.tell(now, &route, &effects);
+            self.report(now, &route, &effects);
         }
         self.driven = now;
         if let Some(trying) = self.trying.as_ref().filter(|trying| trying.until <= now) {
@@ -248,7 +248,7 @@ impl Relay {
         let upstream = self.upstream(route);
         (upstream.is_connecting[server], upstream.links[server]) = (false, Some(link));
         upstream.client.on_open(now, server);
-        self.tell(now, route, &Effects::default());
+        self.report(now, route, &Effects::default());
     }
 
     /// Its upstream streams break, and the messages in flight are lost.
@@ -275,7 +275,7 @@ impl Relay {
         }
         self.failures = self.failures.wrapping_add(1);
         let effects = upstream.client.on_end(now, server, "cut", self.failures.wrapping_mul(0x9e37_79b9));
-        self.tell(now, route, &effects);
+        self.report(now, route, &effects);
     }
 
     /// Sends the next request, if there is one; `origin_at` is the newest state of the origin.
@@ -288,23 +288,23 @@ impl Relay {
         let Some(upstream) = self.upstreams.get_mut(route) else { return Ok(false) };
         let Some(link) = &mut upstream.links[server] else { return Ok(false) };
         let Some(request) = upstream.client.next_request(now, server) else { return Ok(false) };
-        let before: Vec<_> = link.told.keys().cloned().collect();
+        let before: Vec<_> = link.subscribed.keys().cloned().collect();
         link.say(now, request)?;
-        for gone in before.iter().filter(|locator| !link.told.contains_key(*locator)) {
+        for gone in before.iter().filter(|locator| !link.subscribed.contains_key(*locator)) {
             self.asked_since.remove(gone);
             self.silent.remove(gone);
         }
-        for locator in link.told.keys() {
+        for locator in link.subscribed.keys() {
             self.asked_since.entry(locator.clone()).or_insert(origin_at);
         }
         // A subscription that ended during an outage is never unsubscribed on a stream.
-        let types: BTreeSet<_> = link.told.keys().map(|(of, ..)| of).collect();
+        let types: BTreeSet<_> = link.subscribed.keys().map(|(of, ..)| of).collect();
         // The stream of one authority has no subscriptions to names of another.
         let has_liar = self.profile.liar == Some(Liar::OfAuthority);
         let is_at_liar = |name: &str| has_liar && is_of_liar(name);
         let is_of_link = |(of, name, _): &Locator| types.contains(of) && is_at_liar(name) == (server == LIAR);
-        self.asked_since.retain(|locator, _| link.told.contains_key(locator) || !is_of_link(locator));
-        self.tell(now, route, &Effects::default());
+        self.asked_since.retain(|locator, _| link.subscribed.contains_key(locator) || !is_of_link(locator));
+        self.report(now, route, &Effects::default());
         Ok(true)
     }
 
@@ -356,7 +356,7 @@ impl Relay {
             let what = format!("T45: a proxy rejects {:?}", judged.rejections);
             return Err(Violation::new("relayed", what));
         }
-        self.tell(now, route, &effects);
+        self.report(now, route, &effects);
         held.check(self.proxy.cache())?;
         if tried.is_some_and(|trying| trying.is_lost) {
             self.cut_stream(now, route, server);

@@ -23,7 +23,7 @@ impl World {
         match deed {
             RelayDeed::Work => {
                 self.relays[at].work(now);
-                invariant::questions::check(self, at)?;
+                invariant::upstream::check(self, at)?;
             }
             RelayDeed::Say { count } => (0..*count).try_for_each(|_| self.say_upstream(at).map(drop))?,
             RelayDeed::Deliver { count } => {
@@ -101,7 +101,7 @@ impl World {
         for _ in 0..EXCHANGES {
             let route = self.relays[at].drive(self.now)?;
             self.remember(at);
-            invariant::questions::check(self, at)?;
+            invariant::upstream::check(self, at)?;
             let Some((route, server)) = route else { return Ok(()) };
             let profile = &self.relays[at].profile;
             let (protocol, window) = (profile.protocol, profile.window);
@@ -114,7 +114,7 @@ impl World {
             self.trace.note(self.now, || format!("  p{name} connects{}", of_server(server)));
             self.relays[at].open(self.now, &route, server, link);
         }
-        Err(Violation::new("quiet", format!("p{} goes on connecting", self.relayed(at))))
+        Err(Violation::new("quiet", format!("p{} continues to connect", self.relayed(at))))
     }
 
     /// The cache that a server of a proxy serves; `None` for a lying server.
@@ -229,10 +229,10 @@ impl World {
     }
 
     /// S26: whether each hop up to the origin can report removals.
-    pub(crate) fn hears_removals(&self, replica: usize, kind: Kind) -> bool {
+    pub(crate) fn learns_of_removals(&self, replica: usize, kind: Kind) -> bool {
         let chain = self.chain_of(replica);
-        let is_told = |relay: &&Relay| relay.profile.protocol == Protocol::Delta || kind.is_full_state();
-        chain.iter().all(is_told) && !self.may_use_old_routes(&chain, kind)
+        let learns = |relay: &&Relay| relay.profile.protocol == Protocol::Delta || kind.is_full_state();
+        chain.iter().all(learns) && !self.may_use_old_routes(&chain, kind)
     }
 
     /// S33: a proxy that subscribes to removed routes may still use the ones that it has, so it
@@ -240,7 +240,7 @@ impl World {
     fn may_use_old_routes(&self, chain: &[&Relay], kind: Kind) -> bool {
         let Some(origin) = chain.last().map(|relay| relay.profile.home) else { return false };
         let truth = self.replicas[origin].cache.snapshot();
-        let mut asked = chain.iter().flat_map(|relay| relay.links()).flat_map(|link| link.told.keys());
+        let mut asked = chain.iter().flat_map(|relay| relay.links()).flat_map(|link| link.subscribed.keys());
         let is_gone = |(of, name, params): &Locator| {
             of == Kind::Route.url() && (name == "*" || selected(&truth, Kind::Route, name, params).is_none())
         };
@@ -256,7 +256,7 @@ impl World {
             let snapshot = relay.cache().snapshot();
             let Some(shared) = selected(&snapshot, kind, name, params) else { return false };
             let is_deaf = relay.profile.protocol == Protocol::Sotw && !kind.is_full_state();
-            let mut asked = relay.links().flat_map(|link| link.told.keys());
+            let mut asked = relay.links().flat_map(|link| link.subscribed.keys());
             is_deaf
                 && asked.any(|(of, asked, with)| {
                     let is_it = of == kind.url() && (asked == name || asked == "*");
@@ -269,13 +269,13 @@ impl World {
     /// The subscriptions of the clients of a proxy, as far as the proxy has read them.
     pub(crate) fn wanted_of(&self, at: usize) -> BTreeSet<Locator> {
         let of_clients = self.asked_of(at, |seen| &seen.ideal.asked);
-        of_clients.chain(self.links_to(at).flat_map(|link| link.told.keys().cloned())).collect()
+        of_clients.chain(self.links_to(at).flat_map(|link| link.subscribed.keys().cloned())).collect()
     }
 
     /// All subscriptions that these clients ever sent on their current streams.
     pub(crate) fn ever_wanted_of(&self, at: usize) -> BTreeSet<Locator> {
         let of_clients = self.asked_of(at, |seen| &seen.ever_asked);
-        of_clients.chain(self.links_to(at).flat_map(|link| link.ever_told.iter().cloned())).collect()
+        of_clients.chain(self.links_to(at).flat_map(|link| link.ever_subscribed.iter().cloned())).collect()
     }
 
     fn asked_of<'a>(

@@ -50,7 +50,7 @@ impl Received {
 pub(crate) struct Item {
     pub(crate) name: String,
     /// The constraints that were sent; `None` when it was sent under the plain name.
-    pub(crate) told: Option<Constraints>,
+    pub(crate) sent_with: Option<Constraints>,
     pub(crate) version: String,
     pub(crate) content: Content,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Item {
 impl Item {
     /// The constraints that were sent; none for the plain name.
     pub(crate) fn constraints(&self) -> Constraints {
-        self.told.clone().unwrap_or(Constraints::NONE)
+        self.sent_with.clone().unwrap_or(Constraints::NONE)
     }
 }
 
@@ -108,17 +108,17 @@ impl Received {
     /// S28, D13, T29, T30b: each key occurs once.
     fn has_no_duplicates(&self) -> Result<(), String> {
         let mut seen = BTreeSet::new();
-        let keys = self.resources.iter().map(|item| (&item.name, item.told.clone()));
-        let removed = self.removed_variants.iter().map(|(name, told)| (name, Some(told.clone())));
-        for (name, told) in keys.chain(removed) {
-            if !seen.insert((name, told.clone())) {
-                return Err(format!("D13, S28, T30b: {name} {told:?} stands twice in {self}"));
+        let keys = self.resources.iter().map(|item| (&item.name, item.sent_with.clone()));
+        let removed = self.removed_variants.iter().map(|(name, sent_with)| (name, Some(sent_with.clone())));
+        for (name, sent_with) in keys.chain(removed) {
+            if !seen.insert((name, sent_with.clone())) {
+                return Err(format!("D13, S28, T30b: {name} {sent_with:?} occurs twice in {self}"));
             }
         }
         let names: BTreeSet<_> = self.removed.iter().collect();
         let is_both = self.resources.iter().any(|item| names.contains(&item.name));
         if is_both || names.len() < self.removed.len() {
-            return Err(format!("D13, T30: a removed name stands twice in {self}"));
+            return Err(format!("D13, T30: a removed name occurs twice in {self}"));
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Item {
             return Err(format!("S29: a {} in a response of {kind}", any.type_url));
         }
         let content = Content::of(kind, &any.value)?;
-        Ok(Self { name: content.name.clone(), told: None, version: String::new(), content })
+        Ok(Self { name: content.name.clone(), sent_with: None, version: String::new(), content })
     }
 
     fn of_resource(kind: Kind, resource: &Resource) -> Result<Self, String> {
@@ -142,15 +142,15 @@ impl Item {
             return Err(format!("S29: a {} in a response of {kind}", any.type_url));
         }
         let content = Content::of(kind, &any.value)?;
-        let (name, told) = match &resource.resource_name {
+        let (name, sent_with) = match &resource.resource_name {
             None => (resource.name.clone(), None),
-            Some(_) if !resource.name.is_empty() => return Err("T25: both name and resource_name".into()),
+            Some(_) if !resource.name.is_empty() => return Err("T25: a name and a resource_name".into()),
             Some(name) => (name.name.clone(), Some(constraints_of(name)?)),
         };
         if name != content.name {
             return Err(format!("D23: {name} with the payload of {}", content.name));
         }
-        Ok(Self { name, told, version: resource.version.clone(), content })
+        Ok(Self { name, sent_with, version: resource.version.clone(), content })
     }
 }
 
@@ -158,7 +158,7 @@ impl fmt::Display for Received {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} n{} v{}", self.kind, self.nonce, self.version.get(..6).unwrap_or(&self.version))?;
         for item in &self.resources {
-            match &item.told {
+            match &item.sent_with {
                 None => write!(f, " {}={}", item.name, item.content)?,
                 Some(constraints) => write!(f, " {}[{constraints}]={}", item.name, item.content)?,
             }
@@ -171,7 +171,7 @@ impl fmt::Display for Received {
 }
 
 fn kind_of(type_url: &str) -> Result<Kind, String> {
-    Kind::of_url(type_url).ok_or_else(|| format!("a response of {type_url:?}, which nobody asked for"))
+    Kind::of_url(type_url).ok_or_else(|| format!("a response of {type_url:?}, without a subscription"))
 }
 
 fn error_of(error: ResourceError) -> (String, i32) {

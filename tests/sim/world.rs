@@ -140,7 +140,7 @@ impl World {
     }
 
     /// From now on the former liars serve the content of the source.
-    pub(crate) fn tell_the_truth(&mut self) {
+    pub(crate) fn serve_truth(&mut self) {
         self.are_liars_honest = true;
         self.source.mirror(&self.truth, name_at_liar);
     }

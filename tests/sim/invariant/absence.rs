@@ -24,7 +24,7 @@ pub(crate) fn check(turn: &Turn<'_>) -> Result<(), Violation> {
     if is_known {
         return Ok(());
     }
-    let what = format!("{} is said not to exist by {:?}: {}", turn.watcher, turn.event, turn.after);
+    let what = format!("{} is reported as absent by {:?}: {}", turn.watcher, turn.event, turn.after);
     Err(Violation::new("absence", what))
 }
 
@@ -33,7 +33,7 @@ fn was_silent(turn: &Turn<'_>) -> bool {
     let watcher = turn.watcher;
     let locator: Locator = (watcher.kind.url().into(), watcher.name.clone(), watcher.parameters.clone());
     let links = turn.agent.links.iter().flatten();
-    let mut since = links.filter_map(|link| link.told.get(&locator));
+    let mut since = links.filter_map(|link| link.subscribed.get(&locator));
     since.any(|since| *since + TIMEOUT <= turn.now)
 }
 

@@ -11,8 +11,9 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
     for (at, client) in world.clients.iter().enumerate() {
         for other in &world.clients[at + 1..] {
             for (kind, known) in &client.types {
-                let are_told = [client, other].into_iter().all(|client| is_told(world, client, *kind));
-                let theirs = other.types.get(kind).filter(|theirs| are_told && is_alike(known, theirs));
+                let learn =
+                    [client, other].into_iter().all(|client| learns_of_removals(world, client, *kind));
+                let theirs = other.types.get(kind).filter(|theirs| learn && is_alike(known, theirs));
                 if let Some(theirs) = theirs {
                     compare([client, other], known, theirs)?;
                 }
@@ -24,9 +25,9 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
 
 /// S26: whether all proxies in front of the client learn of removals. If not, the client may have
 /// resources that others no longer have.
-fn is_told(world: &World, client: &Client, kind: Kind) -> bool {
+fn learns_of_removals(world: &World, client: &Client, kind: Kind) -> bool {
     let connection = client.connections.get(&client.slot(kind));
-    connection.is_none_or(|connection| world.hears_removals(connection.replica, kind))
+    connection.is_none_or(|connection| world.learns_of_removals(connection.replica, kind))
 }
 
 fn is_alike(known: &Known, other: &Known) -> bool {
@@ -41,9 +42,9 @@ fn compare(clients: [&Client; 2], known: &Known, other: &Known) -> Result<(), Vi
         // content that was sent to it last.
         held.all(|(key, held)| match other.held.get(key) {
             Some(theirs) => {
-                theirs.content == held.content || !(known.hears_removals() || other.hears_removals())
+                theirs.content == held.content || !(known.learns_of_removals() || other.learns_of_removals())
             }
-            None => !known.hears_removals() || clients.iter().any(|one| one.is_used(known.kind, &key.0)),
+            None => !known.learns_of_removals() || clients.iter().any(|one| one.is_used(known.kind, &key.0)),
         })
     };
     if has(known, other) && has(other, known) {

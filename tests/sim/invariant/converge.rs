@@ -26,12 +26,12 @@ fn check_client(world: &World, client: &Client) -> Result<(), String> {
             return Err("it has no stream".into());
         };
         let snapshot = world.truth_of(connection.replica);
-        let hears = world.hears_removals(connection.replica, *kind);
+        let hears = world.learns_of_removals(connection.replica, *kind);
         let is_unheard = |name: &str, params: &Parameters| {
             !hears && world.is_unheard(connection.replica, *kind, name, params)
         };
         compare(client, known, &snapshot, hears, is_unheard)?;
-        hears_of_absence(known, &snapshot, hears)?;
+        knows_absences(known, &snapshot, hears)?;
     }
     Ok(())
 }
@@ -44,21 +44,22 @@ fn compare(
     is_unheard: impl Fn(&str, &Parameters) -> bool,
 ) -> Result<(), String> {
     let expected = expected(known, snapshot, &is_unheard)?;
-    let is_told = |key: &Key, held: &Held| {
+    let counts = |key: &Key, held: &Held| {
         let locators = known.locators(&key.0);
         let mut users = locators.iter().filter(|params| known.is_for(key, held, params));
         let is_there = |params: &Parameters| selected(snapshot, known.kind, &key.0, params).is_some();
         !users.clone().any(|params| is_unheard(&key.0, params))
-            && ((hears && known.hears_removals()) || users.all(is_there))
+            && ((hears && known.learns_of_removals()) || users.all(is_there))
     };
-    let is_told = |key: &Key, held: &Held| is_told(key, held) && !client.is_used(known.kind, &key.0);
-    let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || is_told(key, held));
+    let counts = |key: &Key, held: &Held| counts(key, held) && !client.is_used(known.kind, &key.0);
+    let held = known.held.iter().filter(|(key, held)| expected.contains_key(*key) || counts(key, held));
     let held: BTreeMap<_, _> = held.map(|(key, held)| (key.clone(), held.content.clone())).collect();
     if held == expected {
         return Ok(());
     }
-    let wanted = expected.iter().map(|((name, told), content)| format!(" {name}[{told}]={content}"));
-    Err(format!("{} holds {known}, and should hold {{{} }}", known.kind, wanted.collect::<String>()))
+    let wanted =
+        expected.iter().map(|((name, constraints), content)| format!(" {name}[{constraints}]={content}"));
+    Err(format!("{} has {known}, and should have {{{} }}", known.kind, wanted.collect::<String>()))
 }
 
 /// The resources that a client should have.
@@ -74,8 +75,9 @@ fn expected(
             if is_unheard(name, &params) {
                 continue;
             }
-            let told = if known.knows_locators { variant.constraints().clone() } else { Constraints::NONE };
-            expected.insert((name.to_owned(), told), Content::of(known.kind, variant.payload())?);
+            let constraints =
+                if known.knows_locators { variant.constraints().clone() } else { Constraints::NONE };
+            expected.insert((name.to_owned(), constraints), Content::of(known.kind, variant.payload())?);
         }
     }
     Ok(expected)
@@ -83,7 +85,7 @@ fn expected(
 
 /// D10: a delta client knows which of its subscribed names do not exist. S17: a SotW client does
 /// not.
-fn hears_of_absence(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
+fn knows_absences(known: &Known, snapshot: &Snapshot, hears: bool) -> Result<(), String> {
     if known.protocol == crate::script::Protocol::Sotw {
         return Ok(());
     }

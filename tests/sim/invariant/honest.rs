@@ -12,12 +12,12 @@ use crate::content::Kind;
 use crate::relay::{LIAR, is_of_liar};
 
 /// The resources of a client whose names are not requested from a server.
-pub(crate) struct Held {
+pub(crate) struct Protected {
     sights: Vec<(usize, Sight)>,
     variants: BTreeSet<VariantId>,
 }
 
-impl Held {
+impl Protected {
     pub(crate) fn of(agent: &Agent, server: usize) -> Self {
         if agent.profile.liar != Some(server) || !agent.profile.is_served_honestly() {
             return Self { sights: Vec::new(), variants: BTreeSet::new() };

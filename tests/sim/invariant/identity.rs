@@ -19,7 +19,7 @@ pub(crate) fn check(
     // In delta an empty first request of a type without a legacy wildcard is answered (S21), but no
     // client here sends one.
     if seen.is_none_or(|seen| seen.ideal.asked.is_empty()) {
-        return violation("S24: nobody asked for the type");
+        return violation("S24: the type has no subscription");
     }
     Ok(())
 }

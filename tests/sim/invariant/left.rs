@@ -1,13 +1,13 @@
 //! When there are no watchers any more, our client has no resources, no server has a subscription
 //! of it, and nothing is due (C13).
 
-use super::{Violation, questions};
+use super::{Violation, upstream};
 use crate::agent::Agent;
 use crate::world::World;
 
 /// Ends all watches, and checks what remains.
 pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
-    world.trace.note(world.now, || "nobody watches any more".to_owned());
+    world.trace.note(world.now, || "there are no watchers any more".to_owned());
     let now = world.now;
     for at in 0..world.agents.len() {
         while !world.agents[at].watchers.is_empty() {
@@ -16,14 +16,14 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
         while world.exchange_once(at)? {}
         holds_nothing(&world.agents[at], at)?;
         for link in world.agents[at].links.iter().flatten() {
-            if let Some(locator) = link.told.keys().next() {
-                return violation(format!("a{at} never gave up {locator:?}"));
+            if let Some(locator) = link.subscribed.keys().next() {
+                return violation(format!("a{at} never unsubscribed from {locator:?}"));
             }
         }
     }
     world.clients.iter_mut().for_each(|client| client.connections.clear());
     world.pass_linger()?;
-    questions::check_empty(world)?;
+    upstream::check_empty(world)?;
     for at in 0..world.relays.len() {
         world.drive_relay(at)?;
     }
@@ -53,7 +53,7 @@ fn holds_nothing(agent: &Agent, at: usize) -> Result<(), Violation> {
     match names.next() {
         Some(name) => violation(format!("a{at} keeps {name}")),
         None if agent.client.report().is_empty() => Ok(()),
-        None => violation(format!("a{at} reports what nobody watches")),
+        None => violation(format!("a{at} reports a resource without a watcher")),
     }
 }
 

@@ -30,10 +30,10 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     for replica in &mut world.replicas {
         replica.history.clear();
         if Arc::strong_count(&replica.cache) != 1 {
-            return violation("something holds the cache");
+            return violation("something keeps the cache");
         }
         if replica.lost.iter().any(|lost| lost.strong_count() > 0) {
-            return violation("something holds the cache of a crashed replica");
+            return violation("something keeps the cache of a crashed replica");
         }
     }
     let kept: Vec<_> =
@@ -43,7 +43,7 @@ pub(crate) fn check(world: &mut World) -> Result<(), Violation> {
     world.replicas.truncate(world.origins);
     match variants.iter().filter_map(Weak::upgrade).find(|variant| !is_kept(variant)) {
         None => Ok(()),
-        Some(variant) => violation(&format!("something holds {}[{}]", variant.name(), variant.constraints())),
+        Some(variant) => violation(&format!("something keeps {}[{}]", variant.name(), variant.constraints())),
     }
 }
 

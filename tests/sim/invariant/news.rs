@@ -12,8 +12,8 @@ use crate::script::Protocol;
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     let seen = sent.before;
     // D8: when a resource of a rejected response is corrected, the others are sent once more.
-    let is_retold = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
-    let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_retold;
+    let is_repeated = sent.received.names().is_subset(&seen.uncertain) && !seen.uncertain.is_empty();
+    let is_answer = seen.has_asked || !seen.is_answered || seen.is_endpoints_due || is_repeated;
     if is_answer || has_news(sent) || is_excused(sent) {
         return Ok(());
     }
@@ -29,7 +29,7 @@ fn has_news(sent: &Sent<'_>) -> bool {
     // Known: resources that a client brought to a proxy are sent again, if the proxy did not know
     // yet what exists (D21). S32: in SotW a client does not report what it has. So resources of a
     // replica that lags are new to the client, in the eyes of the server.
-    let is_untold =
+    let is_unknown =
         |held: &Held| (sent.is_relayed || before.protocol == Protocol::Sotw) && !held.is_of_this_stream();
     // Content that was tried, and withdrawn because its stream ended, is new when it is sent again.
     let has_left = |name: &str, held: &Held| {
@@ -40,7 +40,7 @@ fn has_news(sent: &Sent<'_>) -> bool {
         sent.is_relayed && !sent.history[held.sent_at..].iter().all(|snapshot| is_there(snapshot))
     };
     let is_new = |name: &str, held: Option<&Held>, now: &Held| {
-        held.is_none_or(|held| held.content != now.content || is_untold(held) || has_left(name, held))
+        held.is_none_or(|held| held.content != now.content || is_unknown(held) || has_left(name, held))
     };
     let changes = after.held.iter().any(|(key, now)| is_new(&key.0, before.held.get(key), now));
     let removes =

@@ -28,7 +28,7 @@ pub(crate) fn check(
         let mut users = routes.held.iter().filter(|(_, route)| route.content.clusters.contains(cluster));
         if let Some(((route, _), _)) = users.find(|(key, held)| !names(routes, key, held, cluster, snapshot))
         {
-            let what = format!("S33: {route} uses {cluster}, which is gone: {}", envelope.received);
+            let what = format!("S33: {route} uses {cluster}, which was removed: {}", envelope.received);
             return Err(Violation::new("order", what));
         }
     }
@@ -51,9 +51,9 @@ fn names(routes: &Known, key: &Key, held: &Held, cluster: &str, snapshot: &Snaps
         users.filter_map(|params| selected(snapshot, Kind::Route, &key.0, &params)).collect();
     // S26: no response can report the removal of a route, and a client that subscribes to the
     // wildcard cannot say when a route is out of use.
-    let is_untold = newest.is_empty() && !routes.hears_removals();
+    let is_unreported = newest.is_empty() && !routes.learns_of_removals();
     let is_wildcard = routes.asked.iter().any(|(name, _)| name.is_none());
-    (is_untold && is_wildcard)
+    (is_unreported && is_wildcard)
         || newest.iter().any(|variant| {
             Content::of(Kind::Route, variant.payload())
                 .is_ok_and(|content| content.clusters.iter().any(|of| of == cluster))

@@ -72,13 +72,14 @@ fn is_genuine(taken: &Taken<'_>) -> Result<(), String> {
             taken.history.iter().any(|snapshot| {
                 let variant = selected(snapshot, kind, &item.name, params);
                 variant.is_some_and(|variant| {
-                    let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
+                    let is_it =
+                        item.sent_with.as_ref().is_none_or(|sent_with| sent_with == variant.constraints());
                     is_it && is_content(kind, variant.payload(), item)
                 })
             })
         };
         if !locators.iter().any(is_of_origin) {
-            return Err(format!("T43: the origin never had this {} for who asked", item.name));
+            return Err(format!("T43: the origin never had this {} for a subscription", item.name));
         }
     }
     Ok(())
@@ -166,7 +167,7 @@ fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
         let others: Vec<_> = received
             .resources
             .iter()
-            .filter(|item| item.name == *name && item.told.as_ref() != Some(constraints))
+            .filter(|item| item.name == *name && item.sent_with.as_ref() != Some(constraints))
             .collect();
         // The server does not know the constraints of resources from an earlier stream, or sent
         // under a plain name.
@@ -176,11 +177,13 @@ fn is_one_switch(taken: &Taken<'_>) -> Result<(), String> {
         let locators = locators(&envelope.asked, name, &before.node);
         let users: Vec<_> = locators.iter().filter(|params| constraints.matches(params)).collect();
         let is_taken = |params: &&Parameters| {
-            others.iter().any(|item| item.told.as_ref().is_some_and(|told| told.matches(params)))
+            others
+                .iter()
+                .any(|item| item.sent_with.as_ref().is_some_and(|sent_with| sent_with.matches(params)))
         };
-        let is_told = received.removed_variants.contains(&(name.clone(), constraints.clone()));
-        if !users.is_empty() && users.iter().all(is_taken) && !is_told {
-            return Err(format!("T31: nothing says that {name}[{constraints}] is gone"));
+        let is_removed = received.removed_variants.contains(&(name.clone(), constraints.clone()));
+        if !users.is_empty() && users.iter().all(is_taken) && !is_removed {
+            return Err(format!("T31: {name}[{constraints}] is not removed"));
         }
     }
     Ok(())

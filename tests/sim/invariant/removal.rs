@@ -15,7 +15,7 @@ fn names_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
     for name in &sent.received.removed {
         let locators = sent.after.locators(name);
         if locators.iter().any(|params| selected(sent.snapshot, sent.kind(), name, params).is_some()) {
-            return violation(sent, format!("T30: {name} is there"));
+            return violation(sent, format!("T30: {name} exists"));
         }
     }
     Ok(())
@@ -23,12 +23,12 @@ fn names_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
 
 /// T30b: no variant is removed that a locator gets.
 fn variants_are_gone(sent: &Sent<'_>) -> Result<(), Violation> {
-    for (name, told) in &sent.received.removed_variants {
+    for (name, sent_with) in &sent.received.removed_variants {
         let locators = sent.after.locators(name);
         let mut variants =
             locators.iter().filter_map(|params| selected(sent.snapshot, sent.kind(), name, params));
-        if variants.any(|variant| variant.constraints() == told) {
-            return violation(sent, format!("T30b: {name}[{told}] is there"));
+        if variants.any(|variant| variant.constraints() == sent_with) {
+            return violation(sent, format!("T30b: {name}[{sent_with}] exists"));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::wire::Item;
 
 pub(crate) fn check(sent: &Sent<'_>) -> Result<(), Violation> {
     for item in &sent.received.resources {
-        if item.told.is_some() != sent.after.knows_locators {
+        if item.sent_with.is_some() != sent.after.knows_locators {
             return violation(sent, item, "T24: the client does not understand this form");
         }
         if !is_selected(sent, item, sent.snapshot) && !is_held(sent, item) {
@@ -26,7 +26,7 @@ fn is_selected(sent: &Sent<'_>, item: &Item, snapshot: &Snapshot) -> bool {
         locators.iter().filter_map(|params| selected(snapshot, sent.kind(), &item.name, params));
     variants.any(|variant| {
         // A client that subscribes by name is not sent the constraints.
-        let is_it = item.told.as_ref().is_none_or(|told| told == variant.constraints());
+        let is_it = item.sent_with.as_ref().is_none_or(|sent_with| sent_with == variant.constraints());
         is_it && Content::of(sent.kind(), variant.payload()).is_ok_and(|content| content == item.content)
     })
 }
@@ -38,8 +38,9 @@ fn is_held(sent: &Sent<'_>, item: &Item) -> bool {
     let has_referrers = !sent.kind().known().referrers.is_empty();
     let had: Vec<_> = sent.before.ideal.held.iter().filter(|((name, _), _)| *name == item.name).collect();
     // V25: a resource that was sent by name is sent again with its constraints.
-    let is_it =
-        |held: &Constraints| item.told.as_ref().is_none_or(|told| told == held || held.is_unconstrained());
+    let is_it = |held: &Constraints| {
+        item.sent_with.as_ref().is_none_or(|sent_with| sent_with == held || held.is_unconstrained())
+    };
     let was_sent = had.iter().any(|((_, held), had)| is_it(held) && had.content == item.content);
     let is_asked = sent.after.locators(&item.name).iter().any(|params| item.constraints().matches(params));
     let mut since =

@@ -26,7 +26,7 @@ pub(crate) fn check(world: &World) -> Result<(), Violation> {
             let server = server.expect("something is asked for it");
             let (mut snapshot, hears) = match agent.profile.homes[server] {
                 Home::Replica(replica) => {
-                    (world.truth_of(replica), world.hears_removals(replica, watcher.kind))
+                    (world.truth_of(replica), world.learns_of_removals(replica, watcher.kind))
                 }
                 Home::Liar => (world.truth.snapshot(), true),
             };
@@ -60,9 +60,9 @@ fn compare(
 ) -> Result<(), String> {
     let Watcher { kind, name, parameters, sight, .. } = watcher;
     let chosen = |name: &str| selected(snapshot, *kind, name, parameters);
-    let is_told = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
+    let learns = agent.profile.protocols[server] == Protocol::Delta || kind.is_full_state();
     let is_heard = hears;
-    let hears = hears && is_told && !is_used(agent, *kind);
+    let hears = hears && learns && !is_used(agent, *kind);
     if name != "*" {
         return match chosen(name) {
             Some(_) if is_unheard(name) => Ok(()),
@@ -71,13 +71,13 @@ fn compare(
             // A proxy that does not know of the removal cannot report it either.
             None if !is_heard => Ok(()),
             None if agent.profile.policy.fail_on_data_errors && hears && sight.own.copy.is_some() => {
-                Err("uses what is gone".to_owned())
+                Err("uses a removed resource".to_owned())
             }
             None => {
                 let code = sight.own.error.as_ref().map(|error| error.code);
                 let is_silent = agent.profile.policy.resource_timer_is_transient_error;
                 let knows = code == Some(Code::NOT_FOUND) || (is_silent && code == Some(Code::UNAVAILABLE));
-                if knows { Ok(()) } else { Err("does not know that there is none".to_owned()) }
+                if knows { Ok(()) } else { Err("does not know that the resource does not exist".to_owned()) }
             }
         };
     }
@@ -92,10 +92,10 @@ fn compare(
     }
     let mut gone = sight.members.keys().filter(|name| !expected.contains_key(name.as_str()));
     if let Some(name) = gone.next().filter(|_| hears) {
-        return Err(format!("has {name}, which is gone"));
+        return Err(format!("has {name}, which was removed"));
     }
     match &sight.own.error {
-        Some(error) if !expected.is_empty() => Err(format!("is told {error} of everything")),
+        Some(error) if !expected.is_empty() => Err(format!("has the error {error} for the wildcard")),
         Some(_) | None => Ok(()),
     }
 }
@@ -104,9 +104,9 @@ fn is_it(view: &ResourceView, payload: &bytes::Bytes) -> Result<(), String> {
     match (&view.copy, &view.error) {
         (Some(copy), None) if copy.payload() == payload => Ok(()),
         (Some(copy), None) if copy.payload() != payload => {
-            Err("uses something else than there is".to_owned())
+            Err("uses other content than the origin has".to_owned())
         }
-        (_, Some(error)) => Err(format!("is told {error}")),
+        (_, Some(error)) => Err(format!("has the error {error}")),
         (_, None) => Err("has none".to_owned()),
     }
 }

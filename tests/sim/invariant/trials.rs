@@ -11,7 +11,7 @@ pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received)
     for item in &received.resources {
         // A client that subscribes by name is not sent the constraints, so the variant is unknown
         // here.
-        let Some(constraints) = &item.told else { continue };
+        let Some(constraints) = &item.sent_with else { continue };
         let variation = (received.kind, item.name.clone(), constraints.clone());
         let is_it = |of: Option<&_>| of == Some(&item.content);
         if let Some(trying) = &relay.trying {
@@ -31,7 +31,7 @@ pub(crate) fn check(world: &World, at: usize, client: &str, received: &Received)
 pub(crate) fn check_at_rest(world: &World) -> Result<(), Violation> {
     for (at, relay) in world.relays.iter().enumerate() {
         if relay.trying.is_some() {
-            return violation(format!("p{} still tries something", world.relayed(at)));
+            return violation(format!("p{} still has a trial", world.relayed(at)));
         }
     }
     for (at, client) in world.clients.iter().enumerate() {
