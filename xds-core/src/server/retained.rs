@@ -1,5 +1,5 @@
-//! What the client has and the cache no longer: held until it may go, or until nobody asks for it
-//! (S33).
+//! Resources that the cache removed and that the client may still use: their removal is withheld,
+//! or the client keeps them until it unsubscribes (S33).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,23 @@ use crate::references::References;
 use crate::variants::Variant;
 use crate::wire::ResourceKey;
 
-/// A resource that no longer exists and that the client may still use (S33).
+/// A resource that the cache removed and that the client may still use (S33).
 #[derive(Debug)]
 pub(super) enum Retained {
-    /// The client was not told yet. Its last content, and the commit that removed it, are unknown
-    /// when the client brought the name from another stream. Where `is_sent`, the client was sent
-    /// just that content.
+    /// The removal was not sent yet. When the client brought the name from another stream, its last
+    /// content and the commit that removed it are not known. `is_sent` says that the client was
+    /// sent exactly this content.
     Withheld { variant: Option<Arc<Variant>>, is_sent: bool, removed_at: Revision, since: Duration },
-    /// The client was told, or cannot be, and keeps what it has until it stops asking for the name.
+    /// The removal was sent, or cannot be sent in this protocol. The client keeps the resource
+    /// until it unsubscribes from the name.
     RemovalSent {
-        /// What that names.
+        /// The references of the resource.
         references: References,
     },
 }
 
 impl Retained {
-    /// V29: whether the client has the content of this variant still, whatever other variant
+    /// V29: whether the client still has the content of this variant, even if another variant
     /// brought it.
     pub(super) fn is_content_of(&self, variant: &Variant) -> bool {
         match self {
@@ -53,7 +54,7 @@ impl Retained {
 }
 
 impl TypeState {
-    /// T31: what is gone is told with the variant that takes its place.
+    /// T31: the removal of a variant is sent together with the variant that replaces it.
     pub(super) fn release_replaced(&mut self, released: &mut Vec<ResourceKey>, snapshot: &Snapshot) {
         let replaced = self.retained.keys().filter(|key| self.is_replaced(key, snapshot));
         for key in replaced.cloned().collect::<Vec<_>>() {
@@ -64,8 +65,9 @@ impl TypeState {
         }
     }
 
-    /// Whether who has it gets another variant, or is known to get none. C4b: what overlaps
-    /// something else of the client cannot be held beside it.
+    /// Whether the removal goes at once: it is known for each locator that had the variant, and one
+    /// of them gets another variant. C4b: nor may it wait when another variant that the client gets
+    /// overlaps it.
     fn is_replaced(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let Some(variants) = snapshot.get(&self.type_url, &key.name) else { return false };
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
@@ -74,8 +76,9 @@ impl TypeState {
                 || self.overlaps_others(key, snapshot))
     }
 
-    /// Whether a full state could not be read (C4b): it has to hold what nobody knows to be gone
-    /// for one locator beside what another one gets now, and they overlap.
+    /// Whether the client would reject a full state (C4b): the state would contain a removed
+    /// variant, whose removal is not confirmed for one locator, and an overlapping variant for
+    /// another locator.
     pub(super) fn is_torn(&self, snapshot: &Snapshot) -> bool {
         let Some(membership) = &self.membership else { return false };
         if self.retained.is_empty() && !membership.position().is_behind(snapshot) {
@@ -89,8 +92,8 @@ impl TypeState {
         })
     }
 
-    /// Whether what else the client gets of the name overlaps this. What came back meets only
-    /// itself.
+    /// Whether another variant of the name that the client gets overlaps this one. A variant that
+    /// came back overlaps only itself.
     fn overlaps_others(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let (Some(constraints), Some(variants)) = (&key.constraints, snapshot.get(&self.type_url, &key.name))
         else {
@@ -99,23 +102,24 @@ impl TypeState {
         let chosen = self.chosen(&key.name, snapshot);
         let is_chosen = |met: &Arc<Variant>| chosen.iter().any(|variant| Arc::ptr_eq(variant, met));
         let is_other = |met: &&Arc<Variant>| self.key(met) != *key;
-        // What is too complex to judge was judged when it was taken.
+        // The overlap is known: a commit of variants that are too complex to compare is refused.
         variants.meeting(constraints).is_ok_and(|met| met.iter().filter(is_other).any(is_chosen))
     }
 
-    /// S33: removals of a type that others refer to wait; on demand all do.
+    /// S33: removals of a type that other types refer to wait. In an on-demand cache all removals
+    /// wait.
     pub(super) fn withholds_removals(&self) -> bool {
         self.is_on_demand || !self.known.referrers.is_empty()
     }
 
-    /// Whether a removal of something with this name waits.
+    /// Whether a removal with this name is withheld.
     pub(super) fn withholds(&self, name: &ResourceName) -> bool {
         let of_name =
             self.retained.range(ResourceKey::of_name(name)..).take_while(|(key, _)| key.name == *name);
         of_name.into_iter().any(|(_, retained)| matches!(retained, Retained::Withheld { .. }))
     }
 
-    /// The contents that are held, as far as they are known.
+    /// The variants whose removal is withheld, as far as they are known.
     pub(super) fn withheld(&self) -> impl Iterator<Item = &Arc<Variant>> {
         self.retained.values().filter_map(|retained| match retained {
             Retained::Withheld { variant, .. } => variant.as_ref(),
@@ -123,7 +127,7 @@ impl TypeState {
         })
     }
 
-    /// When the first of what is held may be let go.
+    /// When the first withheld removal may be sent.
     pub(super) fn release_at(
         &self,
         release: &Release,
@@ -134,10 +138,10 @@ impl TypeState {
         known.filter_map(|(key, retained)| retained.release_at(&key.name, release, grace)).min()
     }
 
-    /// Lets go what may be.
+    /// Returns the withheld removals that may be sent now.
     ///
-    /// A client deletes listeners, clusters and scopes when it is told. Other types it keeps using
-    /// until it stops asking for them (D29).
+    /// A client deletes listeners, clusters and scopes when it gets the removal. It keeps using
+    /// resources of other types until it unsubscribes from them (D29).
     pub(super) fn release(
         &mut self,
         release: &Release,
@@ -155,15 +159,16 @@ impl TypeState {
         released
     }
 
-    /// The client is told that something is gone, if it had it.
+    /// Records that the removal of a resource is sent to the client, if the client had the
+    /// resource.
     pub(super) fn on_removal_sent(&mut self, key: &ResourceKey) {
         if let Some(Retained::Withheld { removed_at, .. }) = self.retained.get(key) {
             self.responses.bring(*removed_at);
         }
-        // X13: a client drops the member of a glob that it is told is gone.
+        // X13: a client drops a member of a glob when it gets the removal.
         let is_listed = self.subscription.lists_name(&key.name);
-        // D25: virtual hosts come and go on demand; an Envoy drops one that it is told is gone, and
-        // goes on asking for it.
+        // D25: virtual hosts come and go on demand. Envoy drops a virtual host when it gets the
+        // removal, and stays subscribed to it.
         if self.known.full_state || self.selects_all() || self.sends_unresolved() || !is_listed {
             self.retained.remove(key);
         } else if let Some(retained) = self.retained.get_mut(key) {
@@ -172,7 +177,7 @@ impl TypeState {
         }
     }
 
-    /// The client is told that nothing with a name is there.
+    /// Records that a removal of everything with this name is sent to the client.
     pub(super) fn on_name_removal_sent(&mut self, name: &ResourceName) {
         let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
         retained.iter().for_each(|key| self.on_removal_sent(key));

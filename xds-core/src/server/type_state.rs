@@ -1,4 +1,4 @@
-//! What one stream got of one type so far, the same for both protocols.
+//! The state of one type on one stream, the same for both protocols.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,90 +21,99 @@ use crate::subscription::{Locator, Locators, Selection, Subscription};
 use crate::variants::{Form, Variant};
 use crate::wire::{Failure, ResourceKey};
 
-/// One type on one stream: what is asked for, what was sent, what the client said about it.
+/// The state of one type on one stream: the subscription, the responses that were sent, and the
+/// client's ACKs and NACKs.
 ///
-/// The content a client has is not stored. It is what its selection held at the cursor of the
-/// membership, and what of the [`retained`](Self::retained) is held besides.
+/// The resources that the client has are not stored. They follow from the selection at the cursor
+/// of the membership, from what is [`retained`](Self::retained), and from what was
+/// [`sent_ahead`](Self::sent_ahead).
 #[derive(Debug)]
 pub(super) struct TypeState {
     pub(super) type_url: TypeUrl,
     pub(super) known: KnownType,
     /// Whether the type is served here at all (G4).
     pub(super) is_served: bool,
-    /// The names that the client may read, where that is not all.
+    /// The names that the client may read; `None` means all.
     pub(super) scope: Option<NamePatterns>,
-    /// Whether the client is told of TTLs (S38).
+    /// Whether resources are sent with their TTL (S38).
     pub(super) ttl: bool,
-    /// Whether what it is told of a TTL is what the server of the cache has left of it.
+    /// Whether refreshes follow the TTL that is left, because the source of an on-demand cache
+    /// extends it (S40).
     pub(super) sends_ttl_left: bool,
-    /// When what has a TTL is to be told again, before it ends (S39, S40).
+    /// When resources with a TTL are sent again, before the TTL ends (S39, S40).
     pub(super) refresh_at: Option<Duration>,
     pub(super) subscription: Subscription,
-    /// `None` while nothing is asked for.
+    /// `None` while the client subscribes to nothing of the type.
     pub(super) membership: Option<Membership>,
-    /// What the client said about what it was sent.
+    /// The responses that were sent, with the client's ACKs and NACKs.
     pub(super) responses: Responses,
-    /// Where those who commit read that; `None` as long as nothing was asked for.
+    /// Where programs that commit read the ACKs and NACKs; `None` until the first subscription.
     pub(super) ledger: Option<Arc<Ledger>>,
-    /// What the client was sent, still asks for, and the cache no longer has.
+    /// Resources that the cache removed, and that the client has and still subscribes to (S33).
     pub(super) retained: BTreeMap<ResourceKey, Retained>,
-    /// What was followed by name until the client sent its first locator (V25).
+    /// The membership by name. When the client sends its first locator (V25), everything that it
+    /// has by name must be sent again with constraints, so the membership by name stays until then.
     former: Option<Membership>,
-    /// What the last request asked for and cannot be (G8).
+    /// SotW: errors about names of the last request. A request repeats its names, so each error is
+    /// reported once (G8, S37).
     pub(super) reported_errors: BTreeSet<Failure>,
-    /// New-style names that were asked for in another spelling than the canonical one, with that
-    /// spelling (X5).
+    /// The client's spelling of new-style names, by their canonical text, where the two differ
+    /// (X5).
     pub(super) spelled: BTreeMap<ResourceName, ResourceName>,
-    /// Names that wait for the first commit, since when, and whether the client was told so (G13).
+    /// Names that wait for the first commit: since when, and whether that was reported to the
+    /// client (G13).
     pub(super) unknown: BTreeMap<ResourceName, (Duration, bool)>,
-    /// What the cache does not know yet.
+    /// Locators that the source of an on-demand cache has not answered yet.
     pub(super) waiting: BTreeMap<Locator, Waiting>,
-    /// A wildcard was asked for, and all of its resources are not known to be there yet.
+    /// Whether a wildcard waits until the source of an on-demand cache has answered all wildcards.
     pub(super) awaits_wildcards: bool,
-    /// What leaves the cache is held until it is known to be gone.
+    /// Whether the cache is filled on demand. If so, each removal is withheld until the source has
+    /// answered that the resource does not exist.
     pub(super) is_on_demand: bool,
-    /// Names that were answered with what is newer than the cursor, and the variants that they were
-    /// answered with.
+    /// Names whose answers were newer than the cursor, with the variants that were sent.
     pub(super) sent_ahead: BTreeMap<ResourceName, Vec<Arc<Variant>>>,
-    /// Since when there is something new that was not sent (S33).
+    /// Since when there are changes that were not sent (S33).
     pub(super) waiting_since: Option<Duration>,
-    /// The newest revision at which the client was known to use just what it had been sent (S33).
+    /// The newest revision at which the client used exactly the resources that it had been sent
+    /// (S33).
     pub(super) clean_at: Revision,
-    /// When it was sent what.
+    /// When each revision was sent.
     pub(super) send_times: SendTimes,
-    /// Something that was rejected is to be told again (D8).
+    /// Whether resources of a rejected response must be sent again (D8).
     pub(super) is_resending: bool,
-    /// Held removals stood in the ledger.
+    /// Whether anything was retained when the ledger was last updated.
     pub(super) was_withholding: bool,
-    /// It follows something else than the other streams of the client were told.
+    /// Whether the other streams of the client know an older selection than this one.
     pub(super) is_unpublished: bool,
-    /// The newest revision whose keys are known.
+    /// The revision of the last [`refresh`](Self::refresh).
     refreshed_at: Revision,
 }
 
-/// What a response starts from.
+/// What a response is made from.
 #[derive(Debug)]
 pub(super) struct ResponseBasis {
     pub(super) update: Arc<Update>,
-    /// What the client has to hear besides of what is gone.
+    /// Keys to remove in addition to the removals of the update.
     pub(super) removed: Vec<ResourceKey>,
-    /// What the update leaves out as what the client has, though it was told something else since.
+    /// Variants that the update omits, because they are equal to those at the cursor, although the
+    /// client was sent others ahead of the cursor.
     pub(super) resend: Vec<Arc<Variant>>,
 }
 
-/// Of which names there is something for any locator of a stream.
+/// For each name, whether the stream gets any variant of it.
 pub(super) type NamePresence = BTreeMap<ResourceName, bool>;
 
-/// What there is for a locator that was asked for.
+/// The answer to a subscribed locator.
 #[derive(Debug)]
 pub(super) enum LocatorAnswer {
     Variants(Vec<Arc<Variant>>),
-    /// Nothing: what the client is told.
+    /// There is no variant; these keys are sent as removed.
     Absent(Vec<ResourceKey>),
 }
 
 impl TypeState {
-    /// For a stream whose plain names go by these parameters.
+    /// The state of a type that the client has just requested. `derived` are the parameters of
+    /// plain names.
     pub(super) fn new(
         type_url: TypeUrl,
         known: KnownType,
@@ -143,9 +152,9 @@ impl TypeState {
         }
     }
 
-    /// Follows a change of the subscription.
+    /// Selects resources again after the subscription changed.
     ///
-    /// Gives back what the client was not told is gone, and no longer asks for.
+    /// Returns keys whose removal was withheld and that the client no longer subscribes to.
     pub(super) fn reselect(&mut self, watch: &Arc<Watch>) -> Vec<ResourceKey> {
         self.is_unpublished = true;
         self.spelled.retain(|name, _| self.subscription.lists_name(name));
@@ -163,9 +172,9 @@ impl TypeState {
         };
         match &mut self.membership {
             Some(membership) if membership.asked().form == selection.form => membership.select(selection),
-            // T25b: all that was sent by name is sent once more, with its constraints.
+            // T25b: everything that was sent by name is sent again with constraints.
             _ => {
-                // T25: parts that wait have another form, and all of it is sent anew.
+                // T25: queued parts have the other form, and everything is sent again.
                 self.responses.drop_queued();
                 self.former = self.membership.replace(watch.join(&self.type_url, selection));
                 self.ledger = Some(watch.ledger(&self.type_url));
@@ -181,7 +190,8 @@ impl TypeState {
         }
         self.forget_uncovered();
         let subscription = &self.subscription;
-        // D12: what the client gave up it has to be sent again.
+        // D12: when the client subscribes again to a name that it gave up, the name must be sent
+        // again.
         self.sent_ahead.values_mut().for_each(|sent| {
             sent.retain(|variant| covering_locators(subscription, variant).next().is_some());
         });
@@ -189,7 +199,7 @@ impl TypeState {
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));
         let mut dropped = Vec::new();
         self.retained.retain(|key, retained| {
-            // What is known by its name alone was for certain parameters nevertheless.
+            // The key may lack constraints although the variant has some.
             let is_covered = match retained {
                 Retained::Withheld { variant: Some(variant), .. } => {
                     covering_locators(subscription, variant).next().is_some()
@@ -200,7 +210,7 @@ impl TypeState {
             };
             match retained {
                 Retained::Withheld { .. } if !is_covered => dropped.push(key.clone()),
-                // Under a wildcard nobody can say that it is no longer used.
+                // Under a wildcard the client cannot report that it no longer uses the resource.
                 Retained::RemovalSent { .. } if subscription.is_wildcard() => return false,
                 _ => {}
             }
@@ -209,7 +219,7 @@ impl TypeState {
         dropped
     }
 
-    /// What is no longer asked for was not rejected.
+    /// Forgets the rejection of resources that the client no longer subscribes to.
     pub(super) fn forget_uncovered(&mut self) {
         if self.responses.are_rejected() {
             let newest = self.membership.as_ref().map(Membership::newest);
@@ -219,7 +229,7 @@ impl TypeState {
         }
     }
 
-    /// Leaves out what nobody asks for.
+    /// Keeps the keys that the subscription covers.
     pub(super) fn retain_subscribed(&self, keys: &mut BTreeSet<ResourceKey>) {
         if keys.is_empty() {
             return;
@@ -229,21 +239,21 @@ impl TypeState {
         keys.retain(|key| is_subscribed(key, &self.subscription, resources));
     }
 
-    /// Whether the client accepted all that it was sent, and uses nothing else (S33).
+    /// Whether the client ACKed everything that it was sent, and uses no other resources (S33).
     pub(super) fn is_clean(&self) -> bool {
         let responses = &self.responses;
         let is_open = responses.are_in_flight() || responses.are_rejected() || self.is_resending;
         !is_open && self.retained.is_empty()
     }
 
-    /// Notes up to where it did.
+    /// Records the cursor if the state is clean (S33).
     pub(super) fn note_clean(&mut self) {
         if self.is_clean() {
             self.clean_at = self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
         }
     }
 
-    /// Whether what was sent by name is still to be sent with constraints (V25).
+    /// Whether resources that were sent by name must still be sent with constraints (V25).
     pub(super) fn is_switching(&self) -> bool {
         self.former.is_some()
     }
@@ -257,7 +267,7 @@ impl TypeState {
         Err(StreamError::TooManyNames { type_url: self.type_url.clone(), found, limit })
     }
 
-    /// Follows a change of the keys that count.
+    /// Updates the selection when the constraint keys that matter to it changed.
     pub(super) fn refresh(&mut self, snapshot: &Snapshot) {
         if snapshot.revision() == self.refreshed_at {
             return;
@@ -273,7 +283,7 @@ impl TypeState {
         self.membership.as_ref().is_some_and(|membership| membership.position().is_behind(snapshot))
     }
 
-    /// Stays where it is, for who is only answered.
+    /// Answers locators without moving the cursor: other changes must wait for other types (S33).
     pub(super) fn stay(&mut self, answered: &Locators, snapshot: &Snapshot) -> ResponseBasis {
         let update = self.membership.as_ref().expect("only a selection can be advanced").no_update();
         let mut removed_keys = Vec::new();
@@ -287,7 +297,7 @@ impl TypeState {
                     sent.push(variant);
                 }
             }
-            // T31: what an answer replaces goes with it.
+            // T31: an answer goes with the removal of the variants that it replaces.
             if self.form() == Form::Located && !self.find(locator, snapshot).is_empty() {
                 let resources = snapshot.of_type(&self.type_url).into_iter();
                 let removed = resources.flat_map(|of| of.removed_after(&locator.name, update.from));
@@ -302,8 +312,8 @@ impl TypeState {
         ResponseBasis { update, removed: removed_keys, resend: Vec::new() }
     }
 
-    /// Takes what the client has to learn and moves the cursor there. What was removed and may
-    /// still be in use is held, except what the client does not have.
+    /// Moves the cursor to the snapshot and returns what the client must be sent. A removed
+    /// resource that the client may still use is retained, unless the client does not have it.
     pub(super) fn advance(
         &mut self,
         now: Duration,
@@ -331,8 +341,8 @@ impl TypeState {
         let resend = ahead.keys().flat_map(|name| self.chosen(name, snapshot));
         let resend = resend.filter(|variant| variant.changed_at > update.from && !is_sent(&ahead, variant));
         let resend = resend.cloned().collect();
-        // D12: what was sent already is not sent again, nor (V29) what came back before the client
-        // heard that it went.
+        // D12: content that was sent ahead is not sent again. V29: neither is content that came
+        // back before its removal was sent.
         let is_known =
             |variant: &Arc<Variant>| is_sent(&ahead, variant) || returned.contains(&Arc::as_ptr(variant));
         let update = match update.changed.iter().any(is_known) {
@@ -343,14 +353,14 @@ impl TypeState {
         let replaced = passed.map(|variant| self.key(variant)).collect();
         let mut basis = ResponseBasis { update, removed: replaced, resend };
         let (subscription, update) = (&self.subscription, &basis.update);
-        // What came and went since the cursor was sent only where that was ahead.
+        // A variant that was added and removed since the cursor was sent only if it was sent ahead.
         let was_sent = |removed: &&Removed| {
             removed.variant.was_there(update.from) || ahead.contains_key(removed.variant.name())
         };
         let removed = update.removed.iter().filter(was_sent);
         let removed = removed.filter(|removed| has(subscription, &removed.variant) != Has::No);
         let removed = removed.map(|removed| (self.key(&removed.variant), removed.clone()));
-        // S24: only what is still asked for.
+        // S24: only resources that are still subscribed to.
         let is_wanted =
             |removed: &&Removed| covering_locators(subscription, &removed.variant).next().is_some();
         let former = former.iter().flat_map(|former| former.removed.iter().filter(is_wanted));
@@ -362,7 +372,8 @@ impl TypeState {
                     && has(&self.subscription, &variant) == Has::Yes;
                 let withheld =
                     Retained::Withheld { variant: Some(variant), is_sent, removed_at: at, since: now };
-                // What is held already stays: what came and went since was never sent.
+                // An older entry stays: variants that were added and removed since then were never
+                // sent.
                 self.retained.entry(key).or_insert(withheld);
             }
         } else {
@@ -393,9 +404,9 @@ impl TypeState {
         self.membership.as_ref().map(|of| of.chosen(name, snapshot)).unwrap_or_default()
     }
 
-    /// What a client is told at once that asks for a locator (D9, D10).
+    /// The answer to a subscribed locator, which is sent at once (D9, D10).
     ///
-    /// `others` remembers of which names there is something for any locator.
+    /// `presence` remembers for each name whether the stream gets any variant of it.
     pub(super) fn answer(
         &mut self,
         locator: &Locator,
@@ -412,16 +423,19 @@ impl TypeState {
             self.on_removal_sent(&by_name);
             return LocatorAnswer::Absent(vec![by_name]);
         }
-        // T35: what it had is told by its constraints, and another locator's variant is left alone.
+        // T35: variants that this locator had are removed by their constraints; variants of other
+        // locators stay.
         let retained: Vec<_> = self.retained.keys().filter(|key| key.name == *name).cloned().collect();
-        // What others of its locators have, too, goes when nobody has anything in its place.
+        // A variant that other locators have too is removed only when it may be removed for all of
+        // them.
         let own = retained.iter().filter(|key| key.matches(parameters) && self.is_removable(key, snapshot));
         let own: Vec<_> = own.cloned().collect();
         if !own.is_empty() {
             own.iter().for_each(|key| self.on_removal_sent(key));
             return LocatorAnswer::Absent(own);
         }
-        // Of the others nobody knows yet.
+        // The source has not answered all locators of the name yet, so this answer is for one
+        // locator only.
         let mut locators = self.subscription.covering(name);
         if !locators.all(|other| self.is_answered_for(name, other, snapshot)) {
             return LocatorAnswer::Absent(vec![ResourceKey::of_variant(
@@ -440,14 +454,15 @@ impl TypeState {
         ])
     }
 
-    /// Whether there is anything of a name for any locator.
+    /// Whether the stream gets any variant of a name.
     fn is_there(&self, name: &ResourceName, presence: &mut NamePresence, snapshot: &Snapshot) -> bool {
         let is_there = || !self.chosen(name, snapshot).is_empty();
         *presence.entry(name.clone()).or_insert_with(is_there)
     }
 
-    /// D18: what a client is told of a locator that it gave up while a wildcard stays, covered by
-    /// that or not; `since` is the revision up to which it was sent everything.
+    /// D18: the answers for a locator that the client unsubscribed from while a wildcard stays,
+    /// whether or not the wildcard covers it. The client was sent everything up to the revision
+    /// `since`.
     pub(super) fn answer_unsubscribed(
         &mut self,
         locator: &Locator,
@@ -466,7 +481,7 @@ impl TypeState {
         let resources = snapshot.of_type(&self.type_url).into_iter();
         let removed = resources.flat_map(|resources| resources.removed_after(&locator.name, since));
         let removed = removed.map(|removed| &removed.variant);
-        // Whose it is beside this locator's, the update tells.
+        // When the subscription still covers the variant, the update has its removal.
         let is_shared = |variant: &Variant| covering_locators(&self.subscription, variant).next().is_some();
         let is_own =
             |variant: &Variant| variant.constraints().matches(&locator.parameters) && !is_shared(variant);
@@ -483,28 +498,29 @@ impl TypeState {
         answers
     }
 
-    /// How the client is told resources.
+    /// How resources are encoded for the client.
     pub(super) fn encoding(&self) -> Encoding<'_> {
         let scope = self.scope.as_ref();
         Encoding { type_url: &self.type_url, form: self.form(), ttl: self.ttl, scope, spelled: &self.spelled }
     }
 
-    /// How the client is sent resources.
+    /// Whether the client gets resources by name alone or with constraints.
     pub(super) fn form(&self) -> Form {
         if self.subscription.knows_locators() { Form::Located } else { Form::Name }
     }
 
-    /// What the client knows a variant by.
+    /// The key by which the client knows a variant.
     pub(super) fn key(&self, variant: &Variant) -> ResourceKey {
         variant.key(self.form())
     }
 
-    /// Whether a first answer was given, or found needless.
+    /// Whether the first response was sent, or was found to be unnecessary.
     pub(super) fn is_answered(&self) -> bool {
         self.membership.as_ref().is_some_and(|membership| membership.cursor() > Revision::ZERO)
     }
 
-    /// Everything it selects; `update` is what was made of it last.
+    /// The whole selection. If `update`, the last one, starts at revision zero, it is the whole
+    /// selection already.
     pub(super) fn everything(&self, update: &Arc<Update>, snapshot: &Snapshot) -> Arc<Update> {
         match &self.membership {
             Some(membership) if update.from > Revision::ZERO => membership.everything(snapshot),
@@ -512,12 +528,12 @@ impl TypeState {
         }
     }
 
-    /// Whether the stream gets what it knows by this.
+    /// Whether the stream gets a variant with this key now.
     pub(super) fn is_live(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         self.chosen(&key.name, snapshot).into_iter().any(|variant| self.key(variant) == *key)
     }
 
-    /// What the client knows an update by, changes and removals alike.
+    /// The keys of an update, changes and removals alike.
     pub(super) fn keys(&self, update: &Update) -> Arc<BTreeSet<ResourceKey>> {
         let changed = update.changed.iter().map(|variant| self.key(variant));
         Arc::clone(
@@ -525,8 +541,8 @@ impl TypeState {
         )
     }
 
-    /// What an update removes and that is not held (S33). D29: also of types whose removal clients
-    /// ignore.
+    /// The removals of an update that are not withheld (S33). D29: they are also sent for types
+    /// whose removals clients ignore.
     pub(super) fn immediate_removals(&self, update: &Update) -> impl Iterator<Item = ResourceKey> {
         let form = self.form();
         let removed = if self.withholds_removals() { &[] } else { update.removed.as_slice() };
@@ -535,32 +551,32 @@ impl TypeState {
         let unmatched = update.unmatched.iter();
         let unmatched =
             unmatched.map(|(name, constraints)| ResourceKey::of_variant(name, constraints.clone()));
-        // D24: what stands for nothing is told of by itself.
+        // D24: names without a resource are sent separately, as unresolved aliases.
         let absent = if self.sends_unresolved() { &[] } else { update.absent.as_slice() };
         absent.iter().map(ResourceKey::of_name).chain(unmatched).chain(removed)
     }
 
-    /// D24: whether a name that stands for nothing is told as an alias without a resource.
+    /// D24: whether a name without a resource is sent as an alias without a resource.
     pub(super) fn sends_unresolved(&self) -> bool {
         !self.known.heartbeats && self.form() == Form::Name
     }
 
-    /// Whether it selects everything of the type, under whatever parameters.
+    /// Whether the subscription has a wildcard, under any parameters.
     pub(super) fn selects_all(&self) -> bool {
         self.subscription.is_wildcard()
     }
 }
 
-/// Whether a client has what was removed.
+/// Whether a client has a resource that was removed from the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Has {
     No,
-    /// It asked for it anew, and may have given it up before.
+    /// The client has just subscribed to it, and may have unsubscribed from it before.
     Perhaps,
     Yes,
 }
 
-/// Whether it is what a name was answered with.
+/// Whether a variant was sent ahead of the cursor.
 pub(super) fn is_sent(ahead: &BTreeMap<ResourceName, Vec<Arc<Variant>>>, variant: &Arc<Variant>) -> bool {
     let sent = ahead.get(variant.name());
     sent.is_some_and(|sent| sent.iter().any(|sent| Arc::ptr_eq(sent, variant)))
