@@ -1,4 +1,5 @@
-//! What a client may still use of a type besides what it was sent last, and what that names (S33).
+//! Resources of a type that a client may still use, although it was sent newer ones or their
+//! removal, and the resources that they name (S33).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,30 +12,30 @@ use crate::name::{ResourceName, Revision, TypeUrl};
 use crate::references::{Reference, References, Target};
 use crate::variants::Variant;
 
-/// Of which resources of a type a client may use another version than the newest, or one that is
-/// gone.
+/// The resources of a type of which a client may use another version than the newest, or which it
+/// may use although the cache removed them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum InUse {
-    /// Of none.
+    /// The client uses the newest version of all of them.
     NewestOnly,
-    /// Of these.
+    /// The client may use older versions of these.
     Older(Arc<OlderInUse>),
-    /// Nobody can say of which.
+    /// It is not known which.
     Unknown,
 }
 
-/// Some resources of a type.
+/// Resources of a type of which a client may use an older version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OlderInUse {
-    /// Those that stand in a response that was rejected, or not answered yet.
+    /// Those in a response that was rejected or not answered yet.
     unaccepted: Unaccepted,
-    /// What is gone and may be in use, with what it named last.
+    /// Removed resources that the client may still use, with the references of their last content.
     retained: Vec<(ResourceName, References)>,
-    /// What the client used at this revision, or came after it.
+    /// The older versions are those that the client used at this revision, or that came after it.
     since: Revision,
 }
 
-/// A type whose resources name those of another one, as a client uses it.
+/// A type whose resources name those of another type, as a client uses it.
 #[derive(Debug)]
 pub(super) struct Referrer {
     type_url: TypeUrl,
@@ -47,7 +48,8 @@ impl InUse {
         if state.is_clean() {
             return Self::NewestOnly;
         }
-        // What a client had before it accepted anything here comes from elsewhere.
+        // Before the client ACKed anything on this stream, it may use resources from another
+        // stream.
         let is_known = state.clean_at > Revision::ZERO && !state.is_switching() && !state.is_resending;
         if !is_known || state.retained.len() > IN_USE_LIMIT {
             return Self::Unknown;
@@ -57,7 +59,7 @@ impl InUse {
         Self::Older(Arc::new(OlderInUse { unaccepted, retained: retained.collect(), since: state.clean_at }))
     }
 
-    /// The names in responses that were rejected, or not answered yet; `None` when they are not
+    /// The names in responses that were rejected or not answered yet; `None` when the names are not
     /// known.
     pub(super) fn unaccepted_names(&self) -> Option<BTreeSet<ResourceName>> {
         match self {
@@ -70,14 +72,14 @@ impl InUse {
         }
     }
 
-    /// The same for others who do not look at it now.
+    /// The same without names, which costs less, for a stream that no other stream depends on.
     pub(super) fn coarse(state: &TypeState) -> Self {
         if state.is_clean() { Self::NewestOnly } else { Self::Unknown }
     }
 }
 
 impl Referrer {
-    /// `None` when nothing of the type is asked for.
+    /// `None` when the client does not subscribe to the type.
     pub(super) fn of(state: &TypeState) -> Option<Self> {
         let position = state.membership.as_ref().map(Membership::position);
         Self::new(&state.type_url, position, || InUse::of(state))
@@ -96,7 +98,8 @@ impl Referrer {
         self.type_url.as_str() == type_url
     }
 
-    /// Whether some resource of it names one of that type, as far as can be said.
+    /// Whether some resource of this type names a resource of the target type, as far as that is
+    /// known.
     pub(super) fn may_name(&self, target: Target, snapshot: &Snapshot) -> bool {
         let Some(resources) = snapshot.of_type(&self.type_url) else { return false };
         let names_any =
@@ -105,7 +108,7 @@ impl Referrer {
         resources.len() > IN_USE_LIMIT || resources.iter().any(|(name, _)| chosen(name).iter().any(names_any))
     }
 
-    /// Adds what of the held removals of a type it may still use; whether that is all that can be.
+    /// Adds the withheld removals that resources of this type may still name.
     fn find(&self, search: &mut UseSearch<'_>, snapshot: &Snapshot) -> SearchResult {
         if self.position.is_behind(snapshot) {
             return SearchResult::AnyName;
@@ -152,8 +155,8 @@ impl Referrer {
     }
 }
 
-/// Of what a type holds, the names that a client may still use because of these; `None` when that
-/// may be any.
+/// The names with a withheld removal that a client may still use, because resources of these
+/// referrers name them; `None` when that may be any name.
 pub(super) fn used(
     state: &TypeState,
     referrers: &[Referrer],
@@ -165,8 +168,8 @@ pub(super) fn used(
     let target = Target::of(state.type_url.as_str())?;
     let mut withheld: BTreeSet<_> = state.retained.keys().map(|key| &key.name).collect();
     if state.selects_all() {
-        // Who asks by name is told after the grace time that what it uses is gone; nobody can tell
-        // that to Envoy.
+        // A client that subscribes by name gets the removal after the grace time. Envoy, which has
+        // a wildcard, must not get it while a live resource names the removed one.
         let live = withheld.iter().filter(|name| is_named(target, name, referrers, snapshot));
         used.extend(live.map(|name| (*name).clone()));
         withheld.retain(|name| !used.contains(*name));
@@ -180,7 +183,8 @@ pub(super) fn used(
     is_known.then_some(used)
 }
 
-/// Whether what a client gets of the referrers names a resource, which is gone nevertheless.
+/// Whether a current resource of the referrers that the client gets names a resource that was
+/// removed.
 fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     referrers.iter().any(|referrer| {
         let resources = snapshot.of_type(&referrer.type_url);
@@ -192,19 +196,19 @@ fn is_named(target: Target, name: &ResourceName, referrers: &[Referrer], snapsho
     })
 }
 
-/// What is looked for, and what was found.
+/// A search for the withheld removals that referrers may still name.
 #[derive(Debug)]
 struct UseSearch<'a> {
     target: Target,
-    /// The names that are held and not found yet.
+    /// Names with a withheld removal that were not found yet.
     withheld: BTreeSet<&'a ResourceName>,
     used: &'a mut BTreeSet<ResourceName>,
 }
 
-/// What a referrer may use.
+/// The result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchResult {
-    /// What was added.
+    /// Every name that may be in use was added.
     Complete,
     AnyName,
 }
@@ -225,8 +229,8 @@ impl UseSearch<'_> {
         if references.unknown().has(self.target) {
             return SearchResult::AnyName;
         }
-        // A route configuration may name thousands of clusters, of which a few are held, or the
-        // other way round.
+        // A route configuration may name thousands of clusters while few removals are withheld, or
+        // the other way round.
         if references.len() <= self.withheld.len() {
             return self.add(references.of_type(self.target, own));
         }
@@ -240,7 +244,7 @@ impl UseSearch<'_> {
 }
 
 impl Retained {
-    /// What it named last.
+    /// The references of the last content that the client had.
     pub(super) fn references(&self) -> References {
         match self {
             Self::Withheld { variant: Some(variant), .. } => variant.references.clone(),
@@ -250,5 +254,6 @@ impl Retained {
     }
 }
 
-/// Resources of a type that are looked at one by one; past it anything may be in use.
+/// Past this number of resources of a type, the search does not look at each: any name may be in
+/// use.
 const IN_USE_LIMIT: usize = 1000;

@@ -1,9 +1,9 @@
-//! Make before break for one client (S33): what a client is about to use goes first, what it used
-//! goes last.
+//! Make before break for one client (S33): a resource is sent before the resources that name it,
+//! and removed after them.
 //!
-//! Answers to requests never wait; only pushes do. Additions of clusters and endpoints go at once,
-//! listeners and routes when the client has ACKed those, removals when it has ACKed the listeners
-//! and routes that named what is gone.
+//! Answers to requests never wait; only pushes wait. Changes of clusters and endpoints are sent at
+//! once, listeners and routes when the client has ACKed those, and removals when it has ACKed the
+//! listeners and routes that named the removed resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,24 +22,24 @@ use crate::references::Target;
 
 mod unrelated;
 
-/// Whether something may be sent.
+/// When a response may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
     /// Now.
     Open,
-    /// At this time, if nothing happens before.
+    /// At this time, unless something happens earlier.
     Until(Duration),
-    /// After something else has happened to this client.
+    /// Only after another event of this client.
     Shut,
 }
 
 impl Gate {
-    /// Opens at a time.
+    /// A gate that opens at a time.
     pub(super) fn at(time: Duration, now: Duration) -> Self {
         if time <= now { Self::Open } else { Self::Until(time) }
     }
 
-    /// The earlier of the time at which this gate opens by itself and another.
+    /// The earlier of two times: when this gate opens by itself, and the other.
     pub(super) fn earlier(self, other: Option<Duration>) -> Option<Duration> {
         match self {
             Self::Until(time) => Some(other.map_or(time, |other| other.min(time))),
@@ -48,14 +48,15 @@ impl Gate {
     }
 }
 
-/// Whether additions and changes of a type may be pushed, given the other types of the stream.
+/// When additions and changes of a type may be pushed, given the other types of the stream.
 ///
-/// S35: a cluster that warms keeps its ACK back, so this never holds endpoints. A NACK opens too:
-/// it says that the client will go on with what it took.
+/// S35: while a cluster warms, the client withholds the ACK, so endpoints never wait for it. A NACK
+/// opens the gate too: after it, the client goes on with the resources that it accepted.
 ///
-/// S33b: a type that the client leaves unanswered for `order_wait` no longer counts until the
-/// client answers again; else each update would wait that long. What such a type is still to be
-/// sent goes first all the same: it waits for the silence no longer than `ack_wait` (S9b).
+/// S33b: when the client does not answer a type for `order_wait`, pushes of other types no longer
+/// wait for that type until the client answers again; otherwise each update would wait that long.
+/// Pending changes of that type are still sent first: they wait for the client's answer no longer
+/// than `ack_wait` (S9b).
 pub(super) fn additions(
     state: &TypeState,
     now: Duration,
@@ -68,7 +69,7 @@ pub(super) fn additions(
         (None, false) => None,
         (None, true) => Some(longest),
         (Some(unanswered), false) => Some(longest.min(unanswered + config.order_wait)),
-        // Twice, as other streams of the client send at a time of their own.
+        // Twice `ack_wait`, because other streams of the client send at their own times.
         (Some(unanswered), true) => {
             Some(longest.min((unanswered + config.order_wait).max(since + 2 * config.ack_wait)))
         }
@@ -76,40 +77,42 @@ pub(super) fn additions(
     waits_until.max().map_or(Gate::Open, |until| Gate::at(until, now))
 }
 
-/// When what a type holds may be let go.
+/// When the withheld removals of a type may be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Release {
-    /// Not before something else has happened to this client.
+    /// Not before another event of this client.
     Later,
-    /// Each the grace time after the client was sent the last of what named it, where that is
-    /// known, or after it went; but not these names.
+    /// Each removal waits for the grace time. The time counts from the change after which nothing
+    /// names the resource, if that is known, else from the removal. These names are still in use,
+    /// and wait.
     AfterGrace(BTreeSet<ResourceName>, Unnamed),
-    /// Now, but not these names. What the client brought from another stream still waits for the
-    /// grace time: its first ACKs of referrers may be of those that did not change.
+    /// Now, except for these names, which are still in use. A resource that the client brought from
+    /// another stream still waits for the grace time: the client's first ACKs of referrers may be
+    /// about referrers that did not change.
     Now(BTreeSet<ResourceName>),
 }
 
-/// When the client was sent that nothing names a resource any more.
+/// When the client was sent the change after which nothing names a resource.
 ///
-/// A proxy learns of a removal when its upstream has waited for the grace time, and of the end of
-/// what named it right away: it does not wait once more. Where the upstream does not wait, both
-/// come together, and the whole grace time is still to pass.
+/// A proxy gets a removal after its upstream waited for the grace time, but it gets the change that
+/// ended the reference at once. So it does not wait a second time. If the upstream does not wait,
+/// both come together, and the whole grace time is still to pass.
 pub(super) type Unnamed = BTreeMap<ResourceName, Duration>;
 
 impl Release {
-    /// Whatever it is.
+    /// All removals may be sent now.
     pub(super) fn now() -> Self {
         Self::Now(BTreeSet::new())
     }
 }
 
-/// Decides over the removals that a type holds, given the types that refer to it and that the
-/// client asks for.
+/// When the withheld removals of a type may be sent, given the types that refer to it and to which
+/// the client subscribes.
 ///
-/// A client that did not accept the newest version of a referrer may use the one before, and what
-/// that names. So may one that still asks for a referrer that is gone: Envoy keeps a route
-/// configuration, and the clusters it names, for the connections of a listener that drains. What no
-/// such referrer names need not wait for it.
+/// A client that did not ACK the newest version of a referrer may use the version before, and the
+/// resources which that version names. The same holds for a removed referrer to which the client
+/// still subscribes: Envoy keeps a route configuration, and the clusters that it names, for the
+/// connections of a draining listener. Removals that no such referrer names do not wait.
 pub(super) fn removals(
     state: &TypeState,
     referrers: &[Referrer],
@@ -127,20 +130,20 @@ pub(super) fn removals(
     }
     match in_use::used(state, referrers, snapshot) {
         None => Release::Later,
-        // A client that asks by name gives a name up when it no longer needs it. One that asks for
-        // everything cannot say; but its routes, which name most clusters, may come over a stream
-        // of their own (S33b).
+        // A client that subscribes by name unsubscribes from names that it no longer needs. A
+        // client with a wildcard cannot; but its routes, which name most clusters, may come over
+        // another stream (S33b).
         Some(used) if state.selects_all() && !may_have_other_routes(state, referrers, snapshot) => {
             Release::Now(used)
         }
-        // When what named it was dropped says nothing where not all that names it is known.
+        // The time at which a reference ended does not help when not all referrers are known.
         Some(used) if state.selects_all() => Release::AfterGrace(used, Unnamed::new()),
         Some(used) => Release::AfterGrace(used, unnamed()),
     }
 }
 
-/// When the client was sent the end of what named the removals that a type holds, where that is
-/// known.
+/// By name of a withheld removal, when the client was sent the change that ended the last reference
+/// to it, where that is known.
 pub(super) fn unnamed(state: &TypeState, referrers: &[&TypeState], snapshot: &Snapshot) -> Unnamed {
     let Some(target) = Target::of(state.type_url.as_str()) else { return Unnamed::new() };
     let names = state.retained.keys().map(|key| &key.name);
@@ -149,8 +152,8 @@ pub(super) fn unnamed(state: &TypeState, referrers: &[&TypeState], snapshot: &Sn
     names.filter_map(with_time).collect()
 }
 
-/// When the client was sent that none of its referrers names a resource, which some did before;
-/// `None` where that is not so, or not known.
+/// When the client was sent the change after which no referrer names a resource that one named
+/// before; `None` if there was no such change, or it is not known.
 fn unnamed_at(
     target: Target,
     name: &ResourceName,
@@ -173,8 +176,8 @@ fn unnamed_at(
     is_dropped.then_some(unnamed_at)
 }
 
-/// Whether the client may use clusters because of routes that are not known here: it follows
-/// listeners that name routes, and no routes.
+/// Whether routes that are not known here may name clusters of the client: it subscribes to
+/// listeners that name routes, but to no routes.
 fn may_have_other_routes(state: &TypeState, referrers: &[Referrer], snapshot: &Snapshot) -> bool {
     let has_routes = |of: &Referrer| of.is_of(ROUTE_CONFIGURATION) || of.is_of(VIRTUAL_HOST);
     state.type_url.as_str() == CLUSTER
@@ -182,8 +185,9 @@ fn may_have_other_routes(state: &TypeState, referrers: &[Referrer], snapshot: &S
         && referrers.iter().any(|of| of.may_name(Target::Routes, snapshot))
 }
 
-/// Removals of one type that a stream holds at most; past it they are told, used or not. Whole
-/// resources are held, and a client that rejects its routes for ever must not collect them.
+/// The largest number of removals of one type that a stream withholds; past it all are sent, even
+/// of resources in use. A withheld removal keeps the whole resource in memory, so a client that
+/// rejects its routes for ever must not collect them.
 const HELD_LIMIT: usize = 1000;
 
 #[cfg(test)]

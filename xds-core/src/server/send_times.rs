@@ -1,20 +1,19 @@
-//! When a stream was sent what.
+//! When a stream was sent which revision.
 
 use std::time::Duration;
 
 use crate::name::Revision;
 
-/// At which times a stream had been sent everything up to which revision, not to the second where
-/// that is long ago.
+/// The times at which a stream had been sent everything up to a revision. Old times are less exact.
 #[derive(Debug, Default)]
 pub(super) struct SendTimes(Vec<(Revision, Duration)>);
 
 impl SendTimes {
-    /// Everything up to this revision is sent now.
+    /// Records that everything up to this revision is sent now.
     pub(super) fn note(&mut self, revision: Revision, now: Duration) {
         let before = self.0.iter().rev().nth(1).map(|(_, at)| *at);
         match self.0.last_mut() {
-            // A later time than the true one only makes who asks more patient.
+            // A time later than the true one only lets removals wait longer.
             Some(last) if before.is_some_and(|before| last.1 < before + SPACING) => *last = (revision, now),
             _ => self.0.push((revision, now)),
         }
@@ -27,7 +26,7 @@ impl SendTimes {
         }
     }
 
-    /// The time by which a revision was sent, or a later one.
+    /// The time by which a revision was sent, or a later time.
     pub(super) fn at(&self, revision: Revision) -> Option<Duration> {
         let first = self.0.partition_point(|(reached, _)| *reached < revision);
         self.0.get(first).map(|(_, at)| *at)

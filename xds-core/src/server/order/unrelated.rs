@@ -1,5 +1,5 @@
-//! Whether what waits names anything that the client has yet to answer (S33b): if not, it need not
-//! wait.
+//! Whether waiting changes name any resource that the client has not ACKed (S33b); if not, they
+//! need not wait.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,13 +11,13 @@ use crate::references::{References, Target, Targets};
 use crate::server::type_state::TypeState;
 use crate::variants::Variant;
 
-/// How far a client is with a type that others name.
+/// What a client has of a type that other types name.
 #[derive(Debug)]
 pub(in crate::server) struct TargetStatus<'a> {
     pub(in crate::server) target: Target,
     pub(in crate::server) position: Cow<'a, Position>,
-    /// The names that were sent and not answered, or are yet to be sent; `None` when these are not
-    /// known.
+    /// The names that were sent and not answered, or are still to be sent; `None` when the names
+    /// are not known.
     pub(in crate::server) unanswered: Option<BTreeSet<ResourceName>>,
 }
 
@@ -26,24 +26,24 @@ impl<'a> TargetStatus<'a> {
     pub(in crate::server) fn of(state: &'a TypeState, snapshot: &Snapshot) -> Option<Self> {
         let target = Target::of(state.type_url.as_str())?;
         let position = state.membership.as_ref().map(Membership::position)?;
-        // Of routes nobody asks for that.
+        // The names of unanswered routes are not used.
         let unanswered = if target == Target::Routes { None } else { unanswered(state, snapshot) };
         Some(Self { target, position: Cow::Borrowed(position), unanswered })
     }
 }
 
-/// Whether what is new of a type names nothing that the client has yet to take, directly or through
-/// its routes.
+/// Whether the changes of a type name no resource that the client has not ACKed, directly or
+/// through its routes.
 ///
-/// Only where all of it is known: a listener that names routes to which the client does not
-/// subscribe yet may bring whatever clusters those name.
+/// True only if all names are known: a listener that names routes to which the client does not
+/// subscribe yet may lead to any cluster that those routes name.
 pub(in crate::server) fn is_unrelated(
     state: &TypeState,
     targets: &[TargetStatus<'_>],
     snapshot: &Snapshot,
 ) -> bool {
-    // A client with a stream for the endpoints of each cluster waits: to look at all of them for
-    // each cluster costs more.
+    // A client with a stream per cluster for endpoints waits: looking at all these streams for each
+    // cluster would cost more.
     if targets.len() > TARGETS_LIMIT {
         return false;
     }
@@ -76,7 +76,7 @@ struct ReferencedNames<'a> {
 }
 
 impl<'a> ReferencedNames<'a> {
-    /// `None` when they may name more than that.
+    /// `None` when the resources may name other types, or any name.
     fn of(resources: impl Iterator<Item = (&'a ResourceName, &'a References)>) -> Option<Self> {
         let mut named = Self::default();
         for (own, references) in resources {
@@ -96,7 +96,7 @@ impl<'a> ReferencedNames<'a> {
     }
 }
 
-/// What the client has of all these types.
+/// The clusters, endpoints and routes that the client has ACKed.
 struct AckedResources<'a> {
     targets: &'a [TargetStatus<'a>],
     unanswered_clusters: BTreeSet<&'a ResourceName>,
@@ -105,7 +105,7 @@ struct AckedResources<'a> {
 }
 
 impl<'a> AckedResources<'a> {
-    /// `None` when it is not known, or when the client follows no clusters.
+    /// `None` when that is not known, or when the client does not subscribe to clusters.
     fn new(targets: &'a [TargetStatus<'a>], snapshot: &'a Snapshot) -> Option<Self> {
         let unanswered = |target: Target| {
             let mut names = BTreeSet::new();
@@ -133,7 +133,7 @@ impl<'a> AckedResources<'a> {
             && chosen.all(|cluster| is_usable(&cluster.references))
     }
 
-    /// A client that subscribes to no endpoints here has them from elsewhere.
+    /// A client that does not subscribe to endpoints here gets them from elsewhere.
     fn has_endpoints(&self, name: &ResourceName) -> bool {
         let mut all = self.of(Target::Assignment).peekable();
         let is_followed = all.peek().is_none() || all.any(|of| of.position.covers(name));
@@ -149,8 +149,8 @@ impl<'a> AckedResources<'a> {
     }
 }
 
-/// The names of a type that were sent and not answered, or are yet to be sent; `None` when these
-/// are not known.
+/// The names of a type that were sent and not answered, or are still to be sent; `None` when the
+/// names are not known.
 fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<ResourceName>> {
     let mut names: BTreeSet<_> =
         state.responses.in_flight_names(UNANSWERED_LIMIT)?.into_iter().cloned().collect();
@@ -164,8 +164,9 @@ fn unanswered(state: &TypeState, snapshot: &Snapshot) -> Option<BTreeSet<Resourc
     Some(names)
 }
 
-/// Clusters or endpoints without an answer of which it is looked up whether something names them.
+/// Past this number of unanswered clusters or endpoints, the search for references stops and
+/// changes wait.
 const UNANSWERED_LIMIT: usize = 1000;
 
-/// Types on streams of one client that are looked at.
+/// Past this number of types on the streams of one client, changes wait.
 const TARGETS_LIMIT: usize = 16;
