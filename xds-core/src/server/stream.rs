@@ -1,4 +1,4 @@
-//! The types of one stream and the turn each of them takes, the same for both protocols.
+//! The types of one stream and the order in which they send, the same for both protocols.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,33 +22,33 @@ use crate::parameters::Parameters;
 use crate::subscription::{Locator, NameSet, Requested, can_be};
 use crate::wire::{Body, Failure, ResourceKey};
 
-/// All types of a stream, in the order of S33.
+/// The part of a stream that both protocols share: its types in the order of S33.
 #[derive(Debug)]
 pub(super) struct Stream<O> {
     pub(super) watch: Arc<Watch>,
     pub(super) config: StreamConfig,
-    /// Derived from the node of the stream (T46); none until it is known.
+    /// The parameters derived from the node of the stream (T46); empty until the node is known.
     pub(super) parameters: Parameters,
-    /// What the client may read; `None` is everything.
+    /// What the client may read; `None` means everything.
     pub(super) access: Option<Arc<Access>>,
-    /// The client removes what has a TTL when that ends (S38).
+    /// Whether the client removes a resource when its TTL ends (S38).
     pub(super) honours_ttl: bool,
-    /// With the other streams of the client.
+    /// The place of this stream among the streams of its client.
     seat: Option<Seat>,
     service: Service,
     entries: Vec<TypeEntry<O>>,
     last_nonce: u64,
 }
 
-/// One type: what was sent, and what has to be answered. No type sees another's nonces, names or
-/// versions (S13).
+/// One type: what was sent, and what the server owes. Types do not share nonces, names or versions
+/// (S13).
 #[derive(Debug)]
 pub(super) struct TypeEntry<O> {
     pub(super) state: TypeState,
     pub(super) owed: O,
 }
 
-/// What a client asked for and was not answered yet; each protocol has its own.
+/// What the server owes the client: answers to requests. Each protocol has its own.
 pub(super) trait Owed: Default {
     /// Whether the protocol is SotW.
     const IS_SOTW: bool;
@@ -56,30 +56,30 @@ pub(super) trait Owed: Default {
     /// `resource_errors` in a response.
     const ERRORS_FIELD: u32;
 
-    /// Whether something is answered only with what else is new.
+    /// Whether an answer waits until other changes of the type may be sent.
     fn has_deferred(&self) -> bool {
         false
     }
 
-    /// What else is new may go now.
+    /// Other changes of the type may be sent now, so the answer may too.
     fn resume(&mut self) {}
 
-    /// Takes out locators that cannot be answered yet.
+    /// Removes the locators that cannot be answered yet, and returns them.
     fn defer(&mut self, is_unknown: impl Fn(&Locator) -> bool) -> Vec<Locator>;
 
-    /// Has a locator answered.
+    /// Owes the answer to a locator.
     fn owe(&mut self, locator: Locator, now: Duration);
 
-    /// Has an error told.
+    /// Owes an error.
     fn owe_error(&mut self, failure: Failure, now: Duration);
 
-    /// The names that were asked for.
+    /// The requested names.
     fn names(&self) -> impl Iterator<Item = &ResourceName>;
 
-    /// Whether a wildcard was asked for.
+    /// Whether the answer to a wildcard is owed.
     fn owes_everything(&self) -> bool;
 
-    /// When it is to be answered; `None` when there is nothing to answer.
+    /// When the answer is due; `None` when nothing is owed.
     fn due(&self) -> Option<Duration>;
 
     /// Adds assignments whose cluster was sent (S34).
@@ -105,8 +105,7 @@ impl<O: Owed> Stream<O> {
         self.seat = Some(group.join(&self.watch));
     }
 
-    /// The place of the type a request is about (S12, G2, G3), and whether it is new on this
-    /// stream.
+    /// The index of the requested type (S12, G2, G3), and whether the type is new on this stream.
     pub(super) fn find_or_add(&mut self, type_url: &str) -> Result<(usize, bool), StreamError> {
         let known = |entry: &TypeEntry<O>| entry.state.type_url.as_str() == type_url;
         if let Some(at) = self.entries.iter().position(known) {
@@ -138,14 +137,15 @@ impl<O: Owed> Stream<O> {
         let apart = self.watch.cache().read(|snapshot| snapshot.apart.clone());
         state.subscription = std::mem::take(&mut state.subscription).without(apart);
         state.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
-        // S40: only heartbeats can tell it, as what comes with a payload is content.
+        // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part of
+        // the content.
         state.sends_ttl_left = is_on_demand && known.heartbeats && !O::IS_SOTW;
         let at = self.entries.partition_point(|entry| entry.state.known.rank <= state.known.rank);
         self.entries.insert(at, TypeEntry { state, owed: O::default() });
         Ok((at, true))
     }
 
-    /// With the other streams of the client, where anything depends on them.
+    /// The seat, if anything depends on other streams of the client.
     fn seat(&self) -> Option<&Seat> {
         self.seat.as_ref().filter(|seat| seat.group().is_tied())
     }
@@ -162,12 +162,12 @@ impl<O: Owed> Stream<O> {
         &mut self.entries
     }
 
-    /// The state of a type, if the stream ever asked for it.
+    /// A type, if the client ever requested it.
     pub(super) fn of_type(&self, type_url: &str) -> Option<&TypeEntry<O>> {
         self.entries.iter().find(|entry| entry.state.type_url.as_str() == type_url)
     }
 
-    /// The same to change it.
+    /// The same, to change it.
     pub(super) fn of_type_mut(&mut self, type_url: &str) -> Option<&mut TypeEntry<O>> {
         self.entries.iter_mut().find(|entry| entry.state.type_url.as_str() == type_url)
     }
@@ -176,17 +176,18 @@ impl<O: Owed> Stream<O> {
         self.of_type_mut(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)
     }
 
-    /// S34: the other streams of the client, too, send the endpoints of clusters that were sent.
+    /// S34: other streams of the client must also send the endpoints of clusters that were sent.
     pub(super) fn owe_endpoints(&mut self, names: &[ResourceName]) {
-        // On one stream for all a client asks for them before it ACKs the clusters.
+        // A client with one stream for all types subscribes to endpoints before it ACKs the
+        // clusters.
         let is_alone = self.endpoints().is_some();
         if let Some(seat) = self.seat.as_ref().filter(|_| !names.is_empty() && !is_alone) {
             seat.owe_endpoints(names);
         }
     }
 
-    /// Gives each type its turn until one has something to send: of several requests only the
-    /// newest is answered (S9).
+    /// Looks at each type until one has something to send. Of several requests only the newest is
+    /// answered (S9).
     pub(super) fn next(
         &mut self,
         now: Duration,
@@ -228,7 +229,8 @@ impl<O: Owed> Stream<O> {
         snapshot: &Snapshot,
         mut respond: impl FnMut(&mut Self, usize) -> Result<Option<Response>, StreamError>,
     ) -> Next {
-        // A type that turns out to lack nothing may be what one before it waits for (S33).
+        // When a type turns out to need no response, an earlier type that waits for it may send
+        // (S33).
         let mut next = Next::Wait { until: None };
         for _ in 0..=self.entries.len() {
             let is_decided;
@@ -240,8 +242,8 @@ impl<O: Owed> Stream<O> {
         next
     }
 
-    /// Looks at each type once, until one has something to send; the other half is false when one
-    /// turned out to lack nothing though something was due.
+    /// Looks at each type once, until one has something to send. The result is false when a type
+    /// was due but needed no response, so the types must be looked at again.
     fn pass(
         &mut self,
         now: Duration,
@@ -252,7 +254,7 @@ impl<O: Owed> Stream<O> {
         let mut until = None;
         for at in 0..self.entries.len() {
             let state = &mut self.entries[at].state;
-            // G13: before the first sync nothing is known, so only who asks for nothing can be
+            // G13: before the first commit nothing is known, so only an empty subscription can be
             // answered.
             if state.membership.is_some() && !snapshot.is_synced() {
                 match self.unknown(at, now) {
@@ -304,7 +306,7 @@ impl<O: Owed> Stream<O> {
         (Next::Wait { until }, is_decided)
     }
 
-    /// Until when no type is due; `None` when one may be.
+    /// Until when no type is due; `None` when a type may be due now.
     pub(super) fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         if !snapshot.is_synced() {
             return None;
@@ -325,11 +327,12 @@ impl<O: Owed> Stream<O> {
         Some(until)
     }
 
-    /// G13: after a while the client is told of each name that nobody knows yet. What it has it
-    /// keeps, and it is answered as soon as somebody does.
+    /// G13: after a while the client gets an error for each name that is not known because there
+    /// was no commit yet. The client keeps what it has, and the name is answered after the first
+    /// commit.
     fn unknown(&mut self, at: usize, now: Duration) -> Result<Response, Gate> {
         let TypeEntry { state, owed } = &mut self.entries[at];
-        // No full state can be told, and one without resources deletes.
+        // No full state is known, and one without resources would delete what the client has.
         if O::IS_SOTW && state.known.full_state {
             return Err(Gate::Shut);
         }
@@ -364,7 +367,7 @@ impl<O: Owed> Stream<O> {
         Ok(Response { type_url, nonce, version: Version(0), bodies, continuation: Continuation::None })
     }
 
-    /// Lets go the held removals of a type that may be; their names.
+    /// Returns the withheld removals of a type that may be sent now.
     pub(super) fn release(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Vec<ResourceKey> {
         if self.entries[at].state.retained.is_empty() {
             return Vec::new();
@@ -373,14 +376,15 @@ impl<O: Owed> Stream<O> {
         self.entries[at].state.release(&release, self.config.removal_grace, now, snapshot)
     }
 
-    /// Whether an answer must leave out what else is new, because that waits for other types (S33).
+    /// Whether an answer must omit other changes, because these wait for other types (S33).
     pub(super) fn must_wait(&self, at: usize, now: Duration, snapshot: &Snapshot) -> bool {
         let state = &self.entries[at].state;
         state.is_answered() && state.is_behind(snapshot) && self.additions(at, now, snapshot) != Gate::Open
     }
 
-    /// Books a response: the resources, and what goes besides. G10, D32: one that is too large goes
-    /// in parts, but a full state cannot, as a part would delete the rest (T39).
+    /// Records a response and returns it: the body of resources, and bodies that go with it. G10,
+    /// D32: a response that is too large for one message is sent in parts. A full state cannot be,
+    /// as a part would delete the other resources (T39).
     pub(super) fn send(
         &mut self,
         at: usize,
@@ -415,23 +419,23 @@ impl<O: Owed> Stream<O> {
         Response { type_url, nonce, version, bodies: vec![first], continuation: Self::continuation(true) }
     }
 
-    /// In SotW the version is what a client gives back, and a part there is a whole of what it
-    /// names.
+    /// In SotW clients send the version back, and each part counts as a whole response about the
+    /// names in it.
     fn continuation(has_parts: bool) -> Continuation {
         if has_parts && !O::IS_SOTW { Continuation::Part } else { Continuation::None }
     }
 
-    /// A nonce that was not used on this stream (S2, D7).
+    /// A nonce that this stream has not used yet (S2, D7).
     pub(super) fn next_nonce(&mut self) -> Nonce {
         self.last_nonce += 1;
         Nonce::nth(self.last_nonce)
     }
 
-    /// Takes out what no resource can match: names that none can have, and keys that no constraints
-    /// can (W2, G8).
+    /// Removes from a request what no resource can match: invalid names, and parameter keys that no
+    /// constraint can have (W2, G8). Returns an error for each.
     ///
     /// # Errors
-    /// The stream ends when there are very many of them, and where a locator has too many
+    /// The stream ends when there are too many invalid names, or when a locator has too many
     /// parameters (G9).
     pub(super) fn take_invalid(
         &mut self,
@@ -458,7 +462,7 @@ impl<O: Owed> Stream<O> {
             failures.extend(invalid.map(|name| Failure::of_name(type_url, name)));
             names.iter().filter(is_valid).cloned().collect()
         });
-        // An empty key is one that constraints can have.
+        // Constraints can have an empty key.
         let has_control = |text: &str| text.bytes().any(|byte| byte < b' ');
         requested.locators.retain(|parameters, names| {
             if !parameters.iter().any(|(key, _)| has_control(key)) {
@@ -493,7 +497,7 @@ impl<O: Owed> Stream<O> {
         }
     }
 
-    /// Whether a response of a type is due. What was asked for comes first; pushes keep the order
+    /// Whether a response of a type is due. Answers to requests come first; pushes keep the order
     /// of S33.
     fn due(&mut self, at: usize, now: Duration, snapshot: &Snapshot) -> Gate {
         let TypeEntry { state, owed } = &self.entries[at];
@@ -548,8 +552,8 @@ impl<O: Owed> Stream<O> {
         gate
     }
 
-    /// Whether what is new of a type names nothing of these that the client has yet to take. A
-    /// listener names some through routes.
+    /// Whether the changes of a type name nothing of these types that the client has not ACKed. A
+    /// listener names some of them through routes.
     fn is_unrelated(&self, state: &TypeState, types: &[&str], snapshot: &Snapshot) -> bool {
         let is_relevant = |type_url: &str| types.contains(&type_url) || type_url == ROUTE_CONFIGURATION;
         let own = self.entries.iter().map(|entry| &entry.state);
@@ -573,8 +577,8 @@ impl<O: Owed> Stream<O> {
         order::removals(state, &referrers, || self.unnamed(at, snapshot), snapshot)
     }
 
-    /// When the client was sent the end of what named the removals that a type holds: only where no
-    /// other stream of it can tell.
+    /// When the client was sent the change that ended the last reference to each withheld removal.
+    /// Known only when no other stream of the client has a referrer.
     fn unnamed(&self, at: usize, snapshot: &Snapshot) -> Unnamed {
         let state = &self.entries[at].state;
         let types = state.known.referrers;
@@ -586,7 +590,7 @@ impl<O: Owed> Stream<O> {
         order::unnamed(state, &referrers, snapshot)
     }
 
-    /// How far the client is with these types, on this stream and its others.
+    /// What the client has ACKed of these types, on this stream and its other streams.
     fn others(
         &self,
         types: &'static [&'static str],
@@ -600,5 +604,6 @@ impl<O: Owed> Stream<O> {
     }
 }
 
-/// Names of one request that are answered though they cannot exist (G8).
+/// The largest number of invalid names in one request that are answered with errors (G8); past it
+/// the stream ends.
 const REFUSED_LIMIT: usize = 100;

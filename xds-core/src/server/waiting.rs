@@ -1,10 +1,10 @@
-//! What a stream asked for and its cache does not know yet: a cache on demand first has to ask its
-//! own source.
+//! Locators that the cache cannot answer yet: a cache on demand must first subscribe at its own
+//! source.
 //!
-//! Unknown is not absent. A locator waits until a variant comes that it chooses, or until the
-//! source [sets the status](crate::Transaction::set_status) of exactly this locator; what left the
-//! cache meanwhile stays with who has it. That there is nothing is told for each locator by itself,
-//! as another stream with the same projected parameters may have no answer yet.
+//! Unknown is not absent. A locator waits until the cache has a variant for it, or until the source
+//! [sets the status](crate::Transaction::set_status) of exactly this locator. Until then, clients
+//! keep what they have. Absence is reported for each locator separately, because the source may not
+//! have answered another stream with the same projected parameters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,21 +22,21 @@ use crate::variants::Variant;
 use crate::wire::{Failure, ResourceKey};
 use crate::xdstp;
 
-/// Since when a locator waits, and whether the client was told.
+/// A locator that waits: since when, and whether that was reported to the client.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     since: Duration,
     is_reported: bool,
-    /// What it was told that the source said instead of an answer.
+    /// The failure of the source that was reported to the client.
     failure: Option<(Code, Arc<str>)>,
 }
 
 /// What the cache knows of a locator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Knowledge {
-    /// A variant is for it.
+    /// The cache has a variant for it.
     Found,
-    /// There is none.
+    /// The source has answered that there is none.
     Absent,
     Failed {
         code: Code,
@@ -46,8 +46,8 @@ enum Knowledge {
 }
 
 impl<O: Owed> Stream<O> {
-    /// Sets aside what cannot be answered yet, and takes up what can be by now. Whether the type
-    /// has to wait as a whole, and until when; `None` when it can be answered.
+    /// Defers locators that cannot be answered yet, and owes answers to deferred ones that can be
+    /// answered now. Returns a gate if the type as a whole must wait; `None` if it can be answered.
     pub(super) fn defer_unanswerable(
         &mut self,
         at: usize,
@@ -65,15 +65,16 @@ impl<O: Owed> Stream<O> {
         for locator in owed.defer(cannot_be_answered) {
             let new = Waiting { since: now, is_reported: false, failure: None };
             let waiting = state.waiting.entry(locator).or_insert_with(|| new.clone());
-            // D9: who asks anew is told anew.
+            // D9: a new subscription gets a new error.
             if waiting.failure.is_some() {
                 *waiting = new;
             }
         }
-        // S25: what a full state does not hold does not exist. G4: so no error can go with one that
-        // lacks what it is about.
+        // S25: a resource that a full state does not contain does not exist. G4: so an error must
+        // not go with a full state that lacks the resource of the error.
         let is_state = O::IS_SOTW && state.known.full_state;
-        // An error that cannot go out yet would go with the answer that came meanwhile.
+        // While wildcards wait, errors wait too: an answer that comes in the meantime would make
+        // the error wrong.
         let has_to_wait = state.awaits_wildcards && !state.knows_wildcards(snapshot);
         state.awaits_wildcards = has_to_wait;
         let mut gate = Gate::Shut;
@@ -91,13 +92,13 @@ impl<O: Owed> Stream<O> {
                     owed.owe(locator.clone(), now);
                     return false;
                 }
-                // C9c: the full state goes all the same, and beside it the error says that this is
-                // no absence.
+                // C9c: the full state is sent without the resource, and the error says that the
+                // resource may exist.
                 Knowledge::Failed { code, message } if is_state => {
                     owed.owe_error(state.failure_of(locator, code, &message, snapshot), now);
                     return false;
                 }
-                // S37: once. The source may still say that there is nothing.
+                // S37: reported once. The source may still answer that there is no variant.
                 Knowledge::Failed { code, message } => {
                     let failure = Some((code, Arc::clone(&message)));
                     if !has_to_wait && waiting.failure != failure {
@@ -124,7 +125,7 @@ impl<O: Owed> Stream<O> {
         is_partial.then_some(gate)
     }
 
-    /// The earliest time at which a client is told that it waits in vain.
+    /// The earliest time at which the client gets an error because a locator still waits.
     pub(super) fn waits_until(&self, at: usize) -> Option<Duration> {
         let unreported = self.entry_ref(at).state.waiting.values().filter(|waiting| !waiting.is_reported);
         unreported.map(|waiting| waiting.since + self.config.sync_wait).min()
@@ -145,8 +146,8 @@ impl TypeState {
         }
     }
 
-    /// Whether all wildcards are answered: the first response tells a client that it has everything
-    /// (D15, S27).
+    /// Whether the source has answered all wildcards: the first response shows a client that it has
+    /// everything (D15, S27).
     fn knows_wildcards(&self, snapshot: &Snapshot) -> bool {
         let wildcard = ResourceName::from(WILDCARD);
         let is_answered =
@@ -154,7 +155,7 @@ impl TypeState {
         self.subscription.wildcards().all(is_answered)
     }
 
-    /// Whether nothing of a name is left to be known for these parameters.
+    /// Whether the source has answered for this name and these parameters.
     pub(super) fn is_answered_for(
         &self,
         name: &ResourceName,
@@ -181,8 +182,9 @@ impl TypeState {
         }
     }
 
-    /// Whether each locator that a client has something for gets another variant, or is known to
-    /// get none. Where the cache is not filled on demand what it does not hold does not exist.
+    /// Whether the removal of a variant is known for all its locators: each gets another variant,
+    /// or is known to get none. If the cache is not on demand, a resource that it does not contain
+    /// does not exist.
     pub(super) fn is_known_removed(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
@@ -192,8 +194,8 @@ impl TypeState {
         })
     }
 
-    /// Whether a client can be told that something is gone. T31: not before it was sent what its
-    /// locators get in its place, which may have to wait for other types (S33).
+    /// Whether a removal may be sent. T31: not before the client was sent the variants that its
+    /// locators get instead, which may have to wait for other types (S33).
     pub(super) fn is_removable(&self, key: &ResourceKey, snapshot: &Snapshot) -> bool {
         let variants = snapshot.get(&self.type_url, &key.name);
         let mut holders = self.subscription.covering(&key.name).filter(|params| key.matches(params));
@@ -205,7 +207,8 @@ impl TypeState {
         self.is_known_removed(key, snapshot) && !holders.any(awaits)
     }
 
-    /// T36: where others may get something of the name, an error says for whom it is.
+    /// T36: if other locators may get a variant of the name, the error has constraints that say
+    /// which locator it is about.
     fn failure_of(&self, locator: &Locator, code: Code, message: &str, snapshot: &Snapshot) -> Failure {
         let Locator { name, parameters } = locator;
         let others = self.subscription.covering(name).any(|other| other != parameters);
@@ -213,12 +216,13 @@ impl TypeState {
         Failure { constraints, ..Failure::new(name.clone(), code, message) }
     }
 
-    /// T35: constraints that these parameters match, and those of the stream's other locators of
-    /// the name do not.
+    /// T35: constraints that match these parameters and none of the stream's other locators of the
+    /// name.
     pub(super) fn only_for(&self, locator: &Locator, snapshot: &Snapshot) -> Constraints {
         let Locator { name, parameters } = locator;
         let variants = snapshot.get(&self.type_url, name);
-        // T43c: of what is bound the keys tell no parameters apart, and all would be meant.
+        // T43c: for variants that are bound to the parameters of one locator, `unmatched` is
+        // unconstrained, which would mean all locators.
         let unmatched = variants.and_then(|variants| variants.unmatched(parameters));
         if let Some(constraints) = unmatched.filter(|constraints| !constraints.is_unconstrained()) {
             return constraints;
