@@ -1,11 +1,11 @@
-//! Which endpoints a delta stream has to send though their version is equal.
+//! The endpoints that a delta stream must send although the client brought the same version.
 
 use std::collections::BTreeSet;
 
 use crate::name::ResourceName;
 
-/// Which clusters this stream sent before it asked for endpoints, by the names of their assignments
-/// (S34, D9).
+/// The clusters that were sent before the client subscribed to endpoints, by the names of their
+/// assignments (S34, D9).
 #[derive(Debug)]
 pub(super) enum ClustersSent {
     All,
@@ -30,6 +30,6 @@ impl ClustersSent {
     }
 }
 
-/// Past this number a stream that never asked for endpoints counts as having been sent all
-/// clusters: at worst its first answer about endpoints repeats what the client has.
+/// Past this number, all clusters count as sent. At worst the first response with endpoints repeats
+/// what the client has.
 const CLUSTERS_REMEMBERED: usize = 4096;

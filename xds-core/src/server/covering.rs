@@ -1,4 +1,4 @@
-//! What a subscription asks for a resource by.
+//! The names, aliases and globs by which a subscription covers a resource.
 
 use crate::cache::TypeSnapshot;
 use crate::name::ResourceName;
@@ -7,7 +7,7 @@ use crate::variants::Variant;
 use crate::wire::ResourceKey;
 use crate::xdstp;
 
-/// Whether a subscription asks for a resource, by its name or another one.
+/// Whether a subscription covers the resource with this key: by its name, an alias or a glob.
 pub(super) fn is_subscribed(
     key: &ResourceKey,
     subscription: &Subscription,
@@ -20,7 +20,7 @@ pub(super) fn is_subscribed(
         || xdstp::glob_of(&key.name).is_some_and(|of| covers(&of))
 }
 
-/// As what a subscription asks for a variant: by its name, an alias or a glob.
+/// The subscribed locators that cover a variant: by its name, an alias or a glob.
 pub(super) fn covering_locators(
     subscription: &Subscription,
     variant: &Variant,

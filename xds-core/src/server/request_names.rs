@@ -1,4 +1,4 @@
-//! Names as a client asks for them, and what it is told of those that cannot be.
+//! Names of a request: how the client spelled them, and the errors for names that cannot be served.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::wire::Failure;
 use crate::xdstp::{XdstpError, XdstpName};
 
 impl TypeState {
-    /// Takes new-style names by their canonical text (X4), and out those that no resource can have
-    /// (X6).
+    /// Replaces new-style names by their canonical text (X4), and removes names that no resource
+    /// can have (X6). Returns an error for each removed name.
     pub(super) fn read_names(&mut self, requested: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut read = |name: &ResourceName| match self.canonical(name) {
@@ -41,8 +41,7 @@ impl TypeState {
         Ok(Some(parsed.canonical()))
     }
 
-    /// G4: what is said of names that were asked for, when the type is not served, or not to this
-    /// client.
+    /// G4: the errors for requested names when the type is not served, or not to this client.
     pub(super) fn unserved(&self, requested: &Locators) -> impl Iterator<Item = Failure> {
         let r#type = self.type_url.message_name();
         let (code, message) = match self.is_denied() {
@@ -53,8 +52,8 @@ impl TypeState {
         names.into_iter().map(move |name| Failure::new(name.clone(), code, message.clone()))
     }
 
-    /// Takes out what the client may not read, and locators that claim other parameters than it
-    /// has.
+    /// Removes names that the client may not read, and locators with parameters that the client may
+    /// not claim. Returns an error for each.
     pub(super) fn take_denied(&self, access: &Access, requested: &mut Requested) -> Vec<Failure> {
         let mut failures = Vec::new();
         let mut deny = |name: &ResourceName, message: String| {
@@ -62,7 +61,7 @@ impl TypeState {
         };
         let r#type = self.type_url.message_name();
         if self.scope.is_some() && self.is_served {
-            // Of a set the members are looked at one by one.
+            // The members of a set are checked one by one.
             let is_allowed = |name: &ResourceName| is_set(name.as_str()) || self.allows(name);
             let mut allowed = |names: &NameSet| {
                 let denied = names.iter().filter(|name| !is_allowed(name));

@@ -1,4 +1,5 @@
-//! What was sent of one type, what the client said about it, and how those who commit learn that.
+//! The responses that were sent for one type, the client's ACKs and NACKs, and the ledger in which
+//! programs that commit read them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::name::{Nonce, Revision};
 use crate::wire::ResourceKey;
 
 impl TypeState {
-    /// Notes a response and what it holds.
+    /// Records a response and its contents.
     pub(super) fn sent(
         &mut self,
         now: Duration,
@@ -28,7 +29,7 @@ impl TypeState {
         self.responses.sent(now, nonce, contents, self.cursor());
     }
 
-    /// The same for a response whose first part goes now.
+    /// The same for a response in parts, of which the first is sent now.
     pub(super) fn sent_first(
         &mut self,
         now: Duration,
@@ -45,13 +46,13 @@ impl TypeState {
         self.responses = responses;
     }
 
-    /// Up to which revision it was sent what it selects, or found to lack nothing.
+    /// The revision up to which the client was sent its selection, or needed nothing.
     pub(super) fn cursor(&self) -> Revision {
         self.membership.as_ref().map_or(Revision::ZERO, Membership::cursor)
     }
 
-    /// Lets those who commit know how far the client is. To be called when there is nothing more to
-    /// send now, or not before the client has answered.
+    /// Updates the ledger, in which programs that commit see what the client has ACKed. Called when
+    /// there is nothing more to send now, or nothing before the client has answered.
     pub(super) fn publish(&mut self, snapshot: &Snapshot) {
         let Some(ledger) = &self.ledger else { return };
         self.responses.forget_brought();
@@ -69,7 +70,7 @@ impl TypeState {
     fn ack_state(&self, snapshot: &Snapshot) -> AckState {
         if self.membership.is_some() {
             let mut ack_state = self.responses.ack_state();
-            // S33: what is held was not told.
+            // S33: a withheld removal was not sent.
             for retained in self.retained.values() {
                 if let Retained::Withheld { removed_at, .. } = retained {
                     ack_state.pending.add_one(*removed_at);
@@ -77,14 +78,14 @@ impl TypeState {
             }
             ack_state
         } else {
-            // Nobody asks for it any more.
+            // The client no longer subscribes to the type.
             AckState { sent: snapshot.revision(), ..AckState::default() }
         }
     }
 
-    /// Books what the client says about a response; `None` when the nonce is not one that waits for
-    /// its answer (D5). Neither an ACK nor a NACK causes a send (S6), but an ACK may leave
-    /// something to be told again (D8).
+    /// Records an ACK or NACK. `None` when the nonce is not one of a response that waits for its
+    /// answer (D5). Neither an ACK nor a NACK causes a response (S6), but after an ACK some
+    /// resources may have to be sent again (D8).
     pub(super) fn book(
         &mut self,
         nonce: Nonce,
