@@ -1,5 +1,5 @@
-//! The streams of one client (S33): a client that opens a stream for each type is still one client,
-//! and what is sent on one stream waits for what it ACKed on another.
+//! The streams of one client (S33). When a client opens a stream for each type, a response on one
+//! stream waits for ACKs on another.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,25 @@ use crate::references::Target;
 
 /// The streams of one client. Clones are the same group.
 ///
-/// Each stream that [joins](super::DeltaStream::join) tells how far the client is with each of its
-/// types. When two streams follow all listeners, or all clusters, two clients go by one name, and
-/// each stream is on its own.
+/// Each stream that [joins](super::DeltaStream::join) publishes how far the client is with each of
+/// its types. When two streams subscribe to listeners, or to clusters, two clients share one name,
+/// and each stream is on its own.
 #[derive(Debug, Clone, Default)]
 pub struct ClientGroup(Arc<GroupState>);
 
 #[derive(Debug, Default)]
 struct GroupState {
-    /// Held while one of them decides what to send: it must not see another half way from one
-    /// revision to the next.
+    /// Locked while a stream decides what to send: it must not see another stream halfway between
+    /// two revisions.
     deciding: Mutex<()>,
     streams: Mutex<Streams>,
-    /// What is sent on one of them depends on another. Most clients use one stream for all, a whole
-    /// fleet may go by one name, and a client may have a stream for each cluster's endpoints: none
-    /// of these pays for looking at others. Set with the streams locked.
+    /// Whether responses on one stream depend on another stream. Most clients use one stream for
+    /// all types. All clients of a fleet may share one name. A client may have a stream for the
+    /// endpoints of each cluster. None of these pays for looking at other streams. Set while the
+    /// streams are locked.
     is_tied: AtomicBool,
-    /// Some stream may have endpoints to send, also when the one that sent their clusters has ended
-    /// meanwhile.
+    /// Whether a stream may owe endpoints. It may do so after the stream that sent the clusters has
+    /// ended.
     is_owing: AtomicBool,
 }
 
@@ -42,11 +43,11 @@ struct GroupState {
 struct Streams {
     last_id: u64,
     streams: BTreeMap<u64, GroupStream>,
-    /// On how many streams each type is followed.
+    /// On how many streams the client subscribes to each type.
     followed: BTreeMap<TypeUrl, usize>,
-    /// Assignments of clusters that were sent, as long as nobody asked for them. A client that uses
-    /// one stream for all keeps the ACK of a cluster back until it has the endpoints (S35); with
-    /// streams of their own it does not.
+    /// The assignments of clusters that were sent, until the client subscribes to them. A client
+    /// with one stream for all types withholds the ACK of a cluster until it has the endpoints
+    /// (S35); a client with several streams does not.
     awaited: BTreeSet<ResourceName>,
 }
 
@@ -54,35 +55,35 @@ struct Streams {
 struct GroupStream {
     watch: Arc<Watch>,
     summaries: BTreeMap<TypeUrl, TypeSummary>,
-    /// Whether something of it waits for other streams.
+    /// Whether it waits for other streams.
     is_waiting: bool,
-    /// Endpoints that it has to send because another stream sent their cluster (S34).
+    /// Endpoints that it must send because another stream sent their cluster (S34).
     endpoints: BTreeSet<ResourceName>,
 }
 
-/// How far a client is with one type on one stream, as the others know it.
+/// What other streams know about one type on one stream.
 #[derive(Debug)]
 struct TypeSummary {
-    /// `None` while nothing is asked for.
+    /// `None` while the client does not subscribe to the type.
     position: Option<Position>,
-    /// The revision of what was sent last.
+    /// The revision up to which everything was sent.
     cursor: Revision,
-    /// Without regard to what is new since.
+    /// The status of responses, without changes since the cursor.
     status: OrderStatus,
-    /// What it may use that is not the newest.
+    /// The resources of which the client may use other versions than the newest.
     in_use: InUse,
 }
 
-/// What the order of S33 asks of a type.
+/// What the order of S33 needs to know about a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OrderStatus {
-    /// Since when the client owes an answer; `None` when it answered all that was sent.
+    /// Since when the client owes an answer; `None` when it answered all responses.
     pub(super) unanswered_since: Option<Duration>,
-    /// Something is still to be sent, or nobody knows.
+    /// Whether something is still to be sent, or that is not known.
     pub(super) is_behind: bool,
 }
 
-/// A stream's place in its group; dropping it leaves.
+/// The place of a stream in its group. The stream leaves the group when the seat is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     group: ClientGroup,
@@ -96,25 +97,26 @@ impl ClientGroup {
         Self::default()
     }
 
-    /// Whether no stream is in it.
+    /// Whether the group has no streams.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.0.streams).streams.is_empty()
     }
 
-    /// Waits until no other stream of the group decides what to send.
+    /// Waits until no other stream of the group decides what to send, and keeps others from
+    /// deciding.
     pub(super) fn begin_deciding(&self) -> MutexGuard<'_, ()> {
         lock(&self.0.deciding)
     }
 
-    /// Whether what is sent on one of its streams depends on another.
+    /// Whether responses on one of its streams depend on another.
     pub(super) fn is_tied(&self) -> bool {
         self.0.is_tied.load(Ordering::Acquire)
     }
 
-    /// Sees whether its streams depend on each other now; whether any may have waited for this one,
-    /// or does. When they begin to, only this one has just told the others how far it is; of the
-    /// rest nothing is known until they do.
+    /// Updates whether the streams depend on each other. Returns whether a stream may have waited
+    /// for this one, or waits now. When the dependence begins, only this stream has just published
+    /// its state; the states of the others count as unknown until they publish.
     fn tie(&self, streams: &mut Streams, publisher: u64) -> bool {
         let is_tied = streams.are_tied();
         let was_tied = self.0.is_tied.swap(is_tied, Ordering::AcqRel);
@@ -139,17 +141,17 @@ impl ClientGroup {
     }
 }
 
-/// Whether a client asks for the endpoints of a cluster here.
+/// Whether a client subscribes to the endpoints of a cluster on these streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// It asked for others.
+    /// It will: it subscribed to other endpoints.
     Surely,
-    /// It never asked for any; it may have them from elsewhere.
+    /// It never subscribed to endpoints, and may get them from elsewhere.
     Perhaps,
 }
 
 impl GroupStream {
-    /// What it follows of the endpoints.
+    /// Its selection of endpoints.
     fn endpoints_position(&self) -> Option<Position> {
         self.summaries.get(xds_proto::type_url::CLUSTER_LOAD_ASSIGNMENT)?.position.clone()
     }
@@ -160,7 +162,7 @@ impl Seat {
         &self.group
     }
 
-    /// Tells the others how far this stream is. Those that wait for it look again.
+    /// Publishes the state of this stream and wakes the streams that wait for it.
     pub(super) fn publish<'a>(&self, types: impl Iterator<Item = &'a mut TypeState>) {
         let mut streams = lock(&self.group.0.streams);
         let is_alone = streams.streams.len() == 1;
@@ -189,21 +191,21 @@ impl Seat {
         }
     }
 
-    /// Says before it looks at the others whether it has something that waits for them, so that
-    /// nothing they do meanwhile is missed.
+    /// Records whether this stream waits for others. Called before the stream looks at the others,
+    /// so that it is woken by every change after that.
     pub(super) fn set_waiting(&self, is_waiting: bool) {
         if let Some(stream) = lock(&self.group.0.streams).streams.get_mut(&self.id) {
             stream.is_waiting = is_waiting;
         }
     }
 
-    /// How far the client is with these types on its other streams.
+    /// The status of these types on the other streams of the client.
     pub(super) fn others(&self, types: &[&str], snapshot: &Snapshot) -> Vec<OrderStatus> {
         let streams = lock(&self.group.0.streams);
         streams.of_others(self.id, types).map(|(_, summary)| summary.status(snapshot)).collect()
     }
 
-    /// What the client has of such types on its other streams.
+    /// What the client has of the relevant types on its other streams.
     pub(super) fn target_statuses(
         &self,
         is_relevant: impl Fn(&str) -> bool,
@@ -214,7 +216,7 @@ impl Seat {
         others.filter_map(|(type_url, summary)| summary.target_status(type_url, snapshot)).collect()
     }
 
-    /// Those of these types that the client asks for on its other streams.
+    /// The types, among these, to which the client subscribes on its other streams.
     pub(super) fn referrers(&self, types: &[&str]) -> Vec<Referrer> {
         let streams = lock(&self.group.0.streams);
         let referrer = |(type_url, summary): (&TypeUrl, &TypeSummary)| {
@@ -223,14 +225,15 @@ impl Seat {
         streams.of_others(self.id, types).filter_map(referrer).collect()
     }
 
-    /// S34: the streams that follow these assignments have to send them again. Those that nobody
-    /// follows yet are waited for.
+    /// S34: the streams that subscribe to these assignments must send them again. The group waits
+    /// for a subscription to the others.
     pub(super) fn owe_endpoints(&self, names: &[ResourceName]) {
         let mut streams = lock(&self.group.0.streams);
         if streams.is_ambiguous() {
             return;
         }
-        // Before any is woken; said in vain it costs a lock.
+        // Set before any stream is woken. If no stream owes endpoints after all, the flag costs one
+        // lock.
         self.group.0.is_owing.store(true, Ordering::Release);
         let mut unknown: BTreeSet<_> = names.iter().collect();
         for (_, stream) in streams.streams.iter_mut().filter(|(id, _)| **id != self.id) {
@@ -250,8 +253,8 @@ impl Seat {
         }
     }
 
-    /// Whether the client will ask for the endpoints of clusters that it was sent; `None` when it
-    /// asked for all.
+    /// Whether the client will subscribe to the endpoints of clusters that it was sent; `None` when
+    /// it already has.
     pub(super) fn awaits_endpoints(&self) -> Option<Awaited> {
         let streams = lock(&self.group.0.streams);
         if streams.awaited.is_empty() {
@@ -261,12 +264,12 @@ impl Seat {
         Some(if follows_any { Awaited::Surely } else { Awaited::Perhaps })
     }
 
-    /// They will not come.
+    /// The client will not subscribe to them.
     pub(super) fn forget_awaited(&self) {
         lock(&self.group.0.streams).awaited.clear();
     }
 
-    /// The assignments that this stream has to send again.
+    /// The assignments that this stream must send again.
     pub(super) fn take_endpoints(&self) -> BTreeSet<ResourceName> {
         if !self.group.0.is_owing.load(Ordering::Acquire) {
             return BTreeSet::new();
@@ -293,21 +296,21 @@ impl Drop for Seat {
             }
         }
         if self.group.tie(&mut streams, self.id) {
-            // What waited for this stream no longer does.
+            // Streams that waited for this stream no longer have to.
             streams.wake_waiting(self.id);
         }
     }
 }
 
 impl Streams {
-    /// Whether several clients go by one name: a client follows secrets, routes or endpoints on
-    /// several streams, but its listeners, clusters and scopes on one.
+    /// Whether several clients share one name. One client may subscribe to secrets, routes or
+    /// endpoints on several streams, but to listeners, clusters and scopes on one stream only.
     fn is_ambiguous(&self) -> bool {
         let mut shared = self.followed.iter().filter(|(_, streams)| **streams > 1);
         shared.any(|(type_url, _)| KnownType::of(type_url.as_str()).full_state)
     }
 
-    /// Whether there are several and one has a type that waits for one that another has.
+    /// Whether there are several streams, and a type of one waits for a type of another.
     fn are_tied(&self) -> bool {
         let waits = |type_url: &TypeUrl| {
             let known = KnownType::of(type_url.as_str());
@@ -316,7 +319,7 @@ impl Streams {
         self.streams.len() > 1 && self.followed.keys().any(waits) && !self.is_ambiguous()
     }
 
-    /// These types on all streams but one; nothing when nobody can say whose they are.
+    /// These types on all streams but one; none when several clients share the name.
     fn of_others(&self, id: u64, types: &[&str]) -> impl Iterator<Item = (&TypeUrl, &TypeSummary)> {
         self.others(id).filter(move |(type_url, _)| types.contains(&type_url.as_str()))
     }
@@ -348,15 +351,16 @@ impl TypeSummary {
         summary
     }
 
-    /// Whether it is another one than before.
+    /// Updates the summary and returns whether it changed.
     fn update(&mut self, state: &TypeState, is_alone: bool) -> bool {
         let position = state.membership.as_ref().map(Membership::position);
         let cursor = state.membership.as_ref().map_or(Revision::ZERO, Membership::cursor);
         let status = OrderStatus::of_responses(state);
-        // A stream alone has nobody to look at it; who joins it finds nothing that it must not.
+        // No other stream reads the summary of a stream that is alone, and a stream that joins
+        // later learns nothing false from it.
         let in_use = if is_alone { InUse::coarse(state) } else { InUse::of(state) };
         let is_changed = (cursor, status) != (self.cursor, self.status) || in_use != self.in_use;
-        // Cloned only when it is another: all streams of a class would write to one counter.
+        // Cloned only when it changed: all streams of a class would write to one reference counter.
         let has_moved = self.position.as_ref() != position;
         if has_moved {
             self.position = position.cloned();
@@ -365,15 +369,15 @@ impl TypeSummary {
         has_moved || is_changed
     }
 
-    /// Nobody knows how far it is.
+    /// The state of the type is not known until the stream publishes again.
     fn forget(&mut self) {
         (self.status.is_behind, self.in_use) = (true, InUse::Unknown);
     }
 
-    /// `None` when the client subscribes to nothing of the type.
+    /// `None` when the client does not subscribe to the type.
     fn target_status(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Option<TargetStatus<'static>> {
         let (target, position) = (Target::of(type_url.as_str())?, self.position.clone()?);
-        // What is still to be sent only its own stream can say.
+        // Only its own stream knows which names are still to be sent.
         let unanswered = if self.status(snapshot).is_behind { None } else { self.in_use.unaccepted_names() };
         Some(TargetStatus { target, position: Cow::Owned(position), unanswered })
     }
@@ -400,7 +404,7 @@ impl OrderStatus {
     }
 }
 
-/// Assignments that are waited for at most; past it nobody waits.
+/// The largest number of assignments to wait for; past it the group waits for none.
 const AWAITED_LIMIT: usize = 4096;
 
 #[cfg(test)]
