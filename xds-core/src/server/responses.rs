@@ -1,4 +1,4 @@
-//! The responses of one type on one stream, and what the client said about them.
+//! The responses of one type on one stream, with the client's ACKs and NACKs.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,42 +9,46 @@ use crate::cache::{AckState, Spans};
 use crate::name::{Nonce, ResourceName, Revision, Version};
 use crate::wire::{Body, ResourceKey};
 
-/// What was sent and not answered yet, and what was rejected and not put right since.
+/// Responses without an answer, and rejected responses that no later response has corrected.
 #[derive(Debug, Default)]
 pub(super) struct Responses {
-    /// Oldest first.
+    /// Responses without an answer, oldest first.
     in_flight: VecDeque<Sent>,
-    /// The newest one.
+    /// The nonce of the newest response.
     last: Option<Nonce>,
-    /// The newest one that was answered.
+    /// The nonce of the newest response that was answered.
     last_answered: Option<Nonce>,
-    /// What rejected responses held, each response by itself (D8): the client may have taken all of
-    /// it, some or none.
+    /// The contents of rejected responses, each response separately (D8): the client may have
+    /// applied all of it, some or none.
     rejected: Vec<Rejected>,
-    /// Of a full state that was rejected, when none was accepted since.
+    /// The rejection of a full state, if no full state was ACKed since.
     state_rejected: Option<Complaint>,
-    /// Of what is told again because a rejected response held it too (D8).
+    /// The rejection of resources that are sent again, because the response that contained them was
+    /// rejected (D8).
     uncertain: Option<Complaint>,
-    /// Up to which revision everything was sent, or found needless.
+    /// The revision up to which everything was sent, or found to be unnecessary.
     reached: Revision,
-    /// Earlier revisions, of which the next response tells.
+    /// Revisions that the next response brings besides those since `reached`.
     next_brings: Spans,
-    /// The rest of a response that was too large for one message (D32), oldest first.
+    /// Unsent parts of a response that was too large for one message (D32), oldest first.
     queued: VecDeque<ResponsePart>,
-    /// Not all that is in flight is remembered.
+    /// Whether the contents of some unanswered responses were dropped.
     is_overfull: bool,
-    /// A request that had not seen the newest one gave up something that may stand in it.
+    /// Whether a request from before the newest response unsubscribed from something that this
+    /// response may contain.
     is_crossed: bool,
-    /// What was on its way when it was given up, until it is asked for again.
+    /// Contents of unanswered responses from which the client unsubscribed, until it subscribes to
+    /// them again.
     crossed: BTreeSet<ResourceKey>,
-    /// The [`ack_state`](Self::ack_state) may be another one than when it was last asked for news.
+    /// Whether the [`ack_state`](Self::ack_state) may have changed since the last
+    /// [`take_news`](Self::take_news).
     has_news: bool,
 }
 
-/// What stands in responses that the client did not accept, or not yet.
+/// The resources in responses that the client rejected, or has not answered yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unaccepted {
-    /// Everything there is.
+    /// All resources of the type.
     FullState,
     Names(BTreeSet<ResourceName>),
 }
@@ -54,49 +58,49 @@ struct Sent {
     nonce: Nonce,
     at: Duration,
     contents: ResponseContents,
-    /// The revisions that it brings.
+    /// The revisions whose changes it brings.
     brings: Spans,
 }
 
-/// A part of a response, in a message of its own.
+/// A part of a response, in its own message.
 #[derive(Debug)]
 pub(super) struct ResponsePart {
     pub(super) version: Version,
     pub(super) bodies: Vec<Arc<Body>>,
     pub(super) contents: ResponseContents,
-    /// The revisions that the last part brings.
+    /// The revisions whose changes are complete with this part; only the last part has any.
     brings: Spans,
 }
 
-/// What a rejected response held.
+/// The contents of a rejected response.
 #[derive(Debug)]
 struct Rejected {
     keys: BTreeSet<ResourceKey>,
     complaint: Complaint,
 }
 
-/// The client's own words, and the revisions they are about.
+/// The client's error message, and the revisions that it is about.
 #[derive(Debug, Clone)]
 struct Complaint {
     about: Spans,
     detail: Arc<str>,
 }
 
-/// What a response held.
+/// The contents of a response.
 #[derive(Debug, Clone)]
 pub(super) enum ResponseContents {
-    /// Everything the client is to have (S25).
+    /// Everything that the client should have (S25).
     FullState,
     /// Some resources and removals.
     Resources {
-        /// Those of an update, which the streams of a class share.
+        /// The keys of an update, which the streams of a class share.
         shared: Option<Arc<BTreeSet<ResourceKey>>>,
         own: BTreeSet<ResourceKey>,
     },
 }
 
 impl Responses {
-    /// Notes a response that brings the client to a revision.
+    /// Records a response after which the client has everything up to a revision.
     pub(super) fn sent(
         &mut self,
         now: Duration,
@@ -108,7 +112,7 @@ impl Responses {
         self.insert(now, nonce, contents, brings);
     }
 
-    /// Notes the first of several parts of such a response, and keeps the others.
+    /// Records the first part of such a response, and queues the other parts.
     pub(super) fn sent_first(
         &mut self,
         now: Duration,
@@ -125,7 +129,7 @@ impl Responses {
         }
     }
 
-    /// The next part that waits to be sent.
+    /// Takes the next queued part, and records it as sent.
     pub(super) fn next_part(
         &mut self,
         now: Duration,
@@ -137,12 +141,12 @@ impl Responses {
         Some((nonce, part))
     }
 
-    /// Whether parts of a response wait to be sent.
+    /// Whether parts of a response are queued.
     pub(super) fn has_parts(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    /// The rest of a response is not sent; what it was to bring comes with the next one.
+    /// Drops the queued parts. The next response brings their revisions.
     pub(super) fn drop_queued(&mut self) {
         self.has_news = true;
         for part in self.queued.drain(..) {
@@ -166,24 +170,27 @@ impl Responses {
             && let Some(next) = self.in_flight.front_mut()
         {
             self.is_overfull = true;
-            // Its answer may never be booked; what it brought is not taken as accepted for that.
+            // Its answer can no longer be recorded. Its revisions must not count as ACKed for that
+            // reason.
             next.brings.extend(&forgotten.brings);
         }
         self.last = Some(nonce);
         self.is_crossed = false;
     }
 
-    /// Something was given up that the newest response, which is on its way, may hold.
+    /// Records that the client unsubscribed from something that the newest, unanswered response may
+    /// contain.
     pub(super) fn cross(&mut self) {
         self.is_crossed = true;
     }
 
-    /// Whether that was so, asked for a client that has seen that response.
+    /// Takes this record, for a client that has now seen that response.
     pub(super) fn take_crossed(&mut self) -> bool {
         std::mem::take(&mut self.is_crossed)
     }
 
-    /// Delta: what is on its way and was given up is held by who asks for it again before it comes.
+    /// Delta: records contents of unanswered responses from which the client unsubscribed. When it
+    /// subscribes to them again before these responses arrive, the client has them.
     pub(super) fn cross_contents(&mut self, is_given_up: impl Fn(&ResourceKey) -> bool) {
         let queued = self.queued.iter().map(|part| &part.contents);
         let contents =
@@ -192,7 +199,7 @@ impl Responses {
         self.crossed = crossed.cloned().collect();
     }
 
-    /// What was on its way so and is asked for again.
+    /// Takes those of these contents to which the client subscribes again.
     pub(super) fn take_crossed_contents(
         &mut self,
         is_requested: impl Fn(&ResourceKey) -> bool,
@@ -202,29 +209,29 @@ impl Responses {
         requested
     }
 
-    /// Nothing has to be sent up to a revision.
+    /// Records that nothing has to be sent up to a revision.
     pub(super) fn reach(&mut self, revision: Revision) {
         self.has_news |= revision > self.reached;
         self.reached = self.reached.max(revision);
     }
 
-    /// The next response tells of a removal that was held since an earlier revision.
+    /// The next response brings a removal that was withheld since this earlier revision.
     pub(super) fn bring(&mut self, revision: Revision) {
         self.next_brings.add_one(revision);
     }
 
-    /// The next response answers with something of later revisions, and leaves out what else there
-    /// is up to them.
+    /// The next response brings an answer from a later revision than `reached`, without the other
+    /// changes between the two.
     pub(super) fn bring_ahead(&mut self, reached: Revision, revision: Revision) {
         self.next_brings.add(reached, revision);
     }
 
-    /// What was to be told needed no response.
+    /// Drops the revisions that the next response would bring: they needed no response.
     pub(super) fn forget_brought(&mut self) {
         self.next_brings = Spans::default();
     }
 
-    /// The next response tells the last of what is uncertain.
+    /// The next response brings the last of the uncertain resources.
     pub(super) fn bring_uncertain(&mut self) {
         if let Some(Complaint { about, .. }) = self.uncertain.take() {
             self.has_news = true;
@@ -232,8 +239,8 @@ impl Responses {
         }
     }
 
-    /// Of which revisions an answer is still to come, and which were rejected, with the client's
-    /// words.
+    /// The revisions that wait for an answer, and those that were rejected, with the client's
+    /// messages.
     pub(super) fn ack_state(&self) -> AckState {
         let mut pending = Spans::default();
         let queued = self.queued.iter().map(|part| &part.brings);
@@ -249,56 +256,56 @@ impl Responses {
         AckState { sent: self.reached, pending, rejected }
     }
 
-    /// Whether that may have changed since the last call.
+    /// Whether this state may have changed since the last call.
     pub(super) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.has_news)
     }
 
-    /// The newest response, answered or not.
+    /// The nonce of the newest response, answered or not.
     pub(super) fn last(&self) -> Option<Nonce> {
         self.last
     }
 
-    /// Whether an answer is still to come.
+    /// Whether a response is unanswered, or a part of one is unsent.
     pub(super) fn are_in_flight(&self) -> bool {
         !self.in_flight.is_empty() || !self.queued.is_empty()
     }
 
-    /// Since when the client owes an answer; `None` when no response waits for one.
+    /// Since when the client owes an answer; `None` when it answered all responses.
     ///
     /// The time counts from the oldest response after the last one that the client answered: a
-    /// client answers in order (C1), so those before were skipped. When only skipped ones are left,
-    /// it counts from the newest of these.
+    /// client answers in order (C1), so it skipped those before. If only skipped responses are
+    /// left, the time counts from the newest of these.
     pub(super) fn unanswered_since(&self) -> Option<Duration> {
         let first = self.in_flight.partition_point(|sent| Some(sent.nonce) <= self.last_answered);
         let skipped = first.checked_sub(1).and_then(|at| self.in_flight.get(at));
         self.in_flight.get(first).or(skipped).map(|sent| sent.at)
     }
 
-    /// Whether some resources were rejected and not put right since.
+    /// Whether a response with some of the resources was rejected, and not corrected since.
     pub(super) fn have_rejected_groups(&self) -> bool {
         !self.rejected.is_empty()
     }
 
-    /// Whether the client rejected something that was not put right since.
+    /// Whether any response was rejected, and not corrected since.
     pub(super) fn are_rejected(&self) -> bool {
         self.state_rejected.is_some() || !self.rejected.is_empty()
     }
 
-    /// Whether an answer is still to come to a response that held this.
+    /// Whether an unanswered response contains this resource.
     pub(super) fn are_in_flight_with(&self, key: &ResourceKey) -> bool {
         let queued = self.queued.iter().map(|part| &part.contents);
         let mut open = self.in_flight.iter().map(|sent| &sent.contents).chain(queued);
         open.any(|contents| contents.has(key))
     }
 
-    /// What the client said when it rejected this.
+    /// The client's message when it rejected this resource.
     pub(super) fn complaint(&self, key: &ResourceKey) -> Option<&Arc<str>> {
         let of_part = self.rejected.iter().rev().find(|group| group.keys.contains(key));
         of_part.map(|group| &group.complaint).or(self.state_rejected.as_ref()).map(|of| &of.detail)
     }
 
-    /// Whether this, of that commit, was in what the client rejected last.
+    /// Whether the newest rejected response contained this resource, as of this commit.
     pub(super) fn was_rejected_last(&self, key: &ResourceKey, changed_at: Revision) -> bool {
         match (&self.state_rejected, self.rejected.last()) {
             (Some(complaint), _) => complaint.about.cover(changed_at),
@@ -307,8 +314,8 @@ impl Responses {
         }
     }
 
-    /// What the client may have in another version than the newest (S33); `None` when that is not
-    /// known, or more names than the limit.
+    /// The resources of which the client may use another version than the newest (S33); `None` when
+    /// they are not known, or more than the limit.
     pub(super) fn unaccepted(&self, limit: usize) -> Option<Unaccepted> {
         let is_state = self.in_flight.iter().any(|sent| matches!(sent.contents, ResponseContents::FullState));
         if self.state_rejected.is_some() || is_state {
@@ -323,8 +330,7 @@ impl Responses {
         Some(Unaccepted::Names(names))
     }
 
-    /// The names in responses without an answer; `None` when they are not known, or more than the
-    /// limit.
+    /// The names in unanswered responses; `None` when they are not known, or more than the limit.
     pub(super) fn in_flight_names(&self, limit: usize) -> Option<BTreeSet<&ResourceName>> {
         let queued = || self.queued.iter().map(|part| &part.contents);
         let sent = || self.in_flight.iter().map(|sent| &sent.contents).chain(queued());
@@ -336,18 +342,18 @@ impl Responses {
         Some(sent().flat_map(ResponseContents::keys).map(|key| &key.name).collect())
     }
 
-    /// Whether this is among what was rejected.
+    /// Whether this resource was rejected.
     pub(super) fn are_rejected_with(&self, key: &ResourceKey) -> bool {
         self.complaint(key).is_some()
     }
 
-    /// S8c: whoever answers the newest response will not answer those before it.
+    /// S8c: a client that answers the newest response does not answer those before it.
     pub(super) fn forget_in_flight(&mut self) {
         self.has_news |= !self.in_flight.is_empty();
         self.in_flight.clear();
     }
 
-    /// The client rejected the newest response and will not answer those before it: they count as
+    /// The client rejected the newest response, and will not answer those before it. They count as
     /// rejected with it.
     pub(super) fn reject_in_flight(&mut self) {
         self.has_news = true;
@@ -357,17 +363,18 @@ impl Responses {
         }
     }
 
-    /// Takes out a response that waits for its answer.
+    /// Takes the unanswered response with this nonce.
     fn answered(&mut self, nonce: Nonce) -> Option<Sent> {
         let at = self.in_flight.binary_search_by_key(&nonce, |sent| sent.nonce).ok()?;
         self.last_answered = self.last_answered.max(Some(nonce));
         self.in_flight.remove(at)
     }
 
-    /// Books an ACK; `None` when the nonce is not one that waits for its answer.
+    /// Records an ACK; `None` when the nonce is not one of an unanswered response.
     ///
-    /// D8: when the response changed something that an earlier, rejected one had held, what else
-    /// that one held is still uncertain and comes back, to be told once.
+    /// D8: when the response changes a resource of an earlier, rejected response, the other
+    /// resources of that rejected response are still uncertain. They are returned, to be sent once
+    /// more.
     pub(super) fn on_ack(&mut self, nonce: Nonce) -> Option<BTreeSet<ResourceKey>> {
         let contents = self.answered(nonce)?.contents;
         self.has_news = true;
@@ -390,8 +397,8 @@ impl Responses {
         }
     }
 
-    /// Books a NACK, which by itself causes nothing (S6, D8); whether the nonce was one that waits
-    /// for its answer.
+    /// Records a NACK, which by itself causes no response (S6, D8). Returns whether the nonce was
+    /// one of an unanswered response.
     pub(super) fn on_nack(&mut self, nonce: Nonce, detail: &str) -> bool {
         let Some(Sent { contents, brings, .. }) = self.answered(nonce) else { return false };
         self.has_news = true;
@@ -412,8 +419,9 @@ impl Responses {
         true
     }
 
-    /// Goes on to count these as rejected, after the client took something that puts right what
-    /// they were rejected with. To who wrote it that is an answer.
+    /// Keeps these resources as rejected, after the client ACKed a response that corrects a
+    /// resource rejected together with them. For the program that committed them, this is an
+    /// answer.
     pub(super) fn keep_rejected(&mut self, keys: BTreeSet<ResourceKey>) {
         if let Some(Complaint { detail, .. }) = self.uncertain.take() {
             self.has_news = true;
@@ -426,7 +434,7 @@ impl Responses {
             self.rejected.push(group);
         }
         if self.rejected.len() > REJECTED_REMEMBERED {
-            // The oldest two become one: at worst more is told than need be.
+            // The oldest two become one: at worst more is sent again than necessary.
             let mut oldest = self.rejected.remove(0);
             self.rejected[0].keys.append(&mut oldest.keys);
             self.rejected[0].complaint.about.extend(&oldest.complaint.about);
@@ -440,8 +448,8 @@ impl Responses {
         }
     }
 
-    /// A response says of some names what there is now: what was rejected of them and is no longer
-    /// so stands for that from here on.
+    /// A response has the current resources of some names. A rejected resource of these names that
+    /// no longer exists is replaced by the keys of that response.
     pub(super) fn supersede(&mut self, contents: &ResponseContents, is_live: impl Fn(&ResourceKey) -> bool) {
         for Rejected { keys: group, .. } in &mut self.rejected {
             let is_superseded = |key: &ResourceKey| {
@@ -454,7 +462,7 @@ impl Responses {
         }
     }
 
-    /// Nothing is asked for any more.
+    /// The client no longer subscribes to anything.
     pub(super) fn forget_rejected(&mut self) {
         self.has_news = true;
         self.drop_queued();
@@ -463,7 +471,7 @@ impl Responses {
         self.uncertain = None;
     }
 
-    /// What is no longer asked for is no longer uncertain.
+    /// Keeps the rejection of resources that are still covered.
     pub(super) fn retain_rejected(&mut self, mut is_covered: impl FnMut(&ResourceKey) -> bool) {
         self.has_news |= !self.rejected.is_empty();
         self.rejected.retain_mut(|group| {
@@ -473,14 +481,14 @@ impl Responses {
     }
 
     /// S9b: until when newer content waits for the ACK of the response before it; `None` when it
-    /// need not.
+    /// does not wait.
     pub(super) fn wait_until(&self, now: Duration, config: &StreamConfig) -> Option<Duration> {
         let last = self.last?;
         let sent = self.in_flight.back().filter(|sent| sent.nonce == last)?;
         Some(sent.at + config.ack_wait).filter(|until| *until > now)
     }
 
-    /// Takes out what was rejected together with something that this holds.
+    /// Takes the rejected responses that have a resource in common with these contents.
     fn take_touched(&mut self, contents: &ResponseContents) -> Vec<Rejected> {
         let touches = |group: &mut Rejected| group.keys.iter().any(|key| contents.has(key));
         self.rejected.extract_if(.., touches).collect()
@@ -494,8 +502,7 @@ impl ResponsePart {
 }
 
 impl ResponseContents {
-    /// What stands in a part that ends with a name, and begins behind another; without an end it is
-    /// the last.
+    /// The contents of a part: names after one name, up to another. The last part has no end.
     pub(super) fn part(&self, after: Option<&ResourceName>, until: Option<&ResourceName>) -> Self {
         let is_in = |key: &&ResourceKey| {
             after.is_none_or(|after| key.name > *after) && until.is_none_or(|until| key.name <= *until)
@@ -503,7 +510,7 @@ impl ResponseContents {
         Self::Resources { shared: None, own: self.keys().filter(is_in).cloned().collect() }
     }
 
-    /// Nothing of the cache.
+    /// No resources.
     pub(super) fn nothing() -> Self {
         Self::Resources { shared: None, own: BTreeSet::new() }
     }
@@ -517,7 +524,7 @@ impl ResponseContents {
         }
     }
 
-    /// What it says of one name.
+    /// Its keys of one name.
     fn of_name<'s>(&'s self, name: &'s ResourceName) -> impl Iterator<Item = &'s ResourceKey> {
         let (shared, own) = self.sets();
         let of_set = move |set: &'s BTreeSet<ResourceKey>| {
@@ -544,9 +551,8 @@ impl ResponseContents {
     }
 }
 
-/// Responses of one type whose verdict is still booked when it comes; older ones count as
-/// superseded.
+/// The largest number of unanswered responses of one type; older ones count as superseded.
 const IN_FLIGHT_REMEMBERED: usize = 64;
 
-/// Rejected responses that are told apart.
+/// The largest number of rejected responses that are kept separately.
 const REJECTED_REMEMBERED: usize = 8;
