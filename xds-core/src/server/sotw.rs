@@ -27,84 +27,85 @@ use crate::xdstp::XdstpName;
 
 /// One state-of-the-world stream, seen from the server.
 ///
-/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it
-/// says to wait.
+/// Pass requests to [`on_request`](Self::on_request), then call [`next`](Self::next) until it
+/// returns [`Next::Wait`].
 #[derive(Debug)]
 pub struct SotwStream {
     stream: Stream<SotwOwed>,
 }
 
-/// A `DiscoveryRequest`, without what only the edge needs.
+/// A `DiscoveryRequest`, without the fields that only the transport needs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct SotwRequest {
     /// Empty on the service of one type (S12).
     pub type_url: String,
-    /// The version the client uses.
+    /// The version that the client uses.
     pub version_info: String,
-    /// The response it answers; `None` when the field is empty.
+    /// The nonce of the response that it answers; `None` when the field is empty.
     pub response_nonce: Option<Nonce>,
-    /// What was wrong with that response (S5).
+    /// Why the client rejected that response (S5).
     pub error_detail: Option<String>,
-    /// The whole subscription; `None` when it is known to be that of the type's request before.
+    /// The whole subscription; `None` when it is the same as in the previous request of the type.
     pub requested: Option<Requested>,
 }
 
-/// What was asked for and not answered yet.
+/// What the server owes the client.
 #[derive(Debug, Default)]
 struct SotwOwed {
     locators: Locators,
-    /// Given up while a wildcard stays (S22).
+    /// Locators from which the client unsubscribed while a wildcard stays (S22).
     unsubscribed: Locators,
     /// Assignments whose cluster was sent (S34, S36).
     endpoints: BTreeSet<ResourceName>,
     everything: bool,
-    /// Names were asked for, or given up before that, while a full state was on its way that may
-    /// hold them, gone or not: only another says so (S25).
+    /// Whether the client subscribed to names while a full state was on its way that may contain
+    /// them. They may not exist any more, and only another full state says so (S25).
     is_overtaken: bool,
-    /// What cannot be asked for (G8).
+    /// Errors about names and types that cannot be served (G4, G8).
     errors: BTreeSet<Failure>,
-    /// When it is answered without another occasion.
+    /// When it is answered, if no other request comes first.
     due: Option<Duration>,
     /// The version a reconnecting client brought with its first request (S32).
     brought: Option<String>,
 }
 
 impl SotwStream {
-    /// A stream on which nothing was asked for yet.
+    /// A stream without requests.
     #[must_use]
     pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
         Self { stream: Stream::new(watch, service, config) }
     }
 
-    /// Takes what was derived from the node, before the first request is handed over. The node of a
-    /// stream does not change (G7), so later calls would come too late for what is subscribed.
+    /// Sets the parameters that were derived from the node. Call it before the first request: the
+    /// node of a stream does not change (G7), so later calls have no effect on existing
+    /// subscriptions.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.stream.parameters = parameters;
     }
 
-    /// Says what the client may read, before the first request is handed over. What it may not is
-    /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
-    /// wildcard or glob it gets what it may read.
+    /// Sets what the client may read. Call it before the first request. For names that the client
+    /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
+    /// a wildcard or glob it gets the resources that it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
         self.stream.access = Some(access);
     }
 
-    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
-    /// before the first request is handed over.
+    /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
+    /// Call it before the first request.
     pub fn on_ttl_support(&mut self) {
         self.stream.honours_ttl = true;
     }
 
-    /// Joins the other streams of its client, before the first request is handed over. All streams
-    /// of a group take `now` from one clock, as they look at when the others were sent something.
+    /// Joins the other streams of the client. Call it before the first request. All streams of a
+    /// group must take `now` from the same clock, as they compare the times of their responses.
     pub fn join(&mut self, group: &ClientGroup) {
         self.stream.join(group);
     }
 
-    /// Takes one request: what it asks for, and what it says about a response.
+    /// Applies one request: its subscription, and its ACK or NACK.
     ///
     /// # Errors
-    /// The stream has to end with this error.
+    /// The stream must end with this error.
     pub fn on_request(
         &mut self,
         now: Duration,
@@ -120,12 +121,12 @@ impl SotwStream {
         let (watch, owed_wait) = (Arc::clone(&self.stream.watch), self.stream.config.owed_wait);
         let names_limit = self.stream.config.names_limit;
         let TypeEntry { state, owed } = self.stream.entry(at);
-        // S10: no nonce can be stale before something was sent.
+        // S10: before the first response no nonce is stale.
         let is_current = state.responses.last().is_none() || request.response_nonce == state.responses.last();
         let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, uncertain)| {
-            // S6: nothing is told again for it, and until it changes the client may use what it had
-            // before (S33).
+            // S6: nothing is sent again for it. Until the content changes, the client may use the
+            // content before it (S33).
             state.responses.keep_rejected(uncertain);
             verdict
         });
@@ -133,22 +134,22 @@ impl SotwStream {
             if matches!(verdict, Some(Verdict::Nacked { .. })) {
                 state.responses.reject_in_flight();
             }
-            // S8c: whoever answers the newest response will not answer those before it.
+            // S8c: a client that answers the newest response does not answer those before it.
             state.responses.forget_in_flight();
         }
-        // S1: the first request says what the client has from another stream.
+        // S1: the first request has the version that the client has from another stream.
         if is_first {
             owed.brought = Some(request.version_info).filter(|version| !version.is_empty());
         }
-        // S7: an ACK that asks for what was asked for before changes nothing.
+        // S7: an ACK with the same names as before changes nothing.
         if let Some(failures) = failures {
-            // S37: told once, though each request repeats it.
+            // S37: reported once, although each request repeats the name.
             let mut failures: BTreeSet<_> = failures.into_iter().collect();
             if !failures.is_empty() {
                 state.subscription.end_legacy_wildcard();
             }
-            // G8: some clients unsubscribe by an empty name; and they reject an error that has none
-            // (C4).
+            // G8: some clients unsubscribe with an empty name, and clients reject an error without
+            // a name (C4).
             failures.retain(|failure| !failure.name.as_str().is_empty());
             let is_requested = |failure: &Failure| {
                 failures.contains(failure) || state.subscription.lists_name(&failure.name)
@@ -159,14 +160,15 @@ impl SotwStream {
         }
         if let Some(requested) = request.requested {
             if !is_first && let Some(brought) = &mut owed.brought {
-                // S32: what it brought stands for what it asked for then.
+                // S32: the version that the client brought is about its first subscription.
                 brought.clear();
             }
             let is_late = state.known.full_state && !is_current;
             let before = is_late.then(|| state.subscription.locators());
             let added = state.subscription.replace(requested, state.known.legacy_wildcard);
             state.awaits_wildcards |= added.wildcard;
-            // S8b: who wants it again by the time that response comes takes it from there.
+            // S8b: a client that subscribes again before that response arrives takes the resource
+            // from it.
             let was_crossed = is_current && state.responses.take_crossed();
             if before.is_some_and(|before| !before.without(&state.subscription.locators()).is_empty()) {
                 state.responses.cross();
@@ -174,13 +176,14 @@ impl SotwStream {
             state.check_limit(names_limit)?;
             _ = state.reselect(&watch);
             if !state.is_served && !state.known.full_state {
-                // G4: but a full state without resources would delete them.
+                // G4: but not in a full state, which without resources would delete them.
                 owed.errors.extend(state.unserved(&added.locators));
             }
-            // S8b: owed is what was asked for and not sent; what is dropped leaves it.
+            // S8b: owed are names that were subscribed to and not sent; names that the client
+            // unsubscribed from are not.
             state.subscription.retain_covered(&mut owed.locators);
             owed.endpoints.retain(|name| state.subscription.covers(name));
-            // S15, S16: sent whatever version the client has, also when it was sent before.
+            // S15, S16: sent whatever version the client has, even if it was sent before.
             if state.is_served {
                 owed.locators.extend(added.locators);
             }
@@ -193,50 +196,50 @@ impl SotwStream {
             if state.known.full_state {
                 owed.unsubscribed.extend(added.unsubscribed);
             }
-            // V25: what went by name comes again in the other form, or is gone.
+            // V25: resources that were sent by name are sent again with constraints, or removed.
             owed.everything |= state.is_switching() && state.responses.last().is_some();
         }
-        // S8: a stale request is no occasion to answer, but what it asks for is not forgotten.
+        // S8: a stale request is not answered at once, but its names are not forgotten.
         owed.answer_at(if is_current { now } else { now + owed_wait });
         Ok(verdict)
     }
 
-    /// What to do now, given the newest snapshot: load it after the last request was handed over.
+    /// What to do now. Load the newest snapshot after the last request was passed in.
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         self.stream.next(now, snapshot, |stream, at| respond(stream, at, now, snapshot))
     }
 
-    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
-    /// `None` when there may be something to send. Costs less than asking that, so a caller without
-    /// room for another response knows whether it has to come back for one.
+    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
+    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
+    /// caller without room for another response can find out whether it must call `next` when it
+    /// has room.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         self.stream.until_due(now, snapshot)
     }
 
-    /// How far each resource of each type has come (C20), given the newest snapshot. Changes
-    /// nothing; O(what is asked for).
+    /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
+    /// O(subscribed resources).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.stream.report(snapshot)
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the
-    /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
-    /// asked for).
+    /// The resources of the newest rejected response of a type, as far as they are still the
+    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         self.stream.rejected(type_url, snapshot)
     }
 
-    /// Whether the client subscribes to something of a type. When a request names something and the
-    /// answer is no, all of it was refused (G8, G12).
+    /// Whether the client subscribes to anything of a type. If a request names something and the
+    /// result is false, all of it was refused (G8, G12).
     #[must_use]
     pub fn is_subscribed(&self, type_url: &TypeUrl) -> bool {
         self.stream.of_type(type_url.as_str()).is_some_and(|entry| !entry.state.subscription.is_empty())
     }
 
-    /// The version that a response with all that a type's subscription selects would have; that of
-    /// nothing where nothing is asked for.
+    /// The version that a response with the whole selection of a type would have; the version of an
+    /// empty one when there is no subscription.
     ///
-    /// S41: a poll whose version it is needs no response, so none has to be made to find that out.
+    /// S41: a poll with this version needs no response, so none has to be made to find that out.
     pub fn version(&mut self, type_url: &TypeUrl, snapshot: &Snapshot) -> Version {
         let Some(TypeEntry { state, .. }) = self.stream.of_type_mut(type_url.as_str()) else {
             return Version(0);
@@ -246,7 +249,7 @@ impl SotwStream {
     }
 }
 
-/// Makes the response of a type that is due; `None` when it turns out that the client lacks
+/// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
 fn respond(
     stream: &mut Stream<SotwOwed>,
@@ -261,7 +264,7 @@ fn respond(
     let TypeEntry { state, owed } = stream.entry(at);
     let mut owed = std::mem::take(owed);
     if state.membership.is_none() && !state.is_served && state.known.full_state {
-        // G4: without resources it would delete them.
+        // G4: a full state without resources would delete what the client has.
         return Ok(None);
     }
     if state.membership.is_none() {
@@ -278,8 +281,8 @@ fn respond(
             continuation: Continuation::None,
         }));
     }
-    // A full state with what is held would bring it to who cannot have it: all that it was for is
-    // asked for anew.
+    // A removal is not withheld from locators that are newly subscribed: with the full state they
+    // would get a resource that no longer exists.
     let has = |subscription: &Subscription, removed: &Variant| {
         let is_new = |locator: Locator| {
             owed.locators.contains(&locator) || (owed.everything && !subscription.lists(&locator))
@@ -299,21 +302,22 @@ fn respond(
     if !state.known.full_state && reports_missing {
         owed.errors.extend(state.missing(released, &owed.locators, &update, snapshot));
     } else if !state.known.full_state {
-        // S26: without resource errors no response can say that such a resource is gone.
+        // S26: without resource errors no response can remove a resource of such a type.
         state.release(&Release::now(), Duration::ZERO, now, snapshot);
     }
     let since = update.from;
-    // S40: a heartbeat would delete what it is about, or not extend its TTL, so the content is sent
+    // S40: a heartbeat would delete the resource, or not extend its TTL, so the content is sent
     // again.
     let refreshed = state.take_refresh(now, since, snapshot);
     let needs_everything = owed.everything || state.known.full_state;
     let everything = if needs_everything { state.everything(&update, snapshot) } else { Arc::clone(&update) };
     let version = match state.version(snapshot) {
-        // Not all of the snapshot's content is sent, so it is not the version of that.
+        // The response lacks some changes of the snapshot, so it must not have the snapshot's
+        // version.
         Version(sum) if is_answer_only => Version(sum.wrapping_add(1)),
         version => version,
     };
-    // S32: only a wildcard is sure to be what it was on the stream before.
+    // S32: only a wildcard selects for sure what it selected on the stream before.
     let is_comparable = state.known.full_state && state.selects_all();
     if is_comparable && owed.brings(version) == Some(true) {
         return Ok(None);
@@ -335,7 +339,8 @@ fn respond(
     let is_fresh = |variant: &&Arc<Variant>| {
         has_globs || variant.changed_at > update.from || owed.locators.has_name(variant.name())
     };
-    // S34, S36: a cluster that was sent keeps warming until its endpoints follow, changed or not.
+    // S34, S36: a cluster that was sent warms until its endpoints follow, whether they changed or
+    // not.
     let endpoints: Cow<'_, [_]> = if is_all_fresh {
         everything.endpoints().into()
     } else {
@@ -359,12 +364,12 @@ impl SotwOwed {
         !has_answers && !self.everything && self.errors.is_empty()
     }
 
-    /// Whether the client brought this version; `None` when it brought none.
+    /// Whether the client brought this version from another stream; `None` when it brought none.
     fn brings(&self, version: Version) -> Option<bool> {
         self.brought.as_ref().map(|brought| *brought == version.to_string())
     }
 
-    /// Answers what is owed then, or earlier if that was to be.
+    /// Makes the answer due at this time, unless it is due earlier.
     fn answer_at(&mut self, time: Duration) {
         self.due = if self.is_empty() { None } else { Some(self.due.map_or(time, |due| due.min(time))) };
     }
@@ -412,15 +417,15 @@ impl Owed for SotwOwed {
 }
 
 impl TypeState {
-    /// T38: the version of what the client is sent with the next response.
+    /// T38: the version of the client's resources after the next response.
     fn version(&self, snapshot: &Snapshot) -> Version {
         let selected = self.membership.as_ref().map_or(0, |membership| membership.sum(snapshot));
         let add = |sum: u128, variant: &Arc<Variant>| sum.wrapping_add(variant.identity(self.form()));
         Version(self.withheld().fold(selected, add))
     }
 
-    /// S37, V8: what there is no longer, or not at all, told by errors. T36: of one of several
-    /// locators by its parameters.
+    /// S37, V8: errors for resources that were removed or do not exist. T36: if the name has
+    /// several locators, an error has constraints that say which one it is about.
     fn missing(
         &mut self,
         released: Vec<ResourceKey>,
@@ -447,8 +452,7 @@ impl TypeState {
         missing.into_iter().map(failure).collect()
     }
 
-    /// S25: all resources, or `None` when nothing changed for the client. S6b: rejected ones are
-    /// among them.
+    /// S25: all resources, rejected ones too (S6b), or `None` when nothing changed for the client.
     fn full_state(
         &self,
         owed: &SotwOwed,
@@ -463,8 +467,8 @@ impl TypeState {
         };
         let removes = must_send || update.removed.iter().any(is_gone) || !update.replaced.is_empty();
         // S17: a name without a resource is no reason to send. S27: an empty wildcard is answered.
-        // Who brings another version may hold what is gone by now, and only a full state says so
-        // (S25).
+        // A client that brings another version may have resources that no longer exist, and only a
+        // full state says so (S25).
         let answers = owed.everything
             || owed.is_overtaken
             || owed
@@ -473,7 +477,8 @@ impl TypeState {
                 .any(|locator| is_glob(&locator.name) || !self.find(&locator, snapshot).is_empty())
             || owed.brings(version) == Some(false)
             || !owed.errors.is_empty();
-        // S22: what a wildcard with other parameters does not cover leaves the full state.
+        // S22: resources that the remaining wildcard, with other parameters, does not cover leave
+        // the full state.
         let unsubscribed = owed.unsubscribed.iter().flat_map(|locator| self.find(&locator, snapshot));
         let leaves =
             unsubscribed.into_iter().any(|variant| !everything.has(variant.name(), variant.constraints()));
@@ -488,7 +493,7 @@ impl TypeState {
         Some(bodies)
     }
 
-    /// S26: what is new to the client, or `None` when nothing is.
+    /// S26: the changes for the client, or `None` when there are none.
     fn partial(
         &self,
         owed: &SotwOwed,
@@ -496,7 +501,7 @@ impl TypeState {
         fresh: &Update,
         snapshot: &Snapshot,
     ) -> Option<(Vec<Arc<Body>>, ResponseContents)> {
-        // From the start there is everything.
+        // An update from revision zero has everything.
         let requested = Some(&owed.locators).filter(|_| fresh.from > Revision::ZERO);
         let requested = requested.into_iter().flat_map(Locators::iter);
         let answers = requested.flat_map(|locator| self.find(&locator, snapshot));
@@ -505,7 +510,7 @@ impl TypeState {
         let besides = endpoints.chain(resend).cloned();
         let mut answers: Vec<_> = answers.chain(besides).filter(is_missing).collect();
         if answers.is_empty() {
-            // G4: also a wildcard that selects nothing is answered.
+            // G4: a wildcard that selects nothing is answered too.
             let is_due = owed.everything || !fresh.changed.is_empty() || !owed.errors.is_empty();
             let contents =
                 || ResponseContents::Resources { shared: Some(self.keys(fresh)), own: BTreeSet::new() };
@@ -513,7 +518,7 @@ impl TypeState {
         }
         answers.extend(fresh.changed.iter().cloned());
         answers.sort_unstable_by(|a, b| (a.name(), a.constraints()).cmp(&(b.name(), b.constraints())));
-        // S28: nothing twice.
+        // S28: no resource twice.
         answers.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let own = answers.iter().map(|variant| self.key(variant)).collect();
         let body = encode::sotw(self.encoding(), answers.iter());
@@ -526,7 +531,7 @@ impl TypeState {
     }
 }
 
-/// X12: such a name is answered though there is nothing, as by an empty state it is known to be so.
+/// X12: a glob without members is answered: only an empty state shows that there are none.
 fn is_glob(name: &ResourceName) -> bool {
     XdstpName::of(name.as_str()).is_ok_and(|name| name.is_some_and(|name| name.is_glob()))
 }
