@@ -29,58 +29,59 @@ mod content;
 
 /// One delta stream, seen from the server.
 ///
-/// Feed it requests with [`on_request`](Self::on_request), then ask [`next`](Self::next) until it
-/// says to wait.
+/// Pass requests to [`on_request`](Self::on_request), then call [`next`](Self::next) until it
+/// returns [`Next::Wait`].
 #[derive(Debug)]
 pub struct DeltaStream {
     stream: Stream<DeltaOwed>,
     clusters_sent: ClustersSent,
 }
 
-/// A `DeltaDiscoveryRequest`, without what only the edge needs.
+/// A `DeltaDiscoveryRequest`, without the fields that only the transport needs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct DeltaRequest {
     /// Empty on the service of one type (S12).
     pub type_url: String,
-    /// What to add (D2).
+    /// The names and locators to add (D2).
     pub subscribe: Requested,
-    /// What to drop (D2).
+    /// The names and locators to remove (D2).
     pub unsubscribe: Requested,
-    /// What the client brings from another stream, with its versions (D1).
+    /// The resources that the client has from another stream, with their versions (D1).
     pub initial_resource_versions: BTreeMap<ResourceName, String>,
-    /// The response it answers; `None` when the field is empty.
+    /// The nonce of the response that it answers; `None` when the field is empty.
     pub response_nonce: Option<Nonce>,
-    /// What was wrong with that response (D4).
+    /// Why the client rejected that response (D4).
     pub error_detail: Option<String>,
 }
 
-/// What has to be answered at once (D9, D10, D18).
+/// What the server owes the client, to be answered at once (D9, D10, D18).
 #[derive(Debug, Default)]
 struct DeltaOwed {
     locators: Locators,
-    /// Given up while a wildcard stays (D18).
+    /// Locators from which the client unsubscribed while a wildcard stays (D18).
     unsubscribed: Locators,
-    /// The same while what is new is held back: without that a wildcard would be left without a
-    /// variant (T31).
+    /// The same while changes must wait: without those changes the answer would leave the wildcard
+    /// without a variant (T31).
     unsubscribed_later: Locators,
-    /// Held removals of what was given up so.
+    /// Removals of such locators that were withheld, of invalid names, and of names that are not
+    /// served.
     removals: BTreeSet<ResourceKey>,
     everything: bool,
-    /// What cannot be asked for (G8).
+    /// Errors about names and types that cannot be served (G4, G8).
     errors: BTreeSet<Failure>,
-    /// S21: nothing was asked for, and the client waits to hear so.
+    /// S21: the client subscribed to nothing, and waits for an empty response.
     nothing: bool,
-    /// What rejected responses held besides something that was put right since (D8).
+    /// Resources of rejected responses of which a later response corrected others (D8).
     uncertain: BTreeSet<ResourceKey>,
-    /// Assignments whose cluster was sent (S34). Nobody asked for them, so one that does not exist
-    /// is not told.
+    /// Assignments whose cluster was sent (S34). The client did not request them, so no removal is
+    /// sent for one that does not exist.
     endpoints: BTreeSet<ResourceName>,
-    /// What the client brought from another stream; used up by the first answer.
+    /// The versions that the client brought from another stream, for the first response.
     brought: BTreeMap<ResourceName, String>,
 }
 
 impl DeltaStream {
-    /// A stream on which nothing was asked for yet.
+    /// A stream without requests.
     #[must_use]
     pub fn new(watch: Arc<Watch>, service: Service, config: StreamConfig) -> Self {
         Self {
@@ -89,41 +90,42 @@ impl DeltaStream {
         }
     }
 
-    /// Takes what was derived from the node, before the first request is handed over. The node of a
-    /// stream does not change (G7), so later calls would come too late for what is subscribed.
+    /// Sets the parameters that were derived from the node. Call it before the first request: the
+    /// node of a stream does not change (G7), so later calls have no effect on existing
+    /// subscriptions.
     pub fn on_node(&mut self, parameters: Parameters) {
         self.stream.parameters = parameters;
     }
 
-    /// Says what the client may read, before the first request is handed over. What it may not is
-    /// told by resource errors, `PERMISSION_DENIED`, and what it has of that it keeps; of a
-    /// wildcard or glob it gets what it may read.
+    /// Sets what the client may read. Call it before the first request. For names that the client
+    /// may not read it gets resource errors, `PERMISSION_DENIED`, and keeps what it has of them. Of
+    /// a wildcard or glob it gets the resources that it may read.
     pub fn on_access(&mut self, access: Arc<Access>) {
         self.stream.access = Some(access);
     }
 
-    /// The client removes a resource when its TTL ends, so it may be told of it (S38). To be said
-    /// before the first request is handed over.
+    /// Sets that the client removes a resource when its TTL ends, so it may be sent TTLs (S38).
+    /// Call it before the first request.
     pub fn on_ttl_support(&mut self) {
         self.stream.honours_ttl = true;
     }
 
-    /// Joins the other streams of its client, before the first request is handed over. All streams
-    /// of a group take `now` from one clock, as they look at when the others were sent something.
+    /// Joins the other streams of the client. Call it before the first request. All streams of a
+    /// group must take `now` from the same clock, as they compare the times of their responses.
     pub fn join(&mut self, group: &ClientGroup) {
         self.stream.join(group);
     }
 
-    /// Takes one request: what it asks for, and what it says about a response.
+    /// Applies one request: its changes of the subscription, and its ACK or NACK.
     ///
     /// # Errors
-    /// The stream has to end with this error.
+    /// The stream must end with this error.
     pub fn on_request(&mut self, request: DeltaRequest) -> Result<Option<Verdict>, StreamError> {
         let (at, is_first) = self.stream.find_or_add(&request.type_url)?;
         let mut request = request;
         let mut ignored = Vec::new();
         if !request.unsubscribe.is_empty() {
-            // D19: giving up what cannot be changes nothing.
+            // D19: unsubscribing from an invalid name changes nothing.
             let spelled = self.stream.entry(at).state.spelled.clone();
             ignored = self.stream.take_invalid(at, &mut request.unsubscribe)?;
             self.stream.entry(at).state.spelled = spelled;
@@ -132,37 +134,39 @@ impl DeltaStream {
         let brought = std::mem::take(&mut request.initial_resource_versions);
         let (watch, names_limit) = (Arc::clone(&self.stream.watch), self.stream.config.names_limit);
         let TypeEntry { state, owed } = self.stream.entry(at);
-        // D6: verdicts pair by nonce, in any order. D5: an unknown nonce has no effect and blocks
-        // nothing.
+        // D6: answers are paired with responses by nonce, in any order. D5: an unknown nonce has no
+        // effect and blocks nothing.
         let booked = request.response_nonce.and_then(|nonce| state.book(nonce, request.error_detail));
         let verdict = booked.map(|(verdict, mut uncertain)| {
             state.is_resending |= !uncertain.is_empty();
             owed.uncertain.append(&mut uncertain);
             verdict
         });
-        // D17: later ones do not end it.
+        // D17: later requests do not end it.
         if is_first && (!failures.is_empty() || !ignored.is_empty()) {
             state.subscription.end_legacy_wildcard();
         }
-        // G8, X6: a name that cannot exist does not. Envoy reads that and no errors (D28).
+        // G8, X6: an invalid name does not exist, so it is sent as removed: Envoy reads removals
+        // and no errors (D28).
         let is_unreadable = |name: &ResourceName| !can_be(name.as_str()) || state.canonical(name).is_err();
         let unreadable = failures.iter().map(|failure| &failure.name).filter(|name| is_unreadable(name));
         owed.removals.extend(unreadable.map(ResourceKey::of_name));
-        // C4: a client rejects an error that has no name.
+        // C4: a client rejects an error without a name.
         failures.retain(|failure| !failure.name.as_str().is_empty());
-        // As where a type is not served (G4): who has nothing of it need not wait for it.
+        // As for a type that is not served (G4): a client that has nothing of the name need not
+        // wait for it.
         let denied = failures.iter().filter(|failure| !state.allows(&failure.name));
         let denied = denied.filter(|failure| !brought.contains_key(&failure.name));
         owed.removals.extend(denied.map(|failure| ResourceKey::of_name(&failure.name)));
         owed.errors.extend(failures);
-        // D1: only the first request says what the client has from another stream.
+        // D1: only the first request has the versions that the client has from another stream.
         if is_first {
-            // X4: also what it has goes by its canonical name.
+            // X4: the names of these versions become canonical too.
             let canonical = |name: ResourceName| state.canonical(&name).ok().flatten().unwrap_or(name);
             owed.brought = brought.into_iter().map(|(name, version)| (canonical(name), version)).collect();
         }
-        // D21: what is given up is dropped by the client, so no version that it brought is one it
-        // has.
+        // D21: the client drops a resource from which it unsubscribes, so it no longer has the
+        // version that it brought.
         for name in request.unsubscribe.all_names() {
             if let Some(version) = owed.brought.get_mut(name) {
                 version.clear();
@@ -175,7 +179,8 @@ impl DeltaStream {
             let added = state.subscription.edit(request.subscribe, request.unsubscribe, legacy);
             state.awaits_wildcards |= added.wildcard;
             let dropped = before.map(|before| before.without(&state.subscription.locators()));
-            // By name the answer to who asks again says all.
+            // By name, the answer to a new subscription replaces everything that the client has of
+            // the name.
             let leaves_variants = |dropped: &Locators| {
                 state.form() == Form::Located || dropped.names().any(|name| is_set(name.as_str()))
             };
@@ -187,12 +192,12 @@ impl DeltaStream {
             if is_first {
                 state.forget_unsubscribed(&mut owed.brought);
             }
-            // D18: as without a wildcard nobody waits to hear of them.
+            // D18: without a wildcard the client does not wait for these removals.
             owed.removals.extend(dropped.into_iter().filter(|_| state.subscription.is_wildcard()));
             state.retain_subscribed(&mut owed.uncertain);
             owed.nothing = (is_first || owed.nothing) && state.membership.is_none();
             if !state.is_served {
-                // G4: what the client has it keeps, and what it has not it need not wait for.
+                // G4: the client keeps what it has, and does not wait for what it does not have.
                 let missing = added.locators.names().filter(|name| !owed.brought.contains_key(*name));
                 owed.removals.extend(missing.map(ResourceKey::of_name));
                 owed.errors.extend(state.unserved(&added.locators));
@@ -211,34 +216,34 @@ impl DeltaStream {
         Ok(verdict)
     }
 
-    /// What to do now, given the newest snapshot: load it after the last request was handed over.
+    /// What to do now. Load the newest snapshot after the last request was passed in.
     pub fn next(&mut self, now: Duration, snapshot: &Snapshot) -> Next {
         let Self { stream, clusters_sent } = self;
         stream.next(now, snapshot, |stream, at| respond(stream, clusters_sent, at, now, snapshot))
     }
 
-    /// Until when [`next`](Self::next) would say to wait, `Some(None)` for no time in particular;
-    /// `None` when there may be something to send. Costs less than asking that, so a caller without
-    /// room for another response knows whether it has to come back for one.
+    /// Until when [`next`](Self::next) would return [`Next::Wait`], where `Some(None)` means
+    /// without a time; `None` if there may be something to send. This costs less than `next`, so a
+    /// caller without room for another response can find out whether it must call `next` when it
+    /// has room.
     pub fn until_due(&mut self, now: Duration, snapshot: &Snapshot) -> Option<Option<Duration>> {
         self.stream.until_due(now, snapshot)
     }
 
-    /// How far each resource of each type has come (C20), given the newest snapshot. Changes
-    /// nothing; O(what is asked for).
+    /// The status of each resource of each type (C20), given the newest snapshot. Changes nothing.
+    /// O(subscribed resources).
     pub fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         self.stream.report(snapshot)
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the
-    /// newest content. To be asked when [a request](Self::on_request) was such an answer; O(what is
-    /// asked for).
+    /// The resources of the newest rejected response of a type, as far as they are still the
+    /// newest. Call it when [a request](Self::on_request) was a NACK. O(subscribed resources).
     pub fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         self.stream.rejected(type_url, snapshot)
     }
 }
 
-/// Makes the response of a type that is due; `None` when it turns out that the client lacks
+/// Makes the response of a type that is due; `None` when it turns out that the client needs
 /// nothing.
 fn respond(
     stream: &mut Stream<DeltaOwed>,
@@ -247,7 +252,7 @@ fn respond(
     now: Duration,
     snapshot: &Snapshot,
 ) -> Result<Option<Response>, StreamError> {
-    // D11: each subscriber is told once.
+    // D11: each subscriber gets a removal once.
     let released = stream.release(at, now, snapshot);
     let mut content = DeltaContent { removed: released.into_iter().collect(), ..DeltaContent::default() };
     let must_wait = stream.must_wait(at, now, snapshot);
@@ -255,8 +260,8 @@ fn respond(
     let mut owed = std::mem::take(owed);
     let mut unsubscribed_later = std::mem::take(&mut owed.unsubscribed_later);
     content.removed.extend(owed.removals.iter().cloned());
-    // S8b: what was on its way when it was given up, and is asked for again before it came, may be
-    // gone meanwhile.
+    // S8b: the client unsubscribed from resources in an unanswered response and subscribes to them
+    // again. They may have been removed in the meantime.
     if owed.everything || !owed.locators.is_empty() {
         let is_requested = covers_key(&owed.locators);
         let is_requested = |key: &ResourceKey| owed.everything || is_requested(key);
@@ -266,7 +271,7 @@ fn respond(
             let is_it = |variant| key.constraints.is_none() || state.key(variant) == *key;
             !chosen.into_iter().any(|variant| is_it(variant))
         });
-        // T33: what is for none of its locators the client drops by itself.
+        // T33: the client drops resources that match none of its locators by itself.
         state.retain_subscribed(&mut crossed);
         content.removed.extend(crossed);
     }
@@ -274,7 +279,8 @@ fn respond(
         let form = state.form();
         let is_requested = covers_key(&owed.locators);
         let has = |_: &Subscription, removed: &Variant| match is_requested(&removed.key(form)) {
-            // Its answer says so already. D14: a removal too many does no harm.
+            // The answer for the name has the removal already. D14: a second removal would do no
+            // harm.
             true if form == Form::Name && owed.locators.has_name(removed.name()) => Has::No,
             is_requested if is_requested || owed.everything => Has::Perhaps,
             _ => Has::Yes,
@@ -297,7 +303,8 @@ fn respond(
     content.split_unresolved(state, &owed, snapshot);
     content.narrow_names(state, snapshot);
     content.drop_returned();
-    // D15, S21: who asks for everything or for nothing is answered, though there is nothing to say.
+    // D15, S21: a client that subscribes to everything or to nothing gets an answer, even an empty
+    // one.
     let is_answer = owed.nothing || !owed.errors.is_empty() || (owed.everything && owed.brought.is_empty());
     let mut uncertain = owed.uncertain;
     if content.is_empty() && !is_answer {
@@ -309,7 +316,7 @@ fn respond(
         stream.entry(at).owed.unsubscribed_later = unsubscribed_later;
         return Ok(None);
     }
-    // A bare name removes all that the client has of it.
+    // A bare name removes everything that the client has of the name.
     for key in &content.removed {
         match key.constraints {
             None => state.on_name_removal_sent(&key.name),
@@ -333,7 +340,7 @@ fn respond(
         _ => content.changed().filter_map(|cluster| cluster.endpoints().cloned()).collect(),
     };
     let contents = content.contents(state);
-    // D8: what changed goes alone, the rest after it.
+    // D8: changes are sent first, and the uncertain resources after them.
     uncertain.retain(|key| !contents.has(key));
     if uncertain.is_empty() {
         state.responses.bring_uncertain();
@@ -344,7 +351,8 @@ fn respond(
     state.is_resending = !uncertain.is_empty();
     owed_next.uncertain = uncertain;
     owed_next.unsubscribed_later = unsubscribed_later;
-    // S34, D27: a cluster that was sent keeps warming until its endpoints follow, changed or not.
+    // S34, D27: a cluster that was sent warms until its endpoints follow, whether they changed or
+    // not.
     stream.owe_endpoints(&endpoints);
     match stream.endpoints() {
         Some(TypeEntry { state, owed }) if state.is_answered() => {
@@ -356,7 +364,7 @@ fn respond(
     Ok(Some(response))
 }
 
-/// What they ask for, by its name or by a set that it may belong to.
+/// Whether the locators cover a key: by its name, or by a set that the name may belong to.
 fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
     let is_wildcard = locators.has_name(&WILDCARD.into());
     move |ResourceKey { name, .. }| {
@@ -366,8 +374,8 @@ fn covers_key(locators: &Locators) -> impl Fn(&ResourceKey) -> bool {
 }
 
 impl TypeState {
-    /// D1: what the client brought and does not ask for it drops, so later it has none of these
-    /// versions.
+    /// D1: the client drops resources that it brought and does not subscribe to, so it later has
+    /// none of these versions.
     fn forget_unsubscribed(&self, brought: &mut BTreeMap<ResourceName, String>) {
         let newest = self.membership.as_ref().map(Membership::newest);
         let resources = newest.as_ref().and_then(|snapshot| snapshot.of_type(&self.type_url));

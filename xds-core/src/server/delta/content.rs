@@ -1,4 +1,4 @@
-//! What goes into a delta response.
+//! The content of a delta response.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::variants::{Form, Variant};
 use crate::wire::{Body, ResourceKey};
 use crate::xdstp::{self};
 
-/// What goes into a response.
+/// The content of a delta response.
 #[derive(Debug, Default)]
 pub(super) struct DeltaContent {
-    /// An update that goes as it is, with the body that the streams of a class share.
+    /// An update that is sent unchanged, with the body that the streams of a class share.
     pub(super) shared: Option<Arc<Update>>,
-    /// What goes besides, or instead.
+    /// Resources that are sent besides the update, or instead of it.
     pub(super) changed: BTreeMap<ResourceKey, Arc<Variant>>,
     pub(super) removed: BTreeSet<ResourceKey>,
-    /// Told without their content (D26).
+    /// Resources that are sent without their content (D26).
     pub(super) heartbeats: Vec<Arc<Variant>>,
-    /// Names that stand for nothing (D24).
+    /// Names without a resource (D24).
     pub(super) unresolved: BTreeSet<ResourceName>,
 }
 
 impl DeltaContent {
-    /// An update as it is, unless it tells of a name whose removal waits: that is told only to who
-    /// asks for it (S33, D10).
+    /// Takes an update unchanged, unless it reports a name as absent whose removal is withheld:
+    /// that name is sent only to a client that has just subscribed to it (S33, D10).
     fn share(&mut self, state: &TypeState, owed: &DeltaOwed, update: &Arc<Update>) {
         if !update.absent.iter().any(|name| state.withholds(name)) {
             self.shared = Some(Arc::clone(update));
@@ -46,7 +46,8 @@ impl DeltaContent {
         self.removed.extend(removed.filter(|key| !is_held(key) || owed.locators.has_name(&key.name)));
     }
 
-    /// The first answer of a type on a stream, which knows what the client brought (D1, D21).
+    /// The first response of a type on a stream: it takes the versions that the client brought into
+    /// account (D1, D21).
     pub(super) fn first_answer(
         &mut self,
         state: &mut TypeState,
@@ -63,7 +64,7 @@ impl DeltaContent {
             for variant in &update.changed {
                 let version = variant.version_in(state.form()).to_string();
                 let is_equal = owed.brought.get(variant.name()) == Some(&version);
-                // D9: an assignment is sent though its version is equal when its cluster was.
+                // D9: an assignment whose cluster was sent is sent even if its version is equal.
                 if !is_equal || (is_endpoints && clusters_sent.has(variant.name())) {
                     self.changed.insert(state.key(variant), Arc::clone(variant));
                 }
@@ -80,8 +81,8 @@ impl DeltaContent {
             for name in gone {
                 let key = ResourceKey::of_name(name);
                 if state.withholds_removals() {
-                    // S33: what still refers to it was sent by another process, so wait for the
-                    // referrers' ACKs.
+                    // S33: the resources that refer to it may come from another server, so the
+                    // removal waits for ACKs of the referrers.
                     self.removed.remove(&key);
                     let removed_at = Revision::ZERO;
                     let withheld =
@@ -92,7 +93,7 @@ impl DeltaContent {
                 }
             }
         }
-        // D10: under the wildcard a name of its own without a resource is told too.
+        // D10: beside a wildcard, a subscribed name without a resource is sent as removed too.
         if state.selects_all() || snapshot.is_on_demand() {
             let is_held = |name: &ResourceName| {
                 owed.brought.contains_key(name) && state.chosen(name, snapshot).is_empty()
@@ -107,7 +108,7 @@ impl DeltaContent {
         }
     }
 
-    /// A later response: what changed, and what was asked for again.
+    /// A later response: changes, and answers to new subscriptions.
     pub(super) fn update(
         &mut self,
         state: &mut TypeState,
@@ -123,7 +124,7 @@ impl DeltaContent {
         if owed.everything {
             self.removed.extend(state.immediate_removals(update));
         }
-        // D10, D18: the client is told at once, and again each time it asks.
+        // D10, D18: answered at once, and again for each new subscription.
         let mut presence = NamePresence::new();
         let answers = owed.locators.iter().map(|locator| state.answer(&locator, &mut presence, snapshot));
         let answers = answers.collect::<Vec<_>>();
@@ -133,7 +134,7 @@ impl DeltaContent {
             .flat_map(|locator| state.answer_unsubscribed(&locator, update.from, snapshot));
         for answer in answers.into_iter().chain(unsubscribed.collect::<Vec<_>>()) {
             match answer {
-                // D9, D18: sent again though nothing changed.
+                // D9, D18: sent again even if nothing changed.
                 LocatorAnswer::Variants(found) => {
                     let is_new = |variant: &Arc<Variant>| !fresh.has(variant.name(), variant.constraints());
                     let found = found.into_iter().filter(is_new);
@@ -150,8 +151,8 @@ impl DeltaContent {
         }
     }
 
-    /// D24: what is asked for and stands for nothing is told so, where that is not told as a
-    /// removal.
+    /// D24: subscribed names without a resource are sent as unresolved, for types where they are
+    /// not sent as removed.
     pub(super) fn split_unresolved(&mut self, state: &TypeState, owed: &DeltaOwed, snapshot: &Snapshot) {
         if !state.sends_unresolved() {
             return;
@@ -162,7 +163,7 @@ impl DeltaContent {
         self.removed.retain(|key| !self.unresolved.contains(&key.name));
     }
 
-    /// D26: what has a TTL is told again before that ends.
+    /// D26: resources with a TTL are sent again before it ends.
     pub(super) fn refresh(
         &mut self,
         state: &mut TypeState,
@@ -184,7 +185,7 @@ impl DeltaContent {
         }
     }
 
-    /// D8: what a rejected response held and the cache still says.
+    /// D8: adds the uncertain resources of rejected responses, as they are in the cache now.
     pub(super) fn resend_uncertain(
         &mut self,
         state: &TypeState,
@@ -202,9 +203,9 @@ impl DeltaContent {
         self.narrow_names(state, snapshot);
     }
 
-    /// T30: a bare name says that nothing of it is there. What a client has under the bare name, or
-    /// from another stream, is told as the variant without constraints when something is there for
-    /// others of its locators.
+    /// T30: the removal of a bare name means that nothing of the name exists. If the client has a
+    /// resource under the bare name, or from another stream, and another of its locators gets
+    /// something, the variant without constraints is removed instead.
     pub(super) fn narrow_names(&mut self, state: &TypeState, snapshot: &Snapshot) {
         if state.form() == Form::Name {
             return;
@@ -216,7 +217,8 @@ impl DeltaContent {
             if !is_there(&key) {
                 return vec![key];
             }
-            // T35: what came from another stream can be told only by who has nothing now.
+            // T35: for a resource from another stream only the locators that get nothing now are
+            // known.
             let unmatched = state.subscription.covering(&key.name);
             let unmatched = unmatched.filter(|params| state.is_answered_for(&key.name, params, snapshot));
             let unmatched = unmatched.filter_map(|params| variants(&key.name)?.unmatched(params));
@@ -228,7 +230,7 @@ impl DeltaContent {
         self.removed = std::mem::take(&mut self.removed).into_iter().flat_map(narrow).collect();
     }
 
-    /// D13: what came back meanwhile is no removal.
+    /// D13: drops removals of resources that came back in the meantime.
     pub(super) fn drop_returned(&mut self) {
         let Self { shared, changed, removed, .. } = self;
         removed.retain(|key| {
@@ -262,7 +264,7 @@ impl DeltaContent {
         self.shared.as_ref().is_none_or(is_shared_empty) && !has_own
     }
 
-    /// What the client's answer will be about.
+    /// The contents of the response, which the client's answer will be about.
     pub(super) fn contents(&self, state: &TypeState) -> ResponseContents {
         let shared = self.shared.as_ref().map(|update| state.keys(update));
         ResponseContents::Resources {
@@ -271,7 +273,7 @@ impl DeltaContent {
         }
     }
 
-    /// Whether it is the whole selection.
+    /// Whether the response has the whole selection.
     pub(super) fn is_whole(&self) -> bool {
         self.shared.as_ref().is_some_and(|update| update.from == Revision::ZERO)
     }
@@ -280,7 +282,7 @@ impl DeltaContent {
         self.shared.iter().flat_map(|update| &update.changed).chain(self.changed.values())
     }
 
-    /// The encoded resources and removals; D13: each stands once.
+    /// The encoded resources and removals; D13: each once.
     pub(super) fn body(&self, state: &TypeState) -> Arc<Body> {
         let encoding = state.encoding();
         let removals = || -> BTreeSet<_> {
@@ -297,9 +299,9 @@ impl DeltaContent {
 }
 
 impl TypeState {
-    /// T37: of several variants that a client could have brought only the version is known. When it
-    /// is none of those it gets now, whom there is nothing for must not keep it; also not under a
-    /// wildcard.
+    /// T37: of a resource that the client brought only the version is known, not the variant. If it
+    /// is none of the variants that the client gets now, the locators that get nothing must not
+    /// keep it, also under a wildcard.
     fn deny_brought(&self, name: &ResourceName, version: &str, snapshot: &Snapshot) -> Vec<ResourceKey> {
         let form = self.form();
         let chosen = self.chosen(name, snapshot);
