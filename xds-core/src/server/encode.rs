@@ -1,4 +1,4 @@
-//! The resources of a response as bytes.
+//! Encodes the resources of a response.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::variants::{Form, Variant};
 use crate::wire::fields::field_len;
 use crate::wire::{Body, BodyWriter, Failure, ResourceKey};
 
-/// How resources are told on one stream and type.
+/// How resources of one type are encoded on one stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoding<'a> {
     pub(super) type_url: &'a TypeUrl,
@@ -21,12 +21,12 @@ pub(super) struct Encoding<'a> {
     pub(super) ttl: bool,
     /// The names that the client may read; `None` for all of them. One for all streams of a class.
     pub(super) scope: Option<&'a NamePatterns>,
-    /// Names that the client spells otherwise (X5).
+    /// Names that the client spells differently (X5).
     pub(super) spelled: &'a BTreeMap<ResourceName, ResourceName>,
 }
 
 impl<'a> Encoding<'a> {
-    /// A name as the client wrote it.
+    /// A name as the client spells it.
     fn spell<'n>(&self, name: &'n ResourceName) -> &'n ResourceName
     where
         'a: 'n,
@@ -34,7 +34,8 @@ impl<'a> Encoding<'a> {
         if self.spelled.is_empty() { name } else { self.spelled.get(name).unwrap_or(name) }
     }
 
-    /// How a variant goes out: one that is for a locator alone as it came, by name (T43c).
+    /// Whether a variant is sent by name or with constraints. A variant that is bound to one
+    /// locator is sent by name, as it was received (T43c).
     fn form_of(&self, variant: &Variant) -> Form {
         if variant.constraints().is_exact() { Form::Name } else { self.form }
     }
@@ -47,17 +48,17 @@ impl<'a> Encoding<'a> {
         }
     }
 
-    /// Whether what is made of it is the same for all streams of a class.
+    /// Whether the bytes are the same for all streams of a class.
     pub(super) fn is_shared(&self) -> bool {
         self.spelled.is_empty()
     }
 }
 
-/// Whether a wrapper has its resource in it.
+/// What a `Resource` wrapper contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResourceContent {
     Payload,
-    /// Nothing but what is left of its TTL now (D26).
+    /// No resource, only the TTL that is left now (D26).
     Heartbeat(Duration),
 }
 
@@ -70,8 +71,8 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
             of_name.iter().map(|variant| resource_len(encoding, variant, ResourceContent::Payload)).sum(),
         );
         for variant in of_name {
-            // S30: wrapped only where needed, as not all clients unwrap. X14: a locator does not
-            // tell whose place it takes.
+            // S30: wrapped only if necessary, as not all clients unwrap. X14: the name of a
+            // redirect is only in its wrapper, as its payload does not have it.
             let needs_wrapper = (encoding.ttl && variant.ttl().is_some()) || variant.is_redirect();
             if encoding.form_of(variant) == Form::Located || needs_wrapper {
                 put_wrapped_resource(&mut body, encoding, variant);
@@ -86,7 +87,7 @@ pub(super) fn sotw<'a>(encoding: Encoding<'_>, variants: impl Iterator<Item = &'
 }
 
 /// Entries of `DeltaDiscoveryResponse.resources`, `removed_resources` and `removed_resource_names`;
-/// removals in order. T31: those of a name stand beside its resources.
+/// removals must be sorted. T31: removals of a name are beside its resources.
 pub(super) fn delta<'a>(
     encoding: Encoding<'_>,
     variants: impl Iterator<Item = &'a Arc<Variant>>,
@@ -125,7 +126,8 @@ pub(super) fn delta<'a>(
     body.finish()
 }
 
-/// D26: resources without content in a delta response, which extend the TTL of what the client has.
+/// D26: resources without content in a delta response, which extend the TTL of the client's
+/// resources.
 pub(super) fn heartbeats<'a>(
     encoding: Encoding<'_>,
     now: Duration,
@@ -140,8 +142,8 @@ pub(super) fn heartbeats<'a>(
     body.finish()
 }
 
-/// D24: names that stand for nothing, in a delta response: the name is its own alias, and there is
-/// no resource.
+/// D24: names without a resource, in a delta response: the name is its own alias, and there is no
+/// resource.
 pub(super) fn unresolved<'a>(encoding: Encoding<'_>, names: impl Iterator<Item = &'a ResourceName>) -> Body {
     let mut body = BodyWriter::default();
     for name in names.map(|name| encoding.spell(name).as_str()) {
@@ -154,7 +156,7 @@ pub(super) fn unresolved<'a>(encoding: Encoding<'_>, names: impl Iterator<Item =
     body.finish()
 }
 
-/// Entries of `resource_errors`, which is this field of a response.
+/// Entries of `resource_errors`, which has this field number in a response.
 pub(super) fn errors<'a>(
     field: u32,
     encoding: Encoding<'_>,
@@ -192,8 +194,9 @@ fn put_wrapped_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: 
     put_resource(body, encoding, variant, ResourceContent::Payload);
 }
 
-/// The fields of a `Resource`. T24, T25: one that knows locators is told the name there, and nobody
-/// gets it twice. T26: the constraints go with it.
+/// The fields of a `Resource`. T24, T25: a client that knows locators gets the name in
+/// `resource_name`, other clients in `name`; nobody gets both. T26: the constraints are sent with
+/// it.
 fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant, content: ResourceContent) {
     body.field(RESOURCE_VERSION, &variant.version_in(encoding.form_of(variant)).digits());
     for fields in variant.extra_fields(encoding.sent_ttl(content), encoding.scope) {
@@ -206,14 +209,14 @@ fn put_resource(body: &mut BodyWriter, encoding: Encoding<'_>, variant: &Variant
             put_resource_name(body, RESOURCE_RESOURCE_NAME, name, variant.constraints());
         }
     }
-    // Last, as nothing that is small then follows a slice of a large payload, in a frame and a
+    // Last, so that no small field follows a slice of a large payload and needs a frame and a
     // packet of its own.
     if content == ResourceContent::Payload {
         put_any(body, encoding.type_url, variant);
     }
 }
 
-/// A `ResourceName`. T23: the constraints go out as they were received.
+/// A `ResourceName`. T23: the constraints are sent as they were received.
 fn put_resource_name(body: &mut BodyWriter, field: u32, name: &ResourceName, constraints: &Constraints) {
     body.length(field, resource_name_len(name, constraints));
     body.text(NAME_NAME, name.as_str());
@@ -223,7 +226,7 @@ fn put_resource_name(body: &mut BodyWriter, field: u32, name: &ResourceName, con
     }
 }
 
-/// Those of the next name.
+/// The removals of the next name.
 fn put_removals<'a>(
     body: &mut BodyWriter,
     encoding: Encoding<'_>,

@@ -1,4 +1,4 @@
-//! When what has a TTL is told again (S39, S40, D26).
+//! When resources with a TTL are sent again (S39, S40, D26).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use crate::name::Revision;
 use crate::variants::Variant;
 
 impl TypeState {
-    /// Times the next refresh of what has a TTL: at half of the shortest one, or of what is left of
-    /// it where the server of the cache is who extends it.
+    /// Sets the time of the next refresh of resources with a TTL: half of the shortest TTL, or of
+    /// what is left of it where the source of an on-demand cache extends it.
     pub(super) fn time_refresh(&mut self, now: Duration, snapshot: &Snapshot) {
         let resources = Some(snapshot).filter(|_| self.ttl && self.is_answered());
         let resources = resources.and_then(|snapshot| snapshot.of_type(&self.type_url));
@@ -23,8 +23,8 @@ impl TypeState {
         self.refresh_at = next.map(|next| self.refresh_at.map_or(next, |at| at.min(next)));
     }
 
-    /// What the client is sent has its whole TTL in it, which counts for its version. Of what came
-    /// to the cache long ago it is told soon what is left.
+    /// A resource is sent with its whole TTL, which is part of its version. When it came to the
+    /// cache long ago, the client soon gets a heartbeat with the TTL that is left.
     pub(super) fn refresh_late<'a>(&mut self, now: Duration, sent: impl Iterator<Item = &'a Arc<Variant>>) {
         let is_late = |variant: &Arc<Variant>| {
             variant.ttl().zip(variant.ttl_left(now)).is_some_and(|(ttl, left)| left < ttl / 10 * 9)
@@ -35,10 +35,10 @@ impl TypeState {
         }
     }
 
-    /// What is to be refreshed now; the next time is then another.
+    /// Returns the resources to refresh now, and sets the next time.
     ///
-    /// Not what is newer than `since`, which the client was not sent, nor what it rejected: it
-    /// holds another version (S39).
+    /// Without resources newer than `since`, which the client was not sent, and rejected ones: of
+    /// these the client has another version (S39).
     pub(super) fn take_refresh(
         &mut self,
         now: Duration,
@@ -62,5 +62,5 @@ impl TypeState {
     }
 }
 
-/// No TTL makes a stream busier than this.
+/// The shortest time between refreshes, whatever the TTL.
 const SHORTEST_REFRESH: Duration = Duration::from_millis(100);

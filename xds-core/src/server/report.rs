@@ -1,4 +1,4 @@
-//! What a stream has of each type and what its client said about that, for people (C20).
+//! The resources of a client, by type, with its ACKs and NACKs, for people (C20).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,55 +12,55 @@ use crate::name::{ResourceName, Revision, TypeUrl, Version};
 use crate::subscription;
 use crate::variants::Variant;
 
-/// What one stream asks for of one type, and how far each resource has come. By name.
+/// The resources of one type to which a stream subscribes, sorted by name, each with its status.
 #[derive(Debug, Clone)]
 pub struct TypeReport {
     /// The type.
     pub type_url: TypeUrl,
-    /// Each variant that the stream gets, and what it asks for and does not get.
+    /// The variants that the stream gets, and the subscribed names that have none.
     pub resources: Vec<ResourceReport>,
 }
 
 /// One resource of one stream.
 #[derive(Debug, Clone)]
 pub struct ResourceReport {
-    /// The name that was asked for.
+    /// The name of the resource.
     pub name: ResourceName,
-    /// Whom the variant is for; where there is none, the parameters that get nothing while others
-    /// get something.
+    /// The constraints of the variant. If there is none: which parameters get nothing, while other
+    /// parameters get a variant.
     pub constraints: Constraints,
-    /// The newest content with its version as the stream is told it; `None` when there is no such
+    /// The newest content, with its version as the stream gets it; `None` if there is no such
     /// resource.
     pub content: Option<(Arc<Variant>, Version)>,
-    /// What the client has of that.
+    /// Whether the client has this content.
     pub status: ReportStatus,
 }
 
-/// What a client has of a resource.
+/// Whether a client has the newest content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportStatus {
-    /// Not this content; perhaps an older one.
+    /// The content was not sent. The client may have an older one.
     NotSent,
-    /// It was sent, and the client did not answer. However long that takes, its stream is kept
-    /// (G11).
+    /// The content was sent, and the client did not answer. The stream is kept, however long that
+    /// takes (G11).
     Stale,
-    /// It was sent, and ACKed.
+    /// The content was sent and ACKed.
     Synced,
-    /// It was sent with a response that the client rejected.
+    /// The content was sent in a response that the client rejected.
     Rejected {
-        /// The client's own words.
+        /// The client's error message.
         detail: Arc<str>,
     },
 }
 
 impl<O: Owed> Stream<O> {
-    /// How far the client is, given the newest snapshot. O(what it asks for).
+    /// The status of each resource, given the newest snapshot. O(subscribed resources).
     pub(super) fn report(&mut self, snapshot: &Snapshot) -> Vec<TypeReport> {
         let types = self.entries_mut().iter_mut().map(|entry| {
             let TypeEntry { state, owed } = entry;
             state.refresh(snapshot);
             let resources = snapshot.of_type(&state.type_url);
-            // X12, D24: what is asked for may stand for other names.
+            // X12, D24: a subscribed glob or alias covers other names.
             let requested = owed.names().flat_map(|name| resources.map(|of| of.asked_by(name)));
             let unanswered: BTreeSet<_> = requested.flatten().collect();
             state.report(|name| owed.owes_everything() || unanswered.contains(name), snapshot)
@@ -68,8 +68,8 @@ impl<O: Owed> Stream<O> {
         types.filter(|report| !report.resources.is_empty()).collect()
     }
 
-    /// What the response of a type held that the client rejected last, as far as it is still the
-    /// newest content.
+    /// The resources of the newest rejected response of a type, as far as they are still the
+    /// newest.
     pub(super) fn rejected(&self, type_url: &TypeUrl, snapshot: &Snapshot) -> Vec<Arc<Variant>> {
         let entry = self.of_type(type_url.as_str());
         entry.map(|entry| entry.state.rejected(snapshot)).unwrap_or_default()
@@ -84,7 +84,8 @@ impl TypeState {
             ResourceReport { name, constraints, content: None, status }
         };
         let Some(membership) = &self.membership else {
-            // G4: who asks for a type that is not served is told so, and gets nothing.
+            // G4: a client that subscribes to a type that is not served gets errors and no
+            // resources.
             let selections: Vec<_> = self.subscription.selections().map(|(_, selection)| selection).collect();
             let names = selections.iter().flat_map(subscription::Selection::names);
             return TypeReport {
@@ -103,7 +104,7 @@ impl TypeState {
             let is_sent = self.has_reached(variant) && !owes(variant.name());
             present(variant, if is_sent { self.answer_to(variant) } else { ReportStatus::NotSent })
         });
-        // S33: what no longer exists and was not told to be gone is still what the client has.
+        // S33: the client still has a removed resource whose removal is withheld.
         let withheld = self.retained.values().filter_map(|retained| match retained {
             Retained::Withheld { variant: Some(variant), .. } => {
                 Some(present(variant, self.answer_to(variant)))
@@ -128,13 +129,13 @@ impl TypeState {
         everything.changed.iter().filter(was_rejected).cloned().collect()
     }
 
-    /// Whether the stream is as far as the commit that brought a content.
+    /// Whether the stream was sent the commit that changed the variant.
     fn has_reached(&self, variant: &Arc<Variant>) -> bool {
         let cursor = self.cursor();
         cursor > Revision::ZERO && (variant.changed_at <= cursor || is_sent(&self.sent_ahead, variant))
     }
 
-    /// What the client said of what it was sent last of a variant.
+    /// The status of a variant that was sent.
     fn answer_to(&self, variant: &Variant) -> ReportStatus {
         let key = self.key(variant);
         if self.responses.are_in_flight_with(&key) {
