@@ -1,10 +1,10 @@
-//! One stream seen from the server: the state-of-the-world and the delta machine.
+//! The server's side of one stream: the state-of-the-world and the delta machine.
 //!
-//! A machine takes requests and answers one question: what is to be sent now? ([`Next`]). It holds
-//! no socket, task or clock. The caller asks again when a request came, when
-//! [`Watch::woken`](crate::Watch::woken) returned, and when the time of [`Next::Wait`] has come,
-//! and only when the transport has room: so there is no queue, but for the rest of one response
-//! that is too large for a message (D32), and what is sent is made from the newest snapshot.
+//! A machine takes requests and decides what to send now ([`Next`]). It has no socket, task or
+//! clock. The caller asks it again when a request came, when [`Watch::woken`](crate::Watch::woken)
+//! returned, and when the time of [`Next::Wait`] has come, and only when the transport has room. So
+//! there is no queue, except for unsent parts of one response that is too large for one message
+//! (D32), and each response is made from the newest snapshot.
 
 pub use client_group::ClientGroup;
 pub use config::{Serving, StreamConfig, TypeConfig};

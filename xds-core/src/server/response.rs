@@ -1,4 +1,4 @@
-//! What goes in and out of the stream machines, the same for both protocols.
+//! The input and output of the stream machines, the same for both protocols.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::name::{Nonce, ResourceName, TypeUrl, Version};
 use crate::wire::fields::{field_len, put_field};
 use crate::wire::{Body, CONTINUED};
 
-/// Which service a stream was opened on.
+/// The service on which a stream was opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Service {
     /// The aggregated service: any type, each request names its own.
@@ -18,22 +18,22 @@ pub enum Service {
     Single(TypeUrl),
 }
 
-/// What a stream has to do now.
+/// What to do for a stream now.
 #[derive(Debug, Clone)]
 pub enum Next {
-    /// Send this, then ask again.
+    /// Send this response, then call `next` again.
     Send(Response),
-    /// Nothing, until the stream is woken, gets a request, or reaches this time, on the clock from
-    /// which its caller takes `now`.
+    /// Do nothing, until the stream is woken, gets a request, or reaches this time. The time is on
+    /// the clock from which the caller takes `now`.
     Wait {
-        /// When to ask again at the latest.
+        /// When to call `next` again at the latest.
         until: Option<Duration>,
     },
-    /// End the stream. The client comes back and is told everything it then lacks.
+    /// End the stream. The client reconnects, and is then sent everything that it lacks.
     Close(StreamError),
 }
 
-/// One response: a small head of its own and bodies that it shares with other streams.
+/// One response: a head of its own, and bodies that it shares with other streams.
 #[derive(Debug, Clone)]
 pub struct Response {
     /// The type of its resources.
@@ -44,19 +44,19 @@ pub struct Response {
     pub version: Version,
     /// The resources and removals.
     pub bodies: Vec<Arc<Body>>,
-    /// What comes next.
+    /// Whether another part of the same response follows.
     pub continuation: Continuation,
 }
 
-/// What comes after a response.
+/// What follows a response.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Continuation {
-    /// Nothing that was to be in it.
+    /// No other part: the response is complete.
     #[default]
     None,
-    /// The next part of it (D32). The protocol has no word for that, so `system_version_info`,
-    /// which is for people, ends with a plus sign: our own clients do not take the first part of a
-    /// wildcard for all of it.
+    /// Another part of it (D32). The protocol has no field for that, so `system_version_info`,
+    /// which is for people, ends with a plus sign: our own clients then do not take the first part
+    /// of a wildcard for all of it.
     Part,
 }
 
@@ -69,7 +69,7 @@ impl Response {
         head.freeze()
     }
 
-    /// Appends the same. Of the space that it takes 128 bytes are enough with the types of Envoy.
+    /// Appends the same. With the types of Envoy, 128 bytes are enough.
     pub fn put_head(&self, buffer: &mut BytesMut) {
         match self.continuation {
             Continuation::None => put_field(buffer, 1, &self.version.digits()),
@@ -79,7 +79,7 @@ impl Response {
         put_field(buffer, 5, self.nonce.text().as_bytes());
     }
 
-    /// How many bytes it takes encoded, without what gRPC adds.
+    /// The encoded size in bytes, without the frame of gRPC.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         let mark = if self.continuation == Continuation::Part { 1 } else { 0 };
@@ -87,39 +87,39 @@ impl Response {
         head.into_iter().map(field_len).chain(self.bodies.iter().map(|body| body.len())).sum()
     }
 
-    /// How many resources it holds.
+    /// The number of resources in it.
     #[must_use]
     pub fn resources(&self) -> usize {
         self.bodies.iter().map(|body| body.resources()).sum()
     }
 }
 
-/// What a client said about a response.
+/// The client's answer to a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It uses the response (S3, D4).
+    /// The client uses the response (S3, D4).
     Acked {
         /// The type of the response.
         type_url: TypeUrl,
-        /// The response.
+        /// The nonce of the response.
         nonce: Nonce,
     },
-    /// It rejected the response, or part of it (S4, S5, D4).
+    /// The client rejected the response, or a part of it (S4, S5, D4).
     Nacked {
         /// The type of the response.
         type_url: TypeUrl,
-        /// The response.
+        /// The nonce of the response.
         nonce: Nonce,
-        /// The client's own words, for people.
+        /// The client's error message, for people.
         detail: String,
     },
 }
 
-/// Why a stream has to end. Its client can mend it, or come back.
+/// Why a stream must end. The client can correct its requests, or reconnect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// G2: an aggregated stream cannot tell what a request is about.
+    /// G2: on an aggregated stream, a request must name its type.
     #[error("a request on an aggregated stream has no type_url")]
     MissingTypeUrl,
     /// G3: the service serves one type, and the request names another.
@@ -130,21 +130,21 @@ pub enum StreamError {
         /// The type of the request.
         found: TypeUrl,
     },
-    /// G4: the type is not served here, and the configuration says that asking for it is an error.
+    /// G4: the type is not served here, and by configuration a request for it ends the stream.
     #[error("{} is not served here", type_url.message_name())]
     NotServed {
         /// The type of the request.
         type_url: TypeUrl,
     },
-    /// G8: too many names in one request that no resource can have; a client that sends more is no
-    /// xDS client.
+    /// G8: one request has too many names that no resource can have. A client that sends so many is
+    /// no xDS client.
     #[error("{found} names of {} in one request cannot exist, which exceeds the limit of {limit}", type_url.message_name())]
     TooManyInvalidNames {
         /// The type of the request.
         type_url: TypeUrl,
-        /// How many there are.
+        /// The number that was found.
         found: usize,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
     /// G9: too many names on one stream and type.
@@ -152,9 +152,9 @@ pub enum StreamError {
     TooManyNames {
         /// The type of the request.
         type_url: TypeUrl,
-        /// How many there would be.
+        /// The number that the stream would have.
         found: usize,
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
     /// G9: too many parameters of one locator.
@@ -164,21 +164,21 @@ pub enum StreamError {
         type_url: TypeUrl,
         /// The name.
         name: ResourceName,
-        /// How many there are.
+        /// The number that was found.
         found: usize,
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
     /// G9: too many types on one aggregated stream.
     #[error("more than {limit} types on one stream")]
     TooManyTypes {
-        /// What is allowed.
+        /// The limit.
         limit: usize,
     },
-    /// The client read so slowly that removals it has not heard of are forgotten.
+    /// The client read so slowly that the server no longer has all removals that it must send.
     #[error("the stream fell too far behind the changes of {}", type_url.message_name())]
     FellBehind {
-        /// The type it missed changes of.
+        /// The type whose removals are missing.
         type_url: TypeUrl,
     },
 }
