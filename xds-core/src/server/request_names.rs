@@ -45,7 +45,7 @@ impl TypeState {
     pub(super) fn unserved(&self, requested: &Locators) -> impl Iterator<Item = Failure> {
         let r#type = self.type_url.message_name();
         let (code, message) = match self.is_denied() {
-            true => (Code::PERMISSION_DENIED, format!("this client may read no {}", r#type)),
+            true => (Code::PERMISSION_DENIED, format!("this client may not read any {}", r#type)),
             false => (Code::UNIMPLEMENTED, format!("{} is not served here", r#type)),
         };
         let names: BTreeSet<_> = requested.names().collect();
@@ -73,7 +73,7 @@ impl TypeState {
         }
         requested.locators.retain(|parameters, names| {
             let Some((key, value)) = access.missing(parameters) else { return names.clone() };
-            let text = format!("this client has to ask for {} with the parameter {key}={value}", r#type);
+            let text = format!("this client must subscribe to {} with the parameter {key}={value}", r#type);
             names.iter().for_each(|name| deny(name, text.clone()));
             NameSet::default()
         });

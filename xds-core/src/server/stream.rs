@@ -343,7 +343,10 @@ impl<O: Owed> Stream<O> {
             }
         }
         let wait = self.config.sync_wait;
-        let message = format!("{} is not known yet: no source was read", state.type_url.message_name());
+        let message = format!(
+            "{} is not known yet: the server has not loaded its resources; it answers when it has",
+            state.type_url.message_name()
+        );
         let mut failures = Vec::new();
         let mut gate = Gate::Shut;
         for (name, (since, is_reported)) in
