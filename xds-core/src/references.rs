@@ -1,7 +1,7 @@
 //! Reads payloads at commit: the name of a resource in its payload, and the resources that it
 //! names.
 //!
-//! Make before break has to know which resources a client still uses (S33). A table of fields tells
+//! Make before break has to know which resources a client still uses (S33). A table of fields lists
 //! where names are, and one pass over the encoded payload reads them without decoding a message. If
 //! the table does not know an extension, the extension may name any resource. A listener, a set of
 //! routes or a virtual host without any reference counts as not understood: it may name any

@@ -452,17 +452,6 @@ impl Subscription {
         });
     }
 
-    /// Whether the locator is subscribed, by itself or by a wildcard with these parameters.
-    #[must_use]
-    pub fn covers_locator(&self, locator: &Locator) -> bool {
-        let covers = |group: &Group| {
-            group.names.contains(&locator.name)
-                || (self.is_wildcard_group(group) && !self.is_excluded(&locator.name))
-        };
-        let is_plain = locator.parameters == self.derived;
-        (is_plain && covers(&self.by_name)) || self.by_locator.get(&locator.parameters).is_some_and(covers)
-    }
-
     /// Whether the locator is subscribed by itself; a wildcard does not count.
     pub(crate) fn lists(&self, locator: &Locator) -> bool {
         let of_parameters = self.groups().filter(|(parameters, _)| **parameters == locator.parameters);

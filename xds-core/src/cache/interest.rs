@@ -410,7 +410,7 @@ impl TypeInterest {
         let selection = selection.map(|selection| match selection {
             Selection::All => Selection::All,
             Selection::Names(names) => Selection::Names(self.interned(names)),
-            Selection::AllBut(apart, names) => Selection::AllBut(apart, self.interned(names)),
+            Selection::AllBut(excluded, names) => Selection::AllBut(excluded, self.interned(names)),
         });
         let class = Arc::new(Class::new(self.last_class, type_url.clone(), selection, revision));
         self.by_parameters.insert(class.id, &class.selection);

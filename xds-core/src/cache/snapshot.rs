@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// What it does not hold is unknown until a source says that it is absent.
     is_on_demand: bool,
     /// What no wildcard stands for.
-    pub(crate) apart: Option<ExcludedAuthorities>,
+    pub(crate) excluded: Option<ExcludedAuthorities>,
 }
 
 impl Snapshot {
@@ -48,8 +48,8 @@ impl Snapshot {
 
     /// Of a cache [on demand](super::Cache::on_demand). A stream at revision zero was not answered
     /// yet, so it begins later.
-    pub(super) fn on_demand(apart: Option<ExcludedAuthorities>) -> Self {
-        Self { revision: Revision::ZERO.next(), is_on_demand: true, apart, ..Self::default() }
+    pub(super) fn on_demand(excluded: Option<ExcludedAuthorities>) -> Self {
+        Self { revision: Revision::ZERO.next(), is_on_demand: true, excluded, ..Self::default() }
     }
 
     /// Whether what it does not hold is unknown rather than absent.

@@ -21,7 +21,7 @@ pub(crate) struct TypeSelection {
     /// The names that may be read, where that is not all; what others there are is nothing to it.
     scope: Option<NamePatterns>,
     /// A wildcard in it does not stand for every name.
-    has_apart: bool,
+    has_excluded: bool,
     /// Sorted; each set of parameters once. Whoever asks by name has a single one.
     parts: Vec<SelectionPart>,
     /// Where the parts are many: a proxy may ask for each name with parameters of its own.
@@ -142,8 +142,8 @@ impl TypeSelection {
         let merge =
             |(parameters, of_them)| SelectionPart { parameters, selection: Selection::union(of_them) };
         let parts: Vec<_> = merged.into_iter().map(merge).collect();
-        let has_apart = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
-        Self { form, ttl, scope, has_apart, parts, index: OnceLock::new() }
+        let has_excluded = parts.iter().any(|part| matches!(part.selection, Selection::AllBut(..)));
+        Self { form, ttl, scope, has_excluded, parts, index: OnceLock::new() }
     }
 
     /// The same as far as the parameters matter.
@@ -180,7 +180,7 @@ impl TypeSelection {
     /// Whether a resource may be read.
     pub(super) fn allows(&self, name: &ResourceName) -> bool {
         self.scope.as_ref().is_none_or(|scope| scope.matches(name))
-            && (!self.has_apart || self.covering(name).next().is_some())
+            && (!self.has_excluded || self.covering(name).next().is_some())
     }
 
     /// The sets of parameters under which something is wanted, each once, in order.
@@ -265,7 +265,7 @@ impl TypeSelection {
     fn choose<'r>(&self, name: &ResourceName, is_plain: bool, resources: &'r TypeSnapshot) -> Chosen<'r> {
         match self.only_part() {
             Some(part) if is_plain => {
-                debug_assert!(self.has_apart || part.selection.covers(name), "{name} is asked for");
+                debug_assert!(self.has_excluded || part.selection.covers(name), "{name} is asked for");
                 let variants = resources.get(name).filter(|_| self.allows(name));
                 Chosen::One(variants.and_then(|variants| variants.resolve(&part.parameters)))
             }

@@ -1,4 +1,4 @@
-//! What holds for every formula, checked at all points of a small world (`world`).
+//! Properties of every formula, checked at all points of a small world (`world`).
 
 use prost::Message;
 use quickcheck::{Arbitrary, Gen, QuickCheck, Testable};
@@ -60,7 +60,7 @@ fn t21_the_canonical_form_is_a_message_that_means_the_same() {
         let canon = constraints(&formula).canon().to_vec();
         let again = Constraints::from_wire(&canon).unwrap();
         let encoded = DynamicParameterConstraints::from(again.formula()).encode_to_vec();
-        // Of nothing, the encoding is an AND without operands.
+        // `Constraints::NONE` is encoded as an AND without operands here.
         truth(again.formula()) == truth(&formula)
             && again.canon() == canon
             && (encoded == canon || canon.is_empty())
@@ -94,7 +94,7 @@ fn t9_any_bytes_are_read_as_a_decoder_reads_them_or_refused() {
                     && Constraints::from_wire(&again).unwrap().formula() == read.formula()
             }
             (Ok(_), Err(_)) => false,
-            // Only a type that the decoder has dropped makes the difference.
+            // They differ only in a type that the decoder dropped.
             (Err(_), Ok(decoded)) => decoded.r#type.is_none() || Constraints::from_proto(&decoded).is_err(),
             (Err(_), Err(_)) => true,
         }
@@ -216,7 +216,7 @@ impl Arbitrary for Rewritten {
     }
 }
 
-/// A message with some bytes changed, cut, repeated or put in; now and then just bytes.
+/// A message with some bytes changed, cut, repeated or inserted; sometimes random bytes only.
 #[derive(Debug, Clone)]
 struct AnyBytes(Vec<u8>);
 

@@ -120,7 +120,7 @@ fn t21_canonical_forms() {
     for (text, simple) in same {
         assert_eq!(when(text), when(simple), "{text}");
     }
-    // T22: absorption and complements are not looked for.
+    // T22: the canonical form does not use absorption or complements.
     for (text, simple) in [("a||(a,b)", "a"), ("a||!a", "true"), ("a,!a", "false"), ("a,k=1", "k=1")] {
         assert_ne!(when(text).canon(), when(simple).canon(), "{text}");
     }
@@ -142,7 +142,7 @@ fn t21_canonical_bytes_are_pinned() {
 
 #[test]
 fn t23_received_bytes_are_kept() {
-    // or[a, a], with a field from the future behind it.
+    // or[a, a], followed by a field that this version does not know.
     let raw = b"\x12\x12\x0a\x07\x0a\x05\x0a\x01a\x1a\x00\x0a\x07\x0a\x05\x0a\x01a\x1a\x00\x9a\x06\x01x";
     let constraints = Constraints::from_wire(raw).unwrap();
     assert_eq!(&constraints.wire()[..], raw);

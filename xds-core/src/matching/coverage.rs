@@ -187,20 +187,21 @@ impl GapSearch<'_> {
             }
             other.add(&beyond);
         }
-        let wanted = |outcome| self.count(store.step(target, key, outcome), below);
+        let expected = |outcome| self.count(store.step(target, key, outcome), below);
         let mut short = Vec::new();
-        for (value, (mut covered, mut wrong)) in (0..).zip(named.into_iter().zip(instead)) {
-            // The test is `covered + other - wrong < wanted`; this form has no negative numbers.
+        for (value, (mut covered, mut instead)) in (0..).zip(named.into_iter().zip(instead)) {
+            // The test is `covered + other - instead < expected`; this form has no negative
+            // numbers.
             covered.add(&other);
-            wrong.add(&wanted(KeyOutcome::Value(value)));
-            if covered != wrong {
+            instead.add(&expected(KeyOutcome::Value(value)));
+            if covered != instead {
                 short.push(KeyOutcome::Value(value));
             }
         }
-        if absent != wanted(KeyOutcome::Absent) {
+        if absent != expected(KeyOutcome::Absent) {
             short.push(KeyOutcome::Absent);
         }
-        if other != wanted(KeyOutcome::Other) {
+        if other != expected(KeyOutcome::Other) {
             short.push(KeyOutcome::Other);
         }
         short

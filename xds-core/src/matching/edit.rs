@@ -121,7 +121,7 @@ impl<V: Clone> Edit<V> {
         if normal.is_unsatisfiable() {
             return Err(SetError::Unsatisfiable { variant: value });
         }
-        let keys = self.count_in(written_keys(&formula));
+        let keys = self.count_in(formula.keys().into_iter().cloned().collect());
         let member = Member::new(value, formula, keys, &normal);
         let vacant = if self.vacant.is_empty() { None } else { self.vacant.remove(&normal.digest().0) };
         match vacant {
@@ -150,11 +150,14 @@ impl<V: Clone> Edit<V> {
         }
     }
 
+    /// Builds the trees that changed, checks the new members, and makes the set.
     fn finish(mut self, rule: KeySetRule) -> Result<VariantSet<V>, SetError<V>> {
         let fresh = std::mem::take(&mut self.fresh);
         let (base, delta) = (&self.parts.base, &self.parts.delta);
         let total = base.live + delta.live + fresh.len();
         let removed = base.built_from() - base.live;
+        // A new base is expensive in a large set, so new members go to the delta until a merge
+        // pays.
         let is_due = if total <= ALWAYS_REBUILT {
             !fresh.is_empty() || removed > 0
         } else {
@@ -176,6 +179,7 @@ impl<V: Clone> Edit<V> {
             new = Some((Side::Delta, members.len() - fresh.len()));
             self.parts.delta = Part::new(members);
         }
+        // Several insertions are checked in the new trees: they may overlap each other, too.
         if let Some((side, first)) = new
             && fresh.len() > 1
         {
@@ -238,22 +242,6 @@ impl<V: Clone> Edit<V> {
             only_second: missing(second.keys(), first.keys()),
         }
     }
-}
-
-/// T12: every key that occurs in the formula, sorted.
-fn written_keys(formula: &Formula) -> Vec<Arc<str>> {
-    fn collect(formula: &Formula, keys: &mut Vec<Arc<str>>) {
-        match formula {
-            Formula::Equals { key, .. } | Formula::Exists { key } => keys.push(Arc::clone(key)),
-            Formula::All(parts) | Formula::Any(parts) => parts.iter().for_each(|part| collect(part, keys)),
-            Formula::Not(part) => collect(part, keys),
-        }
-    }
-    let mut keys = Vec::new();
-    collect(formula, &mut keys);
-    keys.sort_unstable();
-    keys.dedup();
-    keys
 }
 
 /// With up to this many variants, a change rebuilds the whole tree. That takes a millisecond if all

@@ -281,7 +281,7 @@ impl Rule<'_> {
     #[inline]
     fn holds(&self, outcome: &mut impl FnMut(u32) -> OutcomeId) -> bool {
         match self {
-            Rule::Is { key, outcome: wanted } => outcome(*key) == *wanted,
+            Rule::Is { key, outcome: required } => outcome(*key) == *required,
             Rule::In { key, set } => set.has_id(outcome(*key)),
             Rule::Holds(residual) => residual.holds(outcome),
         }

@@ -106,12 +106,6 @@ impl Normal {
         matches!(self.0, Meaning::Never)
     }
 
-    /// Whether all parameters match it.
-    #[must_use]
-    pub fn is_tautology(&self) -> bool {
-        matches!(&self.0, Meaning::Cube(cube) if cube.tests().is_empty())
-    }
-
     /// The digest of the meaning: the same for equivalent formulas, on every machine.
     #[must_use]
     pub fn digest(&self) -> MeaningDigest {

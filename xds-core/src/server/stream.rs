@@ -134,8 +134,8 @@ impl<O: Owed> Stream<O> {
         let derived = if is_on_demand { derived.bound() } else { derived };
         let mut state = TypeState::new(type_url, known, is_served && !is_denied, derived, is_on_demand);
         state.scope = scope;
-        let apart = self.watch.cache().read(|snapshot| snapshot.apart.clone());
-        state.subscription = std::mem::take(&mut state.subscription).without(apart);
+        let excluded = self.watch.cache().read(|snapshot| snapshot.excluded.clone());
+        state.subscription = std::mem::take(&mut state.subscription).without(excluded);
         state.ttl = self.honours_ttl && (known.ttl_in_sotw || !O::IS_SOTW);
         // S40: only heartbeats can have the TTL that is left: next to a payload the TTL is part of
         // the content.

@@ -4,8 +4,8 @@ use bytes::{BufMut, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 /// The value of a field. If the field occurs several times, the last one counts.
-pub(crate) fn text(message: &[u8], wanted: u32) -> Option<&[u8]> {
-    let of_number = fields(message).map_while(|field| field).filter(|(number, _)| *number == wanted);
+pub(crate) fn text(message: &[u8], field: u32) -> Option<&[u8]> {
+    let of_number = fields(message).map_while(|field| field).filter(|(number, _)| *number == field);
     of_number.map(|(_, value)| value).last()
 }
 

@@ -66,7 +66,7 @@ fn x3_directives_are_not_part_of_a_name_that_is_asked_for() {
 fn x4_the_order_of_parameters_does_not_matter() {
     assert_eq!(name("xdstp://a/t/b?x=1&y=2"), name("xdstp://a/t/b?y=2&x=1"));
     assert_eq!(canonical("xdstp://a/t/b?y=2&x=1"), "xdstp://a/t/b?x=1&y=2");
-    // By key, not by text: `=` is more than `-`.
+    // Sorted by key, not by text: `=` is greater than `-`.
     assert_eq!(canonical("xdstp://a/t/b?k-=1&k=2"), "xdstp://a/t/b?k=2&k-=1");
 }
 
@@ -98,7 +98,7 @@ fn x5_each_part_is_escaped_as_envoy_does() {
         "xdstp://%25%2F:%3F%23[]@!$&'()*+,;=/t/%25/%3A%3F%23%5B%5D@!$&'()*+,;=\
             ?%25/:?%23%5B%5D@!$%26'()*+,;%3D=%25/:?%23%5B%5D@!$%26'()*+,;%3D"
     );
-    // What no URI may hold: gRPC takes no name with it.
+    // Characters that URIs exclude: gRPC refuses names with them.
     assert_eq!(canonical("xdstp://a/t/b c~\u{e9}|?k=\"^"), "xdstp://a/t/b%20c~%C3%A9%7C?k=%22%5E");
     assert_eq!(canonical("xdstp://a/t/b?k=v=w"), "xdstp://a/t/b?k=v%3Dw");
 }
@@ -226,8 +226,8 @@ fn x12_a_member_is_one_segment_below_its_glob_and_has_its_parameters() {
     assert_eq!(glob("xdstp://a/t/b%3A%2Fc"), "xdstp://a/t/b%3A/*");
 }
 
-/// Names of few letters, so that equal parts are common, each with what has to be escaped
-/// somewhere.
+/// Names of few letters, so that equal parts are common, with characters that need an escape in
+/// some part.
 impl Arbitrary for XdstpName {
     fn arbitrary(g: &mut Gen) -> Self {
         let context = (0..usize::arbitrary(g) % 4).map(|_| (text(g), text(g))).collect();
@@ -255,12 +255,12 @@ fn text(g: &mut Gen) -> String {
     (0..usize::arbitrary(g) % 5).filter_map(|_| g.choose(&letters)).collect()
 }
 
-/// The same name, written as nobody would.
+/// The same name, written in an unusual way.
 fn written(name: &XdstpName) -> String {
     let escaped = |text: &str| text.bytes().fold(String::new(), |text, byte| text + &format!("%{byte:02x}"));
     let pair = |(key, value): (&String, &String)| format!("&{}={}", escaped(key), escaped(value));
     let context: String = name.context.iter().rev().map(pair).collect();
-    // `?&` is no parameter, and the first of those given twice is none.
+    // `?&` has no parameter, and of a key that occurs twice the first value does not count.
     let first = name.context.keys().next_back().map(|key| format!("&{}=other", escaped(key)));
     let (authority, resource_type, id) =
         (escaped(&name.authority), escaped(&name.resource_type), escaped(&name.id));

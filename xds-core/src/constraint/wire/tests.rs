@@ -1,7 +1,7 @@
 use super::super::{Constraints, Formula};
 use super::*;
 
-/// One field with a length, which is short in these tests.
+/// A length-delimited field. Its length takes one byte in these tests.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
 }
@@ -69,8 +69,8 @@ fn t9_unknown_fields_beside_a_known_type_change_nothing() {
 
 #[test]
 fn t23_no_group_is_deeper_than_the_parsers_of_those_who_get_the_bytes_allow() {
-    // Each group counted its levels anew: bytes were accepted that nobody could decode when they
-    // were sent on.
+    // Once, each group started to count its levels at zero. So bytes were accepted, and sent on,
+    // that no parser could decode.
     let group = |depth: usize| [vec![9 << 3 | 3; depth], vec![8 << 3, 1], vec![9 << 3 | 4; depth]].concat();
     let nested = |lists: usize, groups: usize| {
         let inner = [condition("a", "1"), group(groups)].concat();

@@ -244,6 +244,7 @@ impl Builder {
                 absent.push(item);
             }
         }
+        // Without a sorted member, the wild child would be the same group again.
         if wild.len() == group.len() {
             return None;
         }
@@ -254,6 +255,7 @@ impl Builder {
             by_members.entry(members).or_default().push(of_value[0].0);
         }
 
+        // Count the copies before the lists are made: a split that does not fit costs little.
         let weight = |item: &CubeId| self.cubes[*item as usize].weight;
         let everywhere = self.weigh(&free) + self.weigh(&inverted);
         let mut total = everywhere + self.weigh(&absent) + self.weigh(&free);

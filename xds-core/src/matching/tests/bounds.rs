@@ -1,5 +1,5 @@
-//! Nothing grows beyond its share, whatever the formulas: counted in nodes and bytes, never in
-//! seconds.
+//! Limits of size and work that hold for any formulas. They are counted in nodes and bytes, never
+//! in seconds.
 
 use std::sync::Arc;
 
@@ -71,7 +71,8 @@ fn random_alternatives(count: usize) -> Vec<Formula> {
     (0..count).map(|_| any((0..3).map(|_| term(&mut dice)).collect::<Vec<_>>())).collect()
 }
 
-/// W4: one of 32 keys is wide and tells all apart, each variant has two of the others besides.
+/// W4: one of 32 keys has a value of its own for each variant. Each variant also names two of the
+/// other keys.
 fn sparse(count: usize, wide: usize) -> Vec<Formula> {
     let others: Vec<_> = (0..32).filter(|key| *key != wide).collect();
     let variant =
@@ -84,7 +85,7 @@ fn one_key(count: usize) -> Vec<Formula> {
     (0..count).map(|value| test(0, value)).collect()
 }
 
-/// All of the formulas that go together.
+/// An AND of the formulas.
 fn set(formulas: Vec<Formula>) -> VariantSet<usize> {
     let mut left: Vec<_> = formulas.into_iter().map(Arc::new).zip(0..).collect();
     loop {
@@ -118,7 +119,7 @@ fn the_tree_of_every_workload_is_smaller_than_what_it_is_made_from() {
     }
 }
 
-/// Formulas that are meant to take long, small enough that some budget suffices.
+/// Formulas that are made to need much work, but small enough for some budget.
 fn hostile() -> Vec<Formula> {
     let same =
         |one: usize, other: usize| any((0..8).map(move |value| all([test(one, value), test(other, value)])));
@@ -159,7 +160,7 @@ fn t13_a_hostile_formula_stops_at_its_budget_or_means_what_it_means_with_any_oth
                 Err(error) => {
                     judged = false;
                     assert_eq!(error.budget, budget);
-                    // The node that is too much may have an edge for each of 16 values.
+                    // The node that exceeds the budget may have an edge for each of 16 values.
                     assert!((budget + 1..=budget + 32).contains(&error.nodes), "{error}");
                 }
             }

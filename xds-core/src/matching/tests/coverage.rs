@@ -9,7 +9,7 @@ use crate::matching::{KeySetRule, VariantSet};
 
 type Set = VariantSet<usize>;
 
-/// A set of those formulas that can stand beside those before them.
+/// A set of the formulas, without those that overlap an earlier one.
 fn set(formulas: &[Written]) -> (Set, Vec<Formula>) {
     let (mut set, mut kept) = (Set::new(), Vec::new());
     for Written(formula) in formulas.iter().take(6) {
@@ -49,7 +49,8 @@ fn t18_all_gaps_together_are_all_that_is_uncovered() {
         let coverage = set.coverage(&Domains::new(), &whole(), usize::MAX).unwrap();
         let uncovered = kept.iter().fold(ALWAYS, |bits, formula| bits & !truth(formula));
         let named = crate::matching::cube::named(&kept);
-        // A key that nobody names can be anything, and a value that nobody names is like any other.
+        // A key without a domain can have any outcome, and all values that no formula names are
+        // alike.
         let listed = coverage.gaps.iter().fold(0, |bits, gap| {
             let alike =
                 named.iter().filter(|(key, _)| !gap.free.contains(key)).map(|(key, values)| {

@@ -1,5 +1,5 @@
-//! Sets that are too large to try everything: sampled points, and the parts that only large sets
-//! have.
+//! Sets that are too large to try all parameters: sampled points, and the two trees that only large
+//! sets have.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn exact(at: usize) -> Arc<Formula> {
     Arc::new(Formula::All((0..4).map(part).collect()))
 }
 
-/// Parameters that get the exact variant of this number.
+/// Parameters that match the exact variant with this number.
 fn point(at: usize) -> Parameters {
     (0..4).map(|key| (format!("k{key}"), format!("v{}", at >> (4 * key) & 15))).collect()
 }
@@ -93,12 +93,12 @@ fn row_parameters(row: &Row) -> Parameters {
     row.iter().enumerate().filter_map(value).collect()
 }
 
-/// Whether a point has every value that a row asks for.
+/// Whether a point has every value that a row requires.
 fn is_in(point: &Row, row: &Row) -> bool {
     row.iter().zip(point).all(|(asked, given)| asked.is_none() || asked == given)
 }
 
-/// Whether no point is in both.
+/// Whether no point is in both rows.
 fn are_apart(one: &Row, other: &Row) -> bool {
     one.iter().zip(other).any(|(one, other)| one.is_some() && other.is_some() && one != other)
 }
@@ -151,8 +151,8 @@ fn random_alternatives_over_many_keys_are_found_as_by_a_scan() {
     let scan = |point: &Row| kept.iter().position(|rows| rows.iter().any(|row| is_in(point, row)));
     for (id, rows) in kept.iter().enumerate() {
         for row in rows {
-            // A point inside, with more values than asked for, and its neighbours in one key that
-            // is asked for.
+            // A point of the row, with more values than the row requires, and its neighbours in one
+            // key of the row.
             let inside: Row =
                 row.map(|value| value.or_else(|| Some(dice.below(17) as u8).filter(|v| *v < 16)));
             agree(&inside, Some(id));

@@ -8,7 +8,7 @@ fn normal(formula: &Formula) -> Normal {
     Normal::of(formula).unwrap()
 }
 
-/// What the normal form says of some parameters, by meeting the formula of exactly these.
+/// Whether the normal form matches some parameters: whether it meets the formula of exactly these.
 fn holds(normal: &Normal, point: &Parameters) -> bool {
     let keys = ["a", "b", "c"]
         .map(|key| point.get(key).map_or_else(|| not(exists(key)), |value| equals(key, value)));
@@ -19,7 +19,7 @@ fn holds(normal: &Normal, point: &Parameters) -> bool {
 fn the_normal_form_matches_what_the_formula_does() {
     fn prop(written: Written, at: usize) -> bool {
         let form = normal(&written.0);
-        // All points for one in ten, so that the whole stays quick.
+        // All points are tried for one formula in ten, so that the test stays quick.
         let points = POINTS.iter().skip(at % 10).step_by(10);
         points.into_iter().all(|point| holds(&form, point) == written.0.matches(point))
     }
@@ -66,8 +66,8 @@ fn a_tangled_way_to_write_a_cube_has_the_digest_of_the_cube() {
     assert_eq!(normal(&tangled).digest(), normal(&cube).digest());
 }
 
-/// `digests.txt` has a digest and a formula in each line. Digests are equal on every machine and in
-/// every version, as they may be written down or compared between replicas.
+/// `digests.txt` has a digest and a formula in each line. Digests must be equal on every machine
+/// and in every version, because programs may store them or compare them between replicas.
 #[test]
 fn digests_stay_as_they_are() {
     let lines: Vec<_> = include_str!("digests.txt").lines().filter_map(|line| line.split_once(' ')).collect();
@@ -84,7 +84,8 @@ fn t17_unsatisfiable_and_always_true_are_known() {
     fn prop(written: Written) -> bool {
         let form = normal(&written.0);
         let truth = truth(&written.0);
-        form.is_unsatisfiable() == (truth == 0) && form.is_tautology() == (truth == ALWAYS)
+        let is_tautology = form.alternatives() == Some(vec![&[][..]]);
+        form.is_unsatisfiable() == (truth == 0) && is_tautology == (truth == ALWAYS)
     }
     check(prop as fn(Written) -> bool);
 }
@@ -156,8 +157,8 @@ fn t13_pigeons_without_enough_holes_fit_nowhere_or_are_too_complex() {
     assert!(Normal::of(&pigeons(11, 10)).is_err());
 }
 
-/// A set of numbers below 6, some negated, and absent or not; 0..7 and absent are all there is to
-/// try.
+/// A set of numbers below 6, inverted or not, with absent or without. To try 0..7 and absent is
+/// enough.
 fn value_set((values, inverted, absent): (Vec<u8>, bool, bool)) -> ValueSet<u8> {
     ValueSet::of(values.into_iter().map(|value| value % 6).collect(), inverted, absent)
 }

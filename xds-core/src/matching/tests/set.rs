@@ -9,7 +9,7 @@ use crate::parameters::Parameters;
 
 type Set = VariantSet<usize>;
 
-/// A random edit: what to remove, by place in the model, and what to insert.
+/// A random edit: the variants to remove, by their position in the model, and those to insert.
 #[derive(Debug, Clone)]
 struct Edit {
     removals: Vec<usize>,
@@ -29,7 +29,7 @@ impl Arbitrary for Edit {
     }
 }
 
-/// A list of all variants with where they hold: the second implementation.
+/// The second implementation: a list of all variants with the points at which they match.
 type Model = Vec<(usize, Formula, u128)>;
 
 fn scan(model: &Model, at: usize) -> Option<usize> {
@@ -47,7 +47,7 @@ fn agree(set: &Set, model: &Model) -> bool {
     everywhere && warm && set.len() == model.len() && set.iter().count() == model.len()
 }
 
-/// Whether the error is right about the variants that would be there.
+/// Whether the error is right for the variants of the refused set.
 fn is_justified(error: &SetError<usize>, model: &Model) -> bool {
     let variant = |id: &usize| &model.iter().find(|(other, _, _)| other == id).unwrap().1;
     match error {
@@ -105,7 +105,7 @@ fn t3_t13_t15_random_edits_give_what_a_list_of_all_variants_gives() {
     check(prop as fn(Vec<Edit>) -> bool);
 }
 
-/// Disjoint parts of the given formulas, each what its forerunners leave of it.
+/// Disjoint parts of the given formulas: each without what the earlier ones match.
 fn disjoint(formulas: &[Written]) -> Vec<Formula> {
     let mut parts: Vec<Formula> = Vec::new();
     let mut seen = 0;
@@ -169,7 +169,7 @@ fn t15_no_order_makes_an_overlapping_family_acceptable() {
 fn t16_what_is_left_counts_whatever_the_order_of_inserts_and_removals() {
     fn prop(formulas: Vec<Written>, order: usize, removed: u8) -> bool {
         let parts = disjoint(&formulas);
-        // Each variant comes before it goes; apart from that, in any order.
+        // Each variant is inserted before it is removed, otherwise in any order.
         let goes = |id: &usize| removed >> id & 1 == 1;
         let steps = (0..parts.len()).chain((0..parts.len()).filter(goes)).collect();
         let (mut set, mut seen) = (Set::new(), [false; 8]);
@@ -191,7 +191,7 @@ fn parameters_prepared_before_an_edit_keep_their_answer_and_fresh_ones_get_the_n
         let parts = disjoint(&formulas);
         let variants: Vec<_> =
             parts.iter().enumerate().map(|(id, formula)| (Arc::new(formula.clone()), id)).collect();
-        // The second half may name values that the first has never heard of.
+        // The second half may name values that the first half does not.
         let (first, second) = variants.split_at(kept % (variants.len() + 1));
         let before = Set::new().edit([], first.iter().cloned(), KeySetRule::Free).unwrap();
         let prepared: Vec<_> = POINTS.iter().map(|point| before.prepare(point)).collect();
@@ -276,7 +276,7 @@ fn reachable_are_the_variants_that_some_matching_parameters_get() {
 
 #[test]
 fn to_restrict_twice_is_to_restrict_by_both() {
-    /// Some known parameters as a formula: per key nothing, absent, or a value.
+    /// Known parameters as a formula: for each key no condition, absent, or a value.
     fn known(outcomes: [u8; 3]) -> Formula {
         let condition = |(key, outcome): (&str, u8)| match outcome % 6 {
             0 => Some(not(exists(key))),

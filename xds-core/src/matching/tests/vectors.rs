@@ -91,7 +91,7 @@ fn t12_keys_are_those_written_down_and_t15_strict_is_the_default() {
     let error = set(KeySetRule::default(), &[(&left, "left"), (&right, "right")]).unwrap_err();
     let (only_first, only_second) = (vec!["version".into()], Vec::new());
     assert_eq!(error, SetError::KeySets { first: "left", second: "right", only_first, only_second });
-    // Naming a key without restricting it makes the sets equal.
+    // A condition that names a key without a restriction makes the key sets equal.
     let listed = all(&[right, any(&[exists("version"), not(exists("version"))])]);
     assert!(set(KeySetRule::Equal, &[(&left, "left"), (&listed, "right")]).is_ok());
 }

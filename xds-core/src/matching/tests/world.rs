@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const VALUES: [&str; 3] = ["x", "", "é"];
 
-/// Every parameter set that formulas of this world can tell apart.
+/// Every parameter set that formulas of this world can distinguish.
 pub(super) static POINTS: LazyLock<Vec<Parameters>> = LazyLock::new(|| {
     let mut points = vec![Parameters::new()];
     for key in KEYS {
@@ -24,7 +24,7 @@ pub(super) static POINTS: LazyLock<Vec<Parameters>> = LazyLock::new(|| {
     points
 });
 
-/// Where a formula holds: a bit per point.
+/// The points at which a formula holds, one bit each.
 pub(super) fn truth(formula: &Formula) -> u128 {
     POINTS.iter().rev().fold(0, |bits, point| bits << 1 | u128::from(formula.matches(point)))
 }
@@ -126,12 +126,12 @@ fn tree(g: &mut Gen, depth: u32) -> Formula {
     }
 }
 
-/// Checks a property often enough, with lists of up to eleven, as no property looks at more.
+/// Checks a property many times, with lists of up to eleven items: no property uses more.
 pub(super) fn check(property: impl Testable) {
     QuickCheck::new().rng(Gen::new(12)).tests(10_000).quickcheck(property);
 }
 
-/// The items in an order that the number says; all orders can be said.
+/// The items in the order with this number. Every order has a number.
 pub(super) fn shuffled<T>(mut items: Vec<T>, mut order: usize) -> Vec<T> {
     for at in (1..items.len()).rev() {
         items.swap(at, order % (at + 1));
