@@ -417,7 +417,7 @@ pub enum ResourceError {
     },
     /// X11: the name of an inline entry of a list collection has other characters than letters,
     /// digits and `_-./~:`.
-    #[error("{} {name:?} has the entry {entry:?}, which is no name of an entry", type_url.message_name())]
+    #[error("{} {name:?} has the entry {entry:?}, which is not a valid name of an entry", type_url.message_name())]
     BadEntry {
         /// The type of the collection.
         type_url: TypeUrl,

@@ -120,7 +120,7 @@ fn x11_inline_entries_of_a_list_collection_have_names_of_their_own() {
     );
     assert_eq!(
         refusal(&type_url, &name, collection(&["a b"])),
-        format!(r#"{message} "{name}" has the entry "a b", which is no name of an entry"#)
+        format!(r#"{message} "{name}" has the entry "a b", which is not a valid name of an entry"#)
     );
     let broken = new(&type_url, &name, Bytes::from_static(&[0x0a, 0x7f])).unwrap_err();
     assert!(matches!(broken, ResourceError::Malformed { .. }), "{broken}");

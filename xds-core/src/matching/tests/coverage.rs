@@ -49,7 +49,7 @@ fn t18_all_gaps_together_are_all_that_is_uncovered() {
         let coverage = set.coverage(&Domains::new(), &whole(), usize::MAX).unwrap();
         let uncovered = kept.iter().fold(ALWAYS, |bits, formula| bits & !truth(formula));
         let named = crate::matching::cube::named(&kept);
-        // A key without a domain can have any outcome, and all values that no formula names are
+        // A key that no formula names can have any outcome, and all values that no formula names are
         // alike.
         let listed = coverage.gaps.iter().fold(0, |bits, gap| {
             let alike =

@@ -95,11 +95,11 @@ fn row_parameters(row: &Row) -> Parameters {
 
 /// Whether a point has every value that a row requires.
 fn is_in(point: &Row, row: &Row) -> bool {
-    row.iter().zip(point).all(|(asked, given)| asked.is_none() || asked == given)
+    row.iter().zip(point).all(|(required, given)| required.is_none() || required == given)
 }
 
 /// Whether no point is in both rows.
-fn are_apart(one: &Row, other: &Row) -> bool {
+fn are_disjoint(one: &Row, other: &Row) -> bool {
     one.iter().zip(other).any(|(one, other)| one.is_some() && other.is_some() && one != other)
 }
 
@@ -116,7 +116,7 @@ fn random_alternatives_over_many_keys_are_found_as_by_a_scan() {
     while kept.len() < 1_000 {
         let portion: Vec<[Row; 3]> = (0..50).map(|_| [row(), row(), row()]).collect();
         let meets = |one: &[Row; 3], other: &[Row; 3]| {
-            one.iter().any(|one| other.iter().any(|other| !are_apart(one, other)))
+            one.iter().any(|one| other.iter().any(|other| !are_disjoint(one, other)))
         };
         let insertions = |rows: &[[Row; 3]], first: usize| {
             let formula = |rows: &[Row; 3]| Arc::new(Formula::Any(rows.iter().map(row_formula).collect()));
