@@ -42,7 +42,7 @@ fn a_fifo_or_a_link_to_a_device_is_an_error_of_that_file_and_stops_neither_reloa
             "a device" => symlink("/dev/zero", scratch.path(file)).unwrap(),
             _ => mkfifo(&scratch.path(file)),
         }
-        server.logs(&format!("{file}: is {kind}, and only regular files are read"));
+        server.logs(&format!("{file}: is {kind}; it must be a regular file"));
         server.until_metric(GOOD, 0.0);
         assert_eq!(server.metric("xds_source_read_seconds{source=\"folder\"}"), Some(0.0));
         let check = xds().arg("check").arg(&scratch.0).output().unwrap();
@@ -95,7 +95,7 @@ fn a_certificate_that_becomes_a_fifo_leaves_the_former_in_use_and_stops_nothing(
     server.until_metric(good, 1.0);
     fs::remove_file(&cert).unwrap();
     mkfifo(Path::new(&cert));
-    let line = server.logs("is a FIFO, and only regular files are read");
+    let line = server.logs("is a FIFO; it must be a regular file");
     assert!(line.contains("cert.pem"), "{line}");
     server.until_metric(good, 0.0);
     scratch.write("cert.pem", made.cert.pem());

@@ -1,8 +1,8 @@
-//! Where the servers are and who this client is: the bootstrap file of gRPC (C17).
+//! The bootstrap document of gRPC: the servers, and the node of this client (C17).
 //!
-//! One JSON document serves gRPC and this client. What it says is plain data with public fields, to
-//! be changed or built in place; nothing here connects to anything or opens the files that are
-//! named.
+//! The same JSON document works for gRPC and for this client. It becomes plain data with public
+//! fields, which a program can change or build itself. This module does not connect to servers, and
+//! does not open the files that the document names.
 //!
 //! ```
 //! use xds_client::bootstrap::{Bootstrap, ChannelCredentials};
@@ -23,28 +23,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is read, beyond what the proposals of gRPC say in one voice:
+//! Where the proposals of gRPC leave a choice, or differ:
 //!
-//! - A key that nothing here knows is ignored, as are `server_features`, `call_creds` and plugins
-//!   of `certificate_providers` that nothing here knows. A known key of the wrong type is an error
-//!   with its path.
-//! - `null`, the empty string and an absent key are the same.
-//! - There are no guards. What gRPC hides behind an environment variable (federation, fallback,
-//!   data error handling, call credentials, dynamic parameters) is on when the document says so.
-//! - `dynamic_parameters` (draft of gRFC A67) maps strings to strings; a value of another type is
-//!   an error, on which the draft is silent (P3.7). So is a key with control characters, or an
-//!   authority (W2).
-//! - `google_default` is not supported, so it is passed over. `allowed_grpc_services` is ignored.
+//! - Unknown keys are ignored, and so are unknown `server_features`, `call_creds` and plugins of
+//!   `certificate_providers`. A known key with a value of the wrong type is an error with its path.
+//! - `null`, the empty string and an absent key mean the same.
+//! - There are no guards. A feature that gRPC enables by an environment variable (federation,
+//!   fallback, data error handling, call credentials, dynamic parameters) is on if the document
+//!   uses it.
+//! - `dynamic_parameters` (draft of gRFC A67) maps strings to strings. A value of another type is
+//!   an error; the draft does not specify it (P3.7). A key or an authority with control characters
+//!   is an error too (W2).
+//! - `google_default` is not supported and skipped. `allowed_grpc_services` is ignored.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | `server` | [`Server`]: its URI, credentials and features |
-//! | `endpoint` | [`Endpoint`]: what the text of a URI means |
+//! | `endpoint` | [`Endpoint`]: the address in a server URI |
 //! | `files` | [`TlsFiles`]: files that hold certificates, and providers of them |
 //! | `authority` | [`Authority`], and the parameters of both levels |
-//! | `template` | [`ListenerTemplate`]: from a target to the name of a listener |
+//! | `template` | [`ListenerTemplate`]: makes the name of a listener from a target |
 //! | `node` | the node |
-//! | `json` | values that know their path |
+//! | `json` | JSON values with their paths, for errors |
 //! | `error` | [`BootstrapError`] |
 
 use std::collections::BTreeMap;
@@ -74,38 +74,39 @@ mod node;
 mod server;
 mod template;
 
-/// What a client is told before it talks to any server. Read once: a change needs a restart (P3.5).
+/// The configuration of a client before it connects to a server. It is read once: a change needs a
+/// restart (P3.5).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bootstrap {
-    /// Who serves old-style names, and the authorities that have no servers of their own; the most
-    /// preferred first (C15). Not empty when it was read.
+    /// The servers for old-style names, and for authorities without their own servers; the most
+    /// preferred first (C15). Never empty after it was read.
     pub servers: Vec<Server>,
-    /// Who this client is. User agent and client features are not part of the document; the client
-    /// adds them.
+    /// The node of this client. The user agent and the client features are not part of the
+    /// document; the client adds them.
     pub node: Node,
-    /// Who serves new-style names, by the authority in the name; `""` is the authority of names
-    /// without one (C16).
+    /// The servers for new-style names, by authority; `""` is the authority of names without one
+    /// (C16).
     pub authorities: BTreeMap<String, Authority>,
-    /// With these old-style names are asked for, and no others (T40, X17). None: they are asked for
-    /// without locators.
+    /// The parameters for all subscriptions to old-style names (T40, X17). If empty, the client
+    /// subscribes without locators.
     pub parameters: Parameters,
-    /// The listener of a gRPC client whose target has no authority (C18).
+    /// The listener name of a gRPC client whose target has no authority (C18).
     pub client_listener_template: ListenerTemplate,
-    /// The listener of a gRPC server by its address; without it no server can be configured.
+    /// The listener name of a gRPC server by its address; without it, no server can be configured.
     pub server_listener_template: Option<ListenerTemplate>,
-    /// Where resources get certificates that they refer to, by the name that they use.
+    /// The certificate providers that resources refer to, by name.
     pub certificate_providers: BTreeMap<String, CertificateProvider>,
 }
 
 impl Bootstrap {
-    /// Reads what `GRPC_XDS_BOOTSTRAP` or `GRPC_XDS_BOOTSTRAP_CONFIG` says; an empty variable
-    /// counts as unset.
+    /// Reads the bootstrap document from `GRPC_XDS_BOOTSTRAP` or `GRPC_XDS_BOOTSTRAP_CONFIG`. An
+    /// empty variable counts as unset.
     ///
-    /// The first names a file, the second is the text itself. The file wins, and when it is wrong
-    /// the text does not replace it (P7). Blocks while the file is read.
+    /// The first variable names a file, the second contains the text. The file takes precedence; if
+    /// the file is invalid, the text is not used instead (P7). Blocks while the file is read.
     ///
     /// # Errors
-    /// When neither is set, and those of [`from_file`](Self::from_file) and
+    /// If neither variable is set, and those of [`from_file`](Self::from_file) and
     /// [`from_json`](Self::from_json).
     pub fn from_env() -> Result<Self, BootstrapError> {
         Self::from_variables(|variable| std::env::var_os(variable))
@@ -124,7 +125,7 @@ impl Bootstrap {
     /// Reads a file. Blocks while it does.
     ///
     /// # Errors
-    /// When the file cannot be read, or its text is wrong, with the name of the file.
+    /// If the file is not readable, or its text is invalid; with the name of the file.
     pub fn from_file(file: impl AsRef<Path>) -> Result<Self, BootstrapError> {
         let file = file.as_ref();
         let text =
@@ -141,7 +142,7 @@ impl Bootstrap {
     /// Reads the text of a bootstrap document.
     ///
     /// # Errors
-    /// When it is no JSON, with line and column; when something in it is wrong, with its path.
+    /// If the text is not JSON, with line and column; if a value is invalid, with its path.
     pub fn from_json(text: &str) -> Result<Self, BootstrapError> {
         let document: Value = serde_json::from_str(text).map_err(|error| BootstrapError::Syntax {
             line: error.line(),
@@ -166,7 +167,7 @@ impl Bootstrap {
         })
     }
 
-    /// One server without TLS, and a client that says nothing about itself.
+    /// A document with one server without TLS and an empty node.
     ///
     /// ```
     /// use xds_client::bootstrap::Bootstrap;
@@ -186,8 +187,9 @@ impl Bootstrap {
         }
     }
 
-    /// The listener that a gRPC client of `xds://authority/target`, or of `xds:///target`, asks for
-    /// (C18). `None` when there is no such authority, which is that client's error alone (X15).
+    /// The listener name that a gRPC client of `xds://authority/target`, or of `xds:///target`,
+    /// subscribes to (C18). `None` if there is no such authority; this is an error of that client
+    /// alone (X15).
     #[must_use]
     pub fn listener_name(&self, authority: Option<&str>, target: &str) -> Option<ResourceName> {
         let Some(name) = authority else { return Some(self.client_listener_template.name_of(target)) };
@@ -198,7 +200,7 @@ impl Bootstrap {
     }
 }
 
-/// As [`Bootstrap::from_json`].
+/// The same as [`Bootstrap::from_json`].
 impl FromStr for Bootstrap {
     type Err = BootstrapError;
 
@@ -207,7 +209,7 @@ impl FromStr for Bootstrap {
     }
 }
 
-/// The largest file that is read.
+/// The size limit of the file.
 const FILE_LIMIT_BYTES: usize = 16 << 20;
 
 const FILE_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP";

@@ -1,7 +1,7 @@
 //! The metrics of gRFC A78 for Prometheus.
 //!
-//! Names and labels are those of the proposal with `_` for each dot, and counters end in `_total`,
-//! as exporters of OpenTelemetry write them; units in braces have no place in Prometheus.
+//! Names and labels are those of the proposal with `_` for each dot. Counters end in `_total`, as
+//! in the exporters of OpenTelemetry. The units in braces are omitted, because Prometheus has none.
 //!
 //! | metric | type | labels | here |
 //! | --- | --- | --- | --- |
@@ -13,16 +13,17 @@
 //!
 //! | label | here | value |
 //! | --- | --- | --- |
-//! | `grpc.target` | `grpc_target` | what the program calls the client; gRPC says its target, or `#server` |
+//! | `grpc.target` | `grpc_target` | the name that the program gives the client; gRPC uses its target, or `#server` |
 //! | `grpc.xds.server` | `grpc_xds_server` | the URI of the server |
 //! | `grpc.xds.resource_type` | `grpc_xds_resource_type` | the type without `type.googleapis.com/`; `#other` once a target has [`TYPES_LIMIT`] types |
 //! | `grpc.xds.authority` | `grpc_xds_authority` | `#old` for names that are not `xdstp:`; empty for such names without an authority |
-//! | `grpc.xds.cache_state` | `grpc_xds_cache_state` | `requested`, `does_not_exist`, `acked`, `nacked`, `timeout`, `received_error`, and `_but_cached` after those that have an error and still a copy |
+//! | `grpc.xds.cache_state` | `grpc_xds_cache_state` | `requested`, `does_not_exist`, `acked`, `nacked`, `timeout`, `received_error`, with the suffix `_but_cached` for an error with a cached copy |
 //!
-//! So the sets of labels are bounded: by the program's targets, the servers and authorities of
-//! their bootstrap documents, the limit of types and nine states. What is counted when,
-//! [`Recorder`] tells. `resources` is counted when somebody scrapes, which costs a walk over all
-//! that is watched; a locator is a resource, and so is each member of a glob or wildcard.
+//! So the number of label sets is bounded: by the targets of the program, by the servers and
+//! authorities of their bootstrap documents, by the limit of types, and by nine states.
+//! [`Recorder`] says when each metric counts. `resources` is computed with each scrape, by a walk
+//! over all watched resources; each locator counts as a resource, and so does each member of a glob
+//! or wildcard.
 //!
 //! ```no_run
 //! # async fn run(bootstrap: xds_client::bootstrap::Bootstrap) -> Result<(), xds_client::StartError> {
@@ -76,7 +77,7 @@ pub struct Target {
     metrics: Metrics,
 }
 
-/// What is told as it happens.
+/// The metrics that are updated with each event.
 #[derive(Debug, Clone, Default)]
 struct Families {
     connected: Family<ServerLabels, Gauge>,
@@ -85,7 +86,7 @@ struct Families {
     updates_invalid: Family<TypeLabels, Counter>,
 }
 
-/// One client whose resources are counted, which is not kept alive for that.
+/// A client whose resources are counted; it is not kept alive for this.
 #[derive(Debug, Clone)]
 struct Counted {
     target: Arc<str>,
@@ -115,7 +116,7 @@ struct ResourceLabels {
 }
 
 impl Metrics {
-    /// Puts the metrics into a registry; to be done once for each.
+    /// Registers the metrics; call it once for each registry.
     pub fn register(registry: &mut Registry) -> Self {
         let families = Families::default();
         registry.register(
@@ -143,25 +144,25 @@ impl Metrics {
         Self { families, clients }
     }
 
-    /// The same for the clients of a proxy, which all share it: a type has a label of its own if it
-    /// has a service or a valid resource of it came, so that those who ask the proxy cannot choose
-    /// labels. Of several clients of one server `connected` is told by the one that said something
-    /// last.
+    /// The metrics of the clients of a proxy, which share one target. A type has its own label if
+    /// it has a service or if a valid resource of it has arrived, so clients of the proxy cannot
+    /// choose labels. If several clients use the same server, `connected` has the value of the last
+    /// update.
     pub fn proxy_target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
         let types = Types { learned: Mutex::default(), from: Learned::FromResponses };
         Arc::new(Target { name: name.into(), types: Arc::new(types), metrics: self.clone() })
     }
 
-    /// The metrics of one target. Each client needs one of its own: two that share a target and a
-    /// server overwrite each other.
+    /// The metrics of one target. Each client needs its own target: two clients with the same
+    /// target and server overwrite each other.
     pub fn target(&self, name: impl Into<Arc<str>>) -> Arc<Target> {
         Arc::new(Target { name: name.into(), types: Arc::default(), metrics: self.clone() })
     }
 }
 
 impl Target {
-    /// Counts the resources of a client whenever somebody scrapes, as long as anybody else uses the
-    /// client.
+    /// Counts the resources of a client with each scrape, for as long as the client is used
+    /// elsewhere.
     pub fn count_resources_of(&self, client: &Client) {
         let (target, types) = (Arc::clone(&self.name), Arc::clone(&self.types));
         let mut clients = lock(&self.metrics.clients);
@@ -202,20 +203,20 @@ impl Recorder for Target {
     }
 }
 
-/// The types that have a label of their own.
+/// The types that have their own label.
 #[derive(Debug, Default)]
 struct Types {
     learned: Mutex<BTreeSet<String>>,
     from: Learned,
 }
 
-/// What gives a type a label of its own.
+/// What gives a type its own label.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Learned {
-    /// That it is watched.
+    /// It is watched.
     #[default]
     FromWatches,
-    /// That there is something of it; those with a service have theirs from the start.
+    /// It has a valid resource. Types with a service have a label from the start.
     FromResponses,
 }
 
@@ -243,7 +244,7 @@ fn short(type_url: &str) -> &str {
     type_url.strip_prefix("type.googleapis.com/").unwrap_or(type_url)
 }
 
-/// Counts resources by state when somebody asks.
+/// Counts resources by state with each scrape.
 #[derive(Debug)]
 struct Resources {
     clients: Arc<Mutex<Vec<Counted>>>,
@@ -251,7 +252,7 @@ struct Resources {
 
 impl Collector for Resources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Not under the lock: a client may end with what is held here.
+        // Not under the lock: the last reference to a client may be dropped here.
         let clients = lock(&self.clients).clone();
         let mut counts = BTreeMap::new();
         for client in clients {
@@ -277,7 +278,7 @@ impl Counted {
     fn count(&self, counts: &mut BTreeMap<ResourceLabels, i64>) {
         let Some(handle) = self.handle.upgrade() else { return };
         let mut reports = handle.hub().read(Machine::report);
-        // What is watched by its name and also as a member is one resource.
+        // A resource that is watched by name and also as a member counts once.
         reports.dedup_by(|one, other| {
             (&one.type_url, &one.name, &one.parameters) == (&other.type_url, &other.name, &other.parameters)
                 && cache_state(one) == cache_state(other)
@@ -294,7 +295,8 @@ impl Counted {
     }
 }
 
-/// Only names of authorities that the bootstrap document has can be watched.
+/// Only names whose authority is in the bootstrap document can be watched, so the number of labels
+/// is bounded.
 fn authority(name: &str) -> String {
     let new_style = XdstpName::of(name).ok().flatten();
     new_style.as_ref().map_or("#old", XdstpName::authority).to_owned()
@@ -303,7 +305,7 @@ fn authority(name: &str) -> String {
 /// The states of A78 and A88.
 fn cache_state(report: &Report) -> &'static str {
     match (report.status, report.copy.is_some()) {
-        // With a copy: one of the last-known-good file, which no server confirmed.
+        // A copy in this state comes from the last-known-good file, and no server has confirmed it.
         (ResourceStatus::Requested, _) => "requested",
         (ResourceStatus::Acked, _) => "acked",
         (ResourceStatus::Timeout, _) => "timeout",
@@ -317,15 +319,15 @@ fn cache_state(report: &Report) -> &'static str {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in there is whole whoever panicked.
+    // The data is consistent even after a panic.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The label of all types without one of their own.
+/// The label of all types without their own label.
 const OTHER: &str = "#other";
 
-/// How many types of one target have a label of their own: a program such as a proxy may watch what
-/// its peers ask for.
+/// How many types of one target have their own label. A program such as a proxy may watch any type
+/// that its clients subscribe to.
 pub const TYPES_LIMIT: usize = 100;
 
 #[cfg(test)]

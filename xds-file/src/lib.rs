@@ -1,11 +1,11 @@
-//! Reads files that an operator names.
+//! Reads files that operators name.
 //!
-//! A path may lead to anything: a FIFO without a writer blocks whoever opens it, a device has no
-//! end, and a file may grow while it is read. [`read`] takes regular files only, and both functions
-//! have a limit. Neither protects against a file system that hangs: call them where blocking harms
-//! nobody, as [`Reloads::blocking`] does.
+//! A path may lead to anything: opening a FIFO without a writer blocks, a device has no end, and a
+//! file may grow while it is read. [`read`] accepts only regular files, and all functions have a
+//! size limit. They do not protect against a file system that hangs: call them on a thread that may
+//! block, as [`Reloads::blocking`] does.
 //!
-//! [`Reloads`] notes the state of a source that is read again and again.
+//! [`Reloads`] has the state of a source that is read repeatedly.
 //!
 //! ```
 //! use xds_file::{Refused, read, refused};
@@ -26,7 +26,7 @@ pub use reloads::{Reading, Reloads};
 
 mod reloads;
 
-/// What a path leads to that is no regular file.
+/// The kind of a path that is not a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -42,23 +42,23 @@ pub enum FileKind {
     Other,
 }
 
-/// Why a file was not read though the system permits it. It is within the [`io::Error`]; see
+/// Why a file was refused although the system allows the read. It is inside the [`io::Error`]; see
 /// [`refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The path leads to what is no regular file, links followed.
-    #[error("is {}, and only regular files are read", .kind.words())]
+    /// The path does not lead to a regular file; links are followed.
+    #[error("is {}; it must be a regular file", .kind.words())]
     NotRegular {
-        /// What it leads to.
+        /// What the path leads to.
         kind: FileKind,
     },
-    /// The file is too large, or became too large as it was read.
+    /// The file is too large, or became too large during the read.
     #[error("has {size_bytes} bytes, more than the limit of {limit_bytes}")]
     TooLarge {
-        /// How large it is, as far as that was seen.
+        /// Its size, as far as it is known.
         size_bytes: u64,
-        /// What is allowed.
+        /// The limit.
         limit_bytes: u64,
     },
 }
@@ -68,10 +68,10 @@ pub enum Refused {
 /// # Errors
 /// Those of the system, and [`Refused`].
 pub fn read(path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
-    // Of what is no file already the opening may do harm: some devices act on it.
+    // Check before the open: some devices react to an open.
     check_kind(std::fs::metadata(path)?.file_type())?;
     let file = open(path)?;
-    // It may have been replaced meanwhile.
+    // The file may have been replaced meanwhile.
     let metadata = file.metadata()?;
     check_kind(metadata.file_type())?;
     let limit = limit_bytes as u64;
@@ -81,8 +81,8 @@ pub fn read(path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
     up_to(limit, &file, usize::try_from(metadata.len()).unwrap_or_default())
 }
 
-/// Reads whatever is there, up to `limit_bytes`: for what is read once at the start, where a shell
-/// may give a pipe (`--config <(generate)`). Blocks until a pipe ends.
+/// Reads any file up to `limit_bytes`, also a pipe: for files that are read once at the start,
+/// where a shell may give a pipe (`--config <(generate)`). Blocks until a pipe ends.
 ///
 /// # Errors
 /// Those of the system, and [`Refused::TooLarge`].
@@ -90,23 +90,23 @@ pub fn read_once(path: &Path, limit_bytes: usize) -> io::Result<Vec<u8>> {
     up_to(limit_bytes as u64, &File::open(path)?, 0)
 }
 
-/// The same, of a text.
+/// The same as [`read_once`] for a text.
 ///
 /// # Errors
-/// As [`read_once`], and where it is no UTF-8.
+/// Those of [`read_once`], and if the content is not UTF-8.
 pub fn read_once_to_string(path: &Path, limit_bytes: usize) -> io::Result<String> {
     text(read_once(path, limit_bytes)?)
 }
 
-/// As [`read`], of a text.
+/// The same as [`read`] for a text.
 ///
 /// # Errors
-/// As [`read`], and where it is no UTF-8.
+/// Those of [`read`], and if the content is not UTF-8.
 pub fn read_to_string(path: &Path, limit_bytes: usize) -> io::Result<String> {
     text(read(path, limit_bytes)?)
 }
 
-/// What was refused, if it was not the system that did.
+/// The [`Refused`] inside an error; `None` for an error of the system.
 #[must_use]
 pub fn refused(error: &io::Error) -> Option<Refused> {
     error.get_ref()?.downcast_ref().copied()
@@ -118,7 +118,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 }
 
 fn up_to(limit_bytes: u64, file: &File, expected: usize) -> io::Result<Vec<u8>> {
-    // One more than expected, or the end would only be found with another allocation.
+    // One byte more than expected; otherwise the end would be found only after another allocation.
     let mut content = Vec::with_capacity(expected + 1);
     file.take(limit_bytes.saturating_add(1)).read_to_end(&mut content)?;
     let size_bytes = content.len() as u64;
@@ -128,7 +128,7 @@ fn up_to(limit_bytes: u64, file: &File, expected: usize) -> io::Result<Vec<u8>> 
     Ok(content)
 }
 
-/// Opens without waiting: a FIFO has no writer, perhaps for ever.
+/// Opens without waiting: a FIFO may never get a writer.
 #[cfg(unix)]
 fn open(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -147,7 +147,7 @@ fn check_kind(file_type: FileType) -> Result<(), Refused> {
 }
 
 impl FileKind {
-    /// What something is that is no regular file.
+    /// The kind of something that is not a regular file.
     #[must_use]
     pub fn of(file_type: FileType) -> Self {
         if file_type.is_dir() {
@@ -229,12 +229,12 @@ mod tests {
         let _socket = UnixListener::bind(path("socket")).unwrap();
         symlink("/dev/zero", path("zero")).unwrap();
         symlink("fifo", path("link")).unwrap();
-        assert_eq!(why(&path("fifo")), "is a FIFO, and only regular files are read");
-        assert_eq!(why(&path("link")), "is a FIFO, and only regular files are read");
-        assert_eq!(why(&path("socket")), "is a socket, and only regular files are read");
-        assert_eq!(why(&path("zero")), "is a device, and only regular files are read");
-        assert_eq!(why(&scratch.0), "is a directory, and only regular files are read");
-        // As if it had come after the first look.
+        assert_eq!(why(&path("fifo")), "is a FIFO; it must be a regular file");
+        assert_eq!(why(&path("link")), "is a FIFO; it must be a regular file");
+        assert_eq!(why(&path("socket")), "is a socket; it must be a regular file");
+        assert_eq!(why(&path("zero")), "is a device; it must be a regular file");
+        assert_eq!(why(&scratch.0), "is a directory; it must be a regular file");
+        // As if the file became a FIFO after the first check.
         assert!(check_kind(open(&path("fifo")).unwrap().metadata().unwrap().file_type()).is_err());
     }
 
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(read(&path, 100).unwrap(), [b'x'; 100]);
         let too_large = |size_bytes, limit_bytes| Some(Refused::TooLarge { size_bytes, limit_bytes });
         assert_eq!(refused(&read(&path, 99).unwrap_err()), too_large(100, 99));
-        // It grows: its length was 50 when it was looked at.
+        // The file grew: its length was 50 at the check.
         assert_eq!(refused(&up_to(60, &open(&path).unwrap(), 50).unwrap_err()), too_large(61, 60));
         assert_eq!(refused(&read_once(Path::new("/dev/zero"), 1000).unwrap_err()), too_large(1001, 1000));
         assert_eq!(refused(&read(Path::new("nowhere"), 1).unwrap_err()), None);

@@ -1,4 +1,4 @@
-//! Whether what is in use is what is there.
+//! Whether the newest content of a source is in use.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-/// How a source fares that is read again and again, of which the last good state stays in use: a
+/// The state of a source that is read repeatedly and whose last good content stays in use: a
 /// folder, certificates, a policy.
 ///
-/// Whoever reads the source says what came of it, and whoever watches the server asks.
+/// The reader of the source reports each result here, and monitoring reads it.
 #[derive(Debug, Default)]
 pub struct Reloads {
     state: Mutex<State>,
@@ -20,14 +20,14 @@ pub struct Reloads {
     reads: Mutex<Reads>,
 }
 
-/// The reads that go on now.
+/// The reads in progress.
 #[derive(Debug, Default)]
 struct Reads {
     next: u64,
     open: BTreeMap<u64, (String, Instant)>,
 }
 
-/// A read that goes on until this is dropped. Made by [`Reloads::reading`].
+/// A read in progress; it ends when this is dropped. Made by [`Reloads::reading`].
 #[derive(Debug)]
 pub struct Reading<'a> {
     reloads: &'a Reloads,
@@ -37,42 +37,42 @@ pub struct Reading<'a> {
 #[derive(Debug, Default)]
 struct State {
     good_at: Option<SystemTime>,
-    /// What is wrong with the newest content; `None` while that is in use.
+    /// The error in the newest content; `None` while that content is in use.
     mistake: Option<String>,
     changes: u64,
     refusals: u64,
-    /// Parts of the newest content that are not in use, while others are.
+    /// The number of parts of the newest content that are not in use, while others are.
     isolated: usize,
 }
 
 impl Reloads {
-    /// What was read is in use from now on.
+    /// New content was read and is in use from now on.
     pub fn on_new(&self) {
         self.on_same();
         self.state().changes += 1;
     }
 
-    /// What was read is what is in use.
+    /// The content that was read is already in use.
     pub fn on_same(&self) {
         let mut state = self.state();
         (state.good_at, state.mistake, state.isolated) = (Some(SystemTime::now()), None, 0);
     }
 
-    /// What was read is in use but for these many parts, such as files, which keep what was good
-    /// last; and whether other content came into use by it.
+    /// The new content is in use except for this number of parts, such as files, which keep their
+    /// last good state. `has_changed` says whether other content came into use.
     pub fn on_isolated(&self, parts: usize, mistake: String, has_changed: bool) {
         self.on_refused(mistake);
         let mut state = self.state();
         (state.isolated, state.changes) = (parts, state.changes + u64::from(has_changed));
     }
 
-    /// How many parts of the newest content are not in use while others are.
+    /// The number of parts of the newest content that are not in use, while others are.
     #[must_use]
     pub fn isolated(&self) -> usize {
         self.state().isolated
     }
 
-    /// What was read cannot be used. Whether that is news: a mistake that stays is one.
+    /// The content that was read is not usable. Returns whether the error is new.
     pub fn on_refused(&self, mistake: String) -> bool {
         let mut state = self.state();
         let is_new = state.mistake.as_ref() != Some(&mistake);
@@ -81,50 +81,49 @@ impl Reloads {
         is_new
     }
 
-    /// Has the source read again now: somebody knows that it changed.
+    /// Requests an immediate read, because the source has changed.
     pub fn request(&self) {
         self.requested.notify_one();
     }
 
-    /// Waits until somebody has the source read again. For the one who reads it.
+    /// Waits for a requested read. For the reader of the source.
     pub async fn requested(&self) {
         self.requested.notified().await;
     }
 
-    /// Waits until the source is to be read again: after this time, or when somebody says so.
+    /// Waits until the next read is due: after this time, or when a read is requested.
     pub async fn due(&self, every: Duration) {
-        // Both ends are reasons to read.
+        // A timeout and a request are both reasons to read.
         _ = timeout(every, self.requested()).await;
     }
 
-    /// Whether the newest content is in use, rather than what was there before.
+    /// Whether the newest content is in use, and not older content.
     #[must_use]
     pub fn is_current(&self) -> bool {
         let state = self.state();
         state.good_at.is_some() && state.mistake.is_none()
     }
 
-    /// When the source was last looked at and found good, whether it had changed or not; `None`
-    /// before the first time.
+    /// When the source was last read and found valid, changed or not; `None` before the first time.
     #[must_use]
     pub fn good_at(&self) -> Option<SystemTime> {
         self.state().good_at
     }
 
-    /// How often other content came into use, the first one among it.
+    /// How often new content came into use, including the first.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.state().changes
     }
 
-    /// How often content was refused.
+    /// How often content was refused, counting each error once while it lasts.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         self.state().refusals
     }
 
-    /// Notes that a file is looked at or read, before it is. A file system that hangs is seen by
-    /// this.
+    /// Notes that the read of a file starts; call it before the read. It reveals a file system that
+    /// hangs.
     pub fn reading(&self, file: &str) -> Reading<'_> {
         let mut reads = self.reads();
         reads.next += 1;
@@ -133,7 +132,8 @@ impl Reloads {
         Reading { reloads: self, number }
     }
 
-    /// The file whose read goes on for longest now, and for how long; `None` while nothing is read.
+    /// The file with the longest read in progress, and its duration; `None` if nothing is being
+    /// read.
     #[must_use]
     pub fn longest_read(&self) -> Option<(String, Duration)> {
         let reads = self.reads();
@@ -141,12 +141,12 @@ impl Reloads {
         Some((file.clone(), since.elapsed()))
     }
 
-    /// Runs what reads files away from the threads that serve. When one of its reads takes 10 s, as
-    /// on a network file system that hangs, the log has a warning with the file, and a line when
-    /// that read ends.
+    /// Runs work that reads files on a blocking thread. If one read takes 10 s, as on a network
+    /// file system that hangs, it logs a warning with the file, and another line when that read
+    /// ends.
     ///
     /// # Errors
-    /// The work panicked, or the runtime shuts down.
+    /// If the work panics, or the runtime shuts down.
     pub async fn blocking<T: Send + 'static>(
         &self,
         source: &str,
@@ -185,7 +185,7 @@ impl Reloads {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What is in there is whole whoever panicked.
+        // The data is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,11 +194,11 @@ impl Reloads {
     }
 }
 
-/// The read that the log was last warned of, while it goes on.
+/// The read that the log has a warning of, while it is in progress.
 #[derive(Debug, Default)]
 struct Hanging(Option<String>);
 
-/// What the log is to say of a read.
+/// A line for the log.
 #[derive(Debug, PartialEq, Eq)]
 enum Notice {
     Hangs { file: String, age: Duration },
@@ -206,7 +206,7 @@ enum Notice {
 }
 
 impl Hanging {
-    /// What is new, given the read that hangs now.
+    /// The new lines, given the read that hangs now.
     fn look(&mut self, now: Option<(String, Duration)>) -> Vec<Notice> {
         if self.0.as_ref() == now.as_ref().map(|(file, _)| file) {
             return Vec::new();
@@ -218,7 +218,7 @@ impl Hanging {
 }
 
 impl Reading<'_> {
-    /// That read ended, and the next one begins.
+    /// Notes that this read has ended and the next one starts.
     pub fn next(&self, file: &str) {
         if let Some((name, since)) = self.reloads.reads().open.get_mut(&self.number) {
             file.clone_into(name);
@@ -233,10 +233,10 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A disk answers sooner, also a slow one.
+/// Even a slow disk answers sooner.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// How often to see whether a read hangs.
+/// How often to check whether a read hangs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The messages and services by which xDS clients and servers talk, compiled from this project's
-//! own declaration.
+//! The messages and services of the xDS transport, compiled from the declaration of this project.
 //!
-//! Here are the discovery requests and responses with all they refer to, the aggregated service and
-//! one service per type. Not here are the resources themselves: a listener or a cluster travels as
-//! opaque bytes in an [`Any`]. There is no logic either.
+//! The crate has the discovery requests and responses with everything that they refer to, the
+//! aggregated service, and one service per type. It does not have the resources: a listener or a
+//! cluster is opaque bytes in an [`Any`]. It has no logic.
 //!
-//! The declaration in `proto/` is written for this crate; a test proves it equal on the wire to
-//! Envoy's, field by field. Maps are `BTreeMap`s, so equal messages have equal encodings. `bytes`
-//! fields are [`bytes::Bytes`]: a message decoded from `Bytes` shares its frame.
+//! The declaration in `proto/` is written for this crate. A test proves, field by field, that it is
+//! equal to Envoy's on the wire. Maps are `BTreeMap`s, so equal messages have equal encodings.
+//! `bytes` fields are [`bytes::Bytes`]: a message decoded from `Bytes` shares the memory of its
+//! frame.
 //!
 //! ```
 //! use prost::Message;

@@ -1,9 +1,8 @@
-//! Discovery services: which service serves which type, and by which methods; and the service that
-//! tells of clients.
+//! The discovery services: which service serves which type, and its methods; and CSDS.
 
 use crate::type_url;
 
-/// A service that serves one type, each stream for itself.
+/// A service that serves one type; its streams are independent.
 ///
 /// The path of a method on the wire is `/{service}/{method}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +100,8 @@ pub const ADS_SOTW: &str = "StreamAggregatedResources";
 /// Method of [`ADS`] for streams in delta form.
 pub const ADS_DELTA: &str = "DeltaAggregatedResources";
 
-/// Full name of the service that tells what clients have and what they said about it (CSDS).
+/// Full name of the service that reports the resources of clients, and whether they ACKed them
+/// (CSDS).
 pub const CSDS: &str = "envoy.service.status.v3.ClientStatusDiscoveryService";
 /// Method of [`CSDS`] that answers each request of a stream.
 pub const CSDS_STREAM: &str = "StreamClientStatus";

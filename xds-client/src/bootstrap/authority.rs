@@ -1,4 +1,5 @@
-//! The authorities of new-style names, and the parameters that go with names of either style.
+//! The authorities of new-style names, and the dynamic parameters of the document and of each
+//! authority.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +8,20 @@ use xds_core::Parameters;
 use super::json::{JsonValue, Object};
 use super::{BootstrapError, ListenerTemplate, Server, server};
 
-/// Who serves the new-style names of one authority, and how they are asked for.
+/// The servers for the new-style names of one authority, and the settings of subscriptions to them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Authority {
-    /// The most preferred first (C15); none means [the top-level list](super::Bootstrap::servers).
+    /// The servers, the most preferred first (C15). If empty, [the top-level
+    /// list](super::Bootstrap::servers) applies.
     pub servers: Vec<Server>,
-    /// The listener of a gRPC client whose target has this authority. Default
+    /// The listener name of a gRPC client whose target has this authority. Default
     /// [`ListenerTemplate::of_authority`] (C18).
     pub client_listener_template: Option<ListenerTemplate>,
-    /// With these the names of this authority are asked for. The top-level ones are not added to
-    /// them (T40, X17).
+    /// The parameters for subscriptions to names of this authority. The top-level parameters are
+    /// not added to them (T40, X17).
     pub parameters: Parameters,
-    /// Whether the next server is asked as soon as one cannot be reached, though every resource is
-    /// at hand (P4.9). Default false.
+    /// Whether the client falls back to the next server as soon as one is not reachable, even if
+    /// all resources are cached (P4.9). Default false.
     pub fallback_on_reachability_only: bool,
 }
 
@@ -43,7 +45,7 @@ pub(super) fn read_all(json: Option<JsonValue<'_>>) -> Result<BTreeMap<String, A
     let Some(json) = json else { return Ok(BTreeMap::new()) };
     let mut authorities = BTreeMap::new();
     for (name, json) in json.object()?.entries() {
-        // W2: no name has such an authority.
+        // W2: no name can have such an authority.
         if name.contains(|letter: char| letter.is_ascii_control()) {
             return Err(BootstrapError::ControlCharacter { path: json.path() });
         }
@@ -52,12 +54,13 @@ pub(super) fn read_all(json: Option<JsonValue<'_>>) -> Result<BTreeMap<String, A
     Ok(authorities)
 }
 
-/// Draft of gRFC A67. P3.7: what is no string is an error, rather than a parameter less.
+/// Draft of gRFC A67. P3.7: a value that is not a string is an error; without the error, the
+/// parameter would be missing silently.
 pub(super) fn read_parameters(json: Option<JsonValue<'_>>) -> Result<Parameters, BootstrapError> {
     let Some(json) = json else { return Ok(Parameters::new()) };
     let mut parameters = Vec::new();
     for (key, value) in json.object()?.entries() {
-        // W2: no constraint has such a key.
+        // W2: no constraint can have such a key.
         if key.contains(|letter| letter < ' ') {
             return Err(BootstrapError::ControlCharacter { path: value.path() });
         }
@@ -69,7 +72,7 @@ pub(super) fn read_parameters(json: Option<JsonValue<'_>>) -> Result<Parameters,
 fn read_template(name: &str, authority: &Object<'_>) -> Result<Option<ListenerTemplate>, BootstrapError> {
     const KEY: &str = "client_listener_resource_name_template";
     let Some(text) = authority.text(KEY)? else { return Ok(None) };
-    // C18: a template makes names of its own authority only.
+    // C18: a template may only make names of its own authority.
     let prefix = ListenerTemplate::prefix_of_authority(name);
     if !text.starts_with(&prefix) {
         let path = authority.path_of(KEY);

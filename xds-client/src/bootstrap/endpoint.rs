@@ -1,12 +1,12 @@
-//! What the text of a server's URI means.
+//! The address in a server URI.
 
 use tonic::transport::Uri;
 
 use super::ChannelCredentials;
 
-/// Where to connect to, as [`tonic::transport::Endpoint::from_shared`] takes it.
+/// The address to connect to, in the form that [`tonic::transport::Endpoint::from_shared`] takes.
 ///
-/// A server is written as a target of gRPC or as a URL, and TLS is what its credentials say:
+/// A server URI is a gRPC target or a URL. The credentials decide whether TLS is used:
 ///
 /// | text | with `insecure` | with `tls` |
 /// | --- | --- | --- |
@@ -14,47 +14,45 @@ use super::ChannelCredentials;
 /// | `ipv4:192.0.2.1:1`, `ipv6:[2001:db8::1]:1` | `http://192.0.2.1:1`, `http://[2001:db8::1]:1` | the same with `https` |
 /// | `host`, and all of the above without port | `http://host:443`, as in gRPC | `https://host:443` |
 /// | `http://host`, `http://host:1/` | `http://host`, `http://host:1` | `https://host`, `https://host:1` |
-/// | `https://host:1` | refused, as the connection would not be what the text says | `https://host:1` |
-/// | `unix:/path`, `unix:///path`, `unix:path` | `unix:///path`, `unix://path` | refused, as tonic has no TLS there |
+/// | `https://host:1` | refused, because the connection would not have the TLS of the text | `https://host:1` |
+/// | `unix:/path`, `unix:///path`, `unix:path` | `unix:///path`, `unix://path` | refused, because tonic has no TLS there |
 ///
-/// A word with a number behind it, such as `dns:53`, is a host with its port. A name server within
-/// the text (`dns://192.0.2.1/host`), lists of addresses and the schemes `xds`, `unix-abstract` and
-/// `vsock` are not supported.
+/// A word followed by a number, such as `dns:53`, is a host with its port. Not supported: a name
+/// server in the text (`dns://192.0.2.1/host`), lists of addresses, and the schemes `xds`,
+/// `unix-abstract` and `vsock`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(String);
 
-/// Why a server's URI leads nowhere.
+/// Why a server URI is not usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerUriError {
-    /// The scheme is none that this client connects by.
-    #[error(
-        "the scheme of {uri:?} is not supported; there are dns, ipv4, ipv6, passthrough, http, https and unix"
-    )]
+    /// The scheme is not supported.
+    #[error("the scheme of {uri:?} is not supported; use dns, ipv4, ipv6, passthrough, http, https or unix")]
     UnsupportedScheme {
         /// The URI.
         uri: String,
     },
-    /// There is no host, the port is no number from 1 to 65535, or something else follows.
+    /// The host is missing, the port is not a number from 1 to 65535, or other text follows.
     #[error("{uri:?} is not one host with a port")]
     BadAddress {
         /// The URI.
         uri: String,
     },
-    /// A Unix socket has the root as its path, or a path behind a host.
-    #[error("{uri:?} has no path of a socket")]
+    /// The path of a Unix socket is the root, or the URI also has a host.
+    #[error("{uri:?} does not have the path of a socket")]
     BadSocketPath {
         /// The URI.
         uri: String,
     },
-    /// `https` with credentials that are insecure.
-    #[error("{uri:?} asks for TLS, which insecure credentials do not have")]
+    /// `https` with insecure credentials.
+    #[error("{uri:?} requires TLS, but its credentials are insecure")]
     InsecureHttps {
         /// The URI.
         uri: String,
     },
     /// A Unix socket with TLS credentials.
-    #[error("{uri:?} is a Unix socket, where there is no TLS")]
+    #[error("{uri:?} is a Unix socket, which does not support TLS")]
     TlsOverUnix {
         /// The URI.
         uri: String,
@@ -95,14 +93,14 @@ impl Endpoint {
         &self.0
     }
 
-    /// Whether the connection is to be TLS, which is when the scheme is `https`.
+    /// Whether the connection uses TLS, which is the case for the scheme `https`.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.0.starts_with("https:")
     }
 }
 
-/// A URI by its scheme, without it.
+/// A URI by its scheme; the text does not include the scheme.
 enum UriForm<'a> {
     /// A target of gRPC, with or without a scheme.
     Target(&'a str),
@@ -140,7 +138,7 @@ struct Address<'a> {
 impl<'a> Address<'a> {
     fn of(text: &'a str) -> Option<Self> {
         let uri: Uri = format!("http://{text}").parse().ok()?;
-        // Else it is followed by a path, or the like.
+        // Otherwise a path or other text follows.
         let authority = uri.authority().filter(|authority| authority.as_str() == text)?;
         let has_port = authority.host() != text;
         let is_port_good = !has_port || authority.port_u16().is_some_and(|port| port != 0);

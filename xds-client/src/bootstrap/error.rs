@@ -1,4 +1,4 @@
-//! What is wrong with a bootstrap document, and where.
+//! Errors of a bootstrap document, with their paths.
 
 use std::fmt;
 use std::io;
@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::ServerUriError;
 
-/// Why there is no bootstrap. Whoever wrote the document, or starts the program, can mend it.
+/// Why the bootstrap document is not usable. The author of the document, or of the start command,
+/// can correct it.
 ///
-/// A `path` leads from the top of the document to the offender, such as
+/// A `path` leads from the top of the document to the invalid value, such as
 /// `xds_servers[1].channel_creds`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -23,15 +24,15 @@ pub enum BootstrapError {
     /// `GRPC_XDS_BOOTSTRAP_CONFIG` is not UTF-8.
     #[error("GRPC_XDS_BOOTSTRAP_CONFIG is not UTF-8")]
     VariableNotUtf8,
-    /// The file cannot be read.
+    /// The file is not readable.
     #[error("{} cannot be read: {kind}", .file.display())]
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         kind: io::ErrorKind,
     },
-    /// The file is not read, as it is too large.
+    /// The file is too large.
     #[error("{} {refused}", .file.display())]
     Refused {
         /// The file.
@@ -39,61 +40,61 @@ pub enum BootstrapError {
         /// Why.
         refused: xds_file::Refused,
     },
-    /// The text of a file is wrong.
+    /// The text of a file is invalid.
     #[error("{}: {error}", .file.display())]
     InFile {
         /// The file.
         file: PathBuf,
-        /// What is wrong in it.
+        /// The error in it.
         error: Box<Self>,
     },
-    /// The text in `GRPC_XDS_BOOTSTRAP_CONFIG` is wrong.
+    /// The text in `GRPC_XDS_BOOTSTRAP_CONFIG` is invalid.
     #[error("GRPC_XDS_BOOTSTRAP_CONFIG: {error}")]
     InVariable {
-        /// What is wrong in it.
+        /// The error in it.
         error: Box<Self>,
     },
-    /// The text is no JSON.
+    /// The text is not JSON.
     #[error("not JSON: {reason}")]
     Syntax {
         /// Counted from 1.
         line: usize,
         /// Counted from 1.
         column: usize,
-        /// What the parser says, with line and column.
+        /// The message of the parser, with line and column.
         reason: String,
     },
-    /// A value has another type than it must have.
+    /// A value has the wrong type.
     #[error("{path}: expected {expected}, found {found}")]
     WrongType {
         /// The value.
         path: String,
-        /// What it must be.
+        /// The expected type.
         expected: JsonType,
-        /// What it is.
+        /// Its type.
         found: JsonType,
     },
-    /// A string or list that must be there is absent, null or empty.
+    /// A required string or list is absent, null or empty.
     #[error("{path}: missing or empty")]
     Missing {
-        /// Where it belongs.
+        /// Its path.
         path: String,
     },
-    /// A certificate is given without its private key, or the key without the certificate.
-    #[error("{path}: missing or empty, and {partner} is of no use alone")]
+    /// There is a certificate without a private key, or a private key without a certificate.
+    #[error("{path}: missing or empty, but {partner} needs it")]
     MissingPartner {
-        /// Where the missing one belongs.
+        /// The path of the missing one.
         path: String,
-        /// The key of the one that is given.
+        /// The JSON key of the other one.
         partner: &'static str,
     },
-    /// A `file_watcher` that provides nothing.
+    /// A `file_watcher` without files.
     #[error("{path}: neither a certificate_file nor a ca_certificate_file")]
     NoFiles {
         /// The configuration of the provider.
         path: String,
     },
-    /// C17: no type of channel credentials is one of ours.
+    /// C17: no type of the channel credentials is supported.
     #[error("{path}: none of the types {found:?} is supported")]
     UnsupportedCredentials {
         /// The list of credentials.
@@ -101,30 +102,30 @@ pub enum BootstrapError {
         /// The types in it, in order.
         found: Vec<String>,
     },
-    /// The URI of a server leads nowhere.
+    /// The URI of a server is not usable.
     #[error("{path}: {error}")]
     ServerUri {
         /// The URI.
         path: String,
-        /// What is wrong with it.
+        /// Its error.
         error: ServerUriError,
     },
-    /// The text is no span of time above zero as protobuf's JSON has it.
-    #[error("{path}: {found:?} is no duration above zero, such as \"600s\" or \"1.5s\"")]
+    /// The text is not a duration above zero in the JSON format of protobuf.
+    #[error("{path}: {found:?} is not a duration above zero, such as \"600s\" or \"1.5s\"")]
     BadDuration {
         /// The duration.
         path: String,
         /// Its text.
         found: String,
     },
-    /// C18: the template of an authority would make names of another one.
+    /// C18: the template of an authority makes names of another authority.
     #[error("{path}: {found:?} does not start with {prefix:?}")]
     ForeignTemplate {
         /// The template.
         path: String,
         /// Its text.
         found: String,
-        /// How it must start.
+        /// The required prefix.
         prefix: String,
     },
     /// W2: an authority or a key of dynamic parameters has control characters.
@@ -165,7 +166,7 @@ impl JsonType {
     }
 }
 
-/// With its article.
+/// The type with its article.
 impl fmt::Display for JsonType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! Files that hold certificates and keys. They are named here, not opened.
+//! The paths of certificate and key files. This module does not open them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,28 +10,29 @@ use super::json::{JsonValue, Object};
 /// The files of a TLS connection (gRFC A65).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TlsFiles {
-    /// Who may sign the certificate of the peer. Default: whom the system trusts.
+    /// The authorities for the certificate of the peer. Default: those of the system.
     pub ca_certificate_file: Option<PathBuf>,
-    /// What this side shows. Default: nothing, so the connection is TLS but not mutual.
+    /// The certificate of this side. Default: none, so TLS is not mutual.
     pub identity: Option<IdentityFiles>,
-    /// How often the files are read again. Default 600 s; above zero when it was read.
+    /// The interval at which the files are read again. Default 600 s; always above zero after it
+    /// was read.
     pub refresh_interval: Duration,
 }
 
 /// A certificate with its private key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdentityFiles {
-    /// The certificate, and those that lead from it to the root.
+    /// The certificate, followed by the intermediate certificates.
     pub certificate_file: PathBuf,
-    /// Its key.
+    /// Its private key.
     pub private_key_file: PathBuf,
 }
 
-/// Where certificates come from that resources refer to.
+/// A source of certificates that resources refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CertificateProvider {
-    /// Plugin `file_watcher`: files, at least one of which is given.
+    /// The plugin `file_watcher`: files, of which at least one is given.
     FileWatcher(TlsFiles),
 }
 
@@ -68,7 +69,7 @@ impl Default for TlsFiles {
     }
 }
 
-/// P7: providers of plugins that are not ours are left out.
+/// P7: providers of unknown plugins are skipped.
 pub(super) fn read_providers(
     json: Option<JsonValue<'_>>,
 ) -> Result<BTreeMap<String, CertificateProvider>, BootstrapError> {
@@ -89,7 +90,8 @@ pub(super) fn read_providers(
     Ok(providers)
 }
 
-/// A span above zero in protobuf's JSON: seconds with up to nine decimals, and an `s`.
+/// A duration above zero in the JSON format of protobuf: seconds with up to nine decimals, and an
+/// `s`.
 fn parse_duration(text: &str) -> Option<Duration> {
     let (seconds, fraction) =
         text.strip_suffix('s').map(|text| text.split_once('.').unwrap_or((text, "0")))?;
@@ -105,7 +107,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 /// gRFC A65
 const REFRESH_INTERVAL: Duration = Duration::from_secs(600);
 
-/// What `google.protobuf.Duration` can hold, some 10 000 years.
+/// The maximum of `google.protobuf.Duration`, some 10,000 years.
 const LONGEST_SECONDS: u64 = 315_576_000_000;
 
 const CERTIFICATE: &str = "certificate_file";

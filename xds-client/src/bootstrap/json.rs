@@ -1,4 +1,4 @@
-//! JSON values that know where they stand, so that every error can say it.
+//! JSON values with their paths, so that each error can name the path.
 
 use serde_json::{Map, Value};
 
@@ -43,7 +43,7 @@ impl<'a> JsonValue<'a> {
         self.value.as_bool().ok_or_else(|| self.wrong(JsonType::Bool))
     }
 
-    /// For errors.
+    /// The path, for errors.
     pub(super) fn path(&self) -> String {
         if self.path.is_empty() { "the document".to_owned() } else { self.path.clone() }
     }
@@ -54,13 +54,13 @@ impl<'a> JsonValue<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// The value of a key; null is as good as absent.
+    /// The value of a key; null counts as absent.
     pub(super) fn get(&self, key: &str) -> Option<JsonValue<'a>> {
         let value = self.fields.get(key).filter(|value| !value.is_null())?;
         Some(JsonValue { value, path: self.path_of(key) })
     }
 
-    /// The string of a key; an empty one is as good as absent.
+    /// The string of a key; an empty one counts as absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, BootstrapError> {
         let text = self.get(key).map(JsonValue::string).transpose()?;
         Ok(text.filter(|text| !text.is_empty()))
@@ -74,7 +74,7 @@ impl<'a> Object<'a> {
         self.get(key).ok_or_else(|| self.missing(key))
     }
 
-    /// Every entry, of an object that is a map.
+    /// All entries of an object that is a map.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'a str, JsonValue<'a>)> {
         let entry =
             |(key, value): (&'a String, _)| (key.as_str(), JsonValue { value, path: self.path_of(key) });
@@ -85,7 +85,7 @@ impl<'a> Object<'a> {
         BootstrapError::Missing { path: self.path_of(key) }
     }
 
-    /// As `a.b`, or `a["b c"]` where the key is no plain word.
+    /// The path of a key: `a.b`, or `a["b c"]` if the key is not a plain word.
     pub(super) fn path_of(&self, key: &str) -> String {
         let is_word = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         let path = &self.path;

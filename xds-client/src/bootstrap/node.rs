@@ -1,4 +1,4 @@
-//! The node: what of `envoy.config.core.v3.Node` stands in the document.
+//! The node: the fields of `envoy.config.core.v3.Node` that the document has.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, NullValue, Struct};
@@ -8,7 +8,7 @@ use xds_proto::envoy::config::core::v3::{Locality, Node};
 use super::BootstrapError;
 use super::json::JsonValue;
 
-/// P7: user agent and client features belong to the client, so they are not read.
+/// P7: the client sets its user agent and its features, so they are not read.
 pub(super) fn read(json: JsonValue<'_>) -> Result<Node, BootstrapError> {
     let node = json.object()?;
     let text = |key| Ok(node.text(key)?.unwrap_or_default().to_owned());
@@ -35,13 +35,13 @@ fn proto_struct(fields: &Map<String, Value>) -> Struct {
     Struct { fields: fields.iter().map(|(key, value)| (key.clone(), proto_value(value))).collect() }
 }
 
-/// Not deeper than the parser of JSON goes, which is 128 levels.
+/// The recursion is not deeper than that of the JSON parser, which allows 128 levels.
 fn proto_value(value: &Value) -> prost_types::Value {
     let kind = match value {
         Value::Null => NULL,
         Value::Bool(value) => Kind::BoolValue(*value),
-        // Numbers that no double holds are there only if another crate turns on a feature of the
-        // parser; JSON writes such doubles as null too.
+        // Numbers that do not fit into a double exist only if another crate enables a feature of
+        // the parser. JSON encodes such doubles as null too.
         Value::Number(number) => number.as_f64().map_or(NULL, Kind::NumberValue),
         Value::String(text) => Kind::StringValue(text.clone()),
         Value::Array(values) => {

@@ -1,20 +1,20 @@
-//! One management server: where it is, how it is talked to, and what it can do.
+//! One management server: its address, its credentials and its features.
 
 use std::path::PathBuf;
 
 use super::json::{JsonValue, Object};
 use super::{BootstrapError, Endpoint, ServerUriError, TlsFiles};
 
-/// A management server. Equal ones are one server, and share a stream (C16).
+/// A management server. Equal values are the same server and share a stream (C16).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Server {
-    /// As it was written; [`endpoint`](Self::endpoint) says what it means.
+    /// The URI as it was written; [`endpoint`](Self::endpoint) interprets it.
     pub uri: String,
-    /// How the server proves who it is, and this client to it.
+    /// The credentials that server and client show each other.
     pub credentials: ChannelCredentials,
-    /// What each call carries besides; all of it applies.
+    /// The credentials in each call; all of them apply.
     pub call_credentials: Vec<CallCredentials>,
-    /// What the server can do.
+    /// The features of the server.
     pub features: ServerFeatures,
 }
 
@@ -31,17 +31,16 @@ pub enum ChannelCredentials {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum CallCredentials {
-    /// A bearer token that stands in a file (gRFC A97). It must not go over a connection without
-    /// TLS.
+    /// A bearer token in a file (gRFC A97). It must not be sent over a connection without TLS.
     JwtTokenFile(PathBuf),
 }
 
-/// What a server can do; all of it is off by default.
+/// The features of a server; all are off by default.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerFeatures {
-    /// An error that is not transient takes the resource away, though a good copy is at hand (C9).
+    /// A non-transient error removes the resource, even if a valid copy is cached (C9).
     pub fail_on_data_errors: bool,
-    /// A resource that never came is a transient error, since this server says what does not exist
+    /// A missing resource is only a transient error, because this server reports absent resources
     /// (gRFC A88).
     pub resource_timer_is_transient_error: bool,
 }
@@ -57,11 +56,11 @@ impl Server {
         }
     }
 
-    /// Where to connect to, and whether with TLS, which the credentials decide.
+    /// The address to connect to, and whether to use TLS, which depends on the credentials.
     ///
     /// # Errors
-    /// When the URI is none that this client can connect to. A server that was read has passed
-    /// this.
+    /// If this client cannot connect to such a URI. A server that was read from a document has a
+    /// valid one.
     pub fn endpoint(&self) -> Result<Endpoint, ServerUriError> {
         Endpoint::new(&self.uri, &self.credentials)
     }
@@ -82,7 +81,7 @@ impl Server {
 }
 
 impl ChannelCredentials {
-    /// C17: the first type that we have wins, and nothing behind it is looked at.
+    /// C17: the first supported type is used; later ones are not read.
     fn read(json: JsonValue<'_>) -> Result<Self, BootstrapError> {
         let path = json.path();
         let mut found = Vec::new();
@@ -99,7 +98,7 @@ impl ChannelCredentials {
 }
 
 impl ServerFeatures {
-    /// gRFC A30: what is no string is no feature that we have.
+    /// gRFC A30: a value that is not a string is not a known feature.
     fn read(json: Option<JsonValue<'_>>) -> Result<Self, BootstrapError> {
         let mut features = Self::default();
         let Some(json) = json else { return Ok(features) };
@@ -126,7 +125,7 @@ fn read_tls(credentials: &Object<'_>) -> Result<TlsFiles, BootstrapError> {
     TlsFiles::read(&config.object()?)
 }
 
-/// gRFC A97: types that are not ours are skipped.
+/// gRFC A97: unknown types are skipped.
 fn read_call_credentials(json: Option<JsonValue<'_>>) -> Result<Vec<CallCredentials>, BootstrapError> {
     let mut read = Vec::new();
     let Some(json) = json else { return Ok(read) };

@@ -1,12 +1,13 @@
-//! From the target of a gRPC client, or the address of a gRPC server, to the name of its listener.
+//! Makes the name of a listener from the target of a gRPC client, or from the address of a gRPC
+//! server.
 
 use std::fmt;
 
 use xds_core::{ResourceName, XdstpName};
 
-/// The name of a listener in which every `%s` stands for a target or an address (C18).
+/// A listener name in which every `%s` is replaced by a target or an address (C18).
 ///
-/// The target is percent-encoded when the template is a new-style name, and else put in as it is:
+/// The target is percent-encoded if the template is a new-style name, else inserted unchanged:
 ///
 /// ```
 /// use xds_client::bootstrap::ListenerTemplate;
@@ -22,18 +23,19 @@ use xds_core::{ResourceName, XdstpName};
 pub struct ListenerTemplate(String);
 
 impl ListenerTemplate {
-    /// Takes the text as it is. Without any `%s` it is the one name for all targets.
+    /// A template with this text. Without `%s` it gives the same name for all targets.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The default one of an authority: `xdstp://<authority>/envoy.config.listener.v3.Listener/%s`.
+    /// The default template of an authority:
+    /// `xdstp://<authority>/envoy.config.listener.v3.Listener/%s`.
     #[must_use]
     pub fn of_authority(authority: &str) -> Self {
         Self(format!("{}envoy.config.listener.v3.Listener/{TARGET}", Self::prefix_of_authority(authority)))
     }
 
-    /// How all templates of an authority start.
+    /// The prefix of all templates of an authority.
     pub(super) fn prefix_of_authority(authority: &str) -> String {
         format!("xdstp://{}/", escaped(authority, b"-._~!$&'()*+,;=:@[]"))
     }
@@ -48,14 +50,14 @@ impl ListenerTemplate {
         }
     }
 
-    /// The template itself.
+    /// The text of the template.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The target is the name, which is the default where there is no authority.
+/// The name is the target: the default for names without an authority.
 impl Default for ListenerTemplate {
     fn default() -> Self {
         Self::new(TARGET)
@@ -68,8 +70,8 @@ impl fmt::Display for ListenerTemplate {
     }
 }
 
-/// X5: everything but letters, digits and what RFC 3986 lets stand in that part of a URI. Names are
-/// compared decoded, so what is escaped beyond need is the same name.
+/// X5: escapes everything except letters, digits and the characters that RFC 3986 allows in that
+/// part of a URI. Names are compared decoded, so unnecessary escapes do not change a name.
 fn escaped(text: &str, kept: &[u8]) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -254,12 +254,12 @@ fn p7_a_certificate_and_its_key_go_together() {
     assert_eq!(
         refusal(&config(json!({ "certificate_file": "c" }))),
         "xds_servers[0].channel_creds[0].config.private_key_file: missing or empty, \
-        and certificate_file is of no use alone"
+        but certificate_file needs it"
     );
     assert_eq!(
         refusal(&config(json!({ "private_key_file": "k", "certificate_file": "" }))),
         "xds_servers[0].channel_creds[0].config.certificate_file: missing or empty, \
-        and private_key_file is of no use alone"
+        but private_key_file needs it"
     );
 }
 
@@ -295,7 +295,7 @@ fn p7_an_interval_is_a_duration_above_zero_as_protobuf_writes_it() {
         "0.000s",
     ] {
         let path = "xds_servers[0].channel_creds[0].config.refresh_interval";
-        let expected = format!("{path}: {text:?} is no duration above zero, such as \"600s\" or \"1.5s\"");
+        let expected = format!("{path}: {text:?} is not a duration above zero, such as \"600s\" or \"1.5s\"");
         assert_eq!(refusal(&interval(text)), expected);
     }
 }
@@ -484,7 +484,7 @@ fn c17_a_uri_that_leads_nowhere_is_refused_when_it_is_read() {
     ] {
         let expected = format!(
             "xds_servers[0].server_uri: the scheme of {uri:?} is not supported; \
-            there are dns, ipv4, ipv6, passthrough, http, https and unix"
+            use dns, ipv4, ipv6, passthrough, http, https or unix"
         );
         assert_eq!(refused(uri, "insecure"), expected);
     }
@@ -514,15 +514,15 @@ fn c17_a_uri_that_leads_nowhere_is_refused_when_it_is_read() {
         assert_eq!(refused(uri, "insecure"), expected);
     }
     for uri in ["unix:///", "unix://a/b", "unix:////a"] {
-        let expected = format!("xds_servers[0].server_uri: {uri:?} has no path of a socket");
+        let expected = format!("xds_servers[0].server_uri: {uri:?} does not have the path of a socket");
         assert_eq!(refused(uri, "insecure"), expected);
     }
     assert_eq!(
         refused("https://a:1", "insecure"),
-        "xds_servers[0].server_uri: \"https://a:1\" asks for TLS, which insecure credentials do not have"
+        "xds_servers[0].server_uri: \"https://a:1\" requires TLS, but its credentials are insecure"
     );
     assert_eq!(
         refused("unix:/a", "tls"),
-        "xds_servers[0].server_uri: \"unix:/a\" is a Unix socket, where there is no TLS"
+        "xds_servers[0].server_uri: \"unix:/a\" is a Unix socket, which does not support TLS"
     );
 }

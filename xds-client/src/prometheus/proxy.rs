@@ -1,4 +1,4 @@
-//! What a proxy tells of itself, for Prometheus: all of it is read when somebody scrapes.
+//! Metrics of a proxy for Prometheus; all are read with each scrape.
 //!
 //! | metric | type | labels | meaning |
 //! | --- | --- | --- | --- |
@@ -32,7 +32,8 @@ use xds_core::proxy::{ProxyCounts, ProxyLoad};
 use super::{Learned, Types};
 use crate::proxy::{CacheFile, Proxy, Route};
 
-/// Puts the metrics of a proxy into a registry, once. The proxy is not kept alive for that.
+/// Registers the metrics of a proxy; call it once for each registry. It does not keep the proxy
+/// alive.
 pub fn register_proxy(registry: &mut Registry, proxy: &Proxy) {
     let types = Types { learned: Mutex::new(BTreeSet::new()), from: Learned::FromResponses };
     registry.register_collector(Box::new(ProxyCollector { proxy: Box::new(proxy.downgrade()), types }));
