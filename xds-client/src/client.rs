@@ -90,13 +90,13 @@ pub enum WatchError {
     /// The name or its parameters are invalid.
     #[error(transparent)]
     Refused(#[from] machine::WatchError),
-    /// The name stands for many resources; watch it with [`Client::watch_set`].
+    /// The name is a glob or the wildcard; watch it with [`Client::watch_set`].
     #[error("{name:?} is a glob or the wildcard: watch it as a set")]
     IsSet {
         /// The name.
         name: String,
     },
-    /// The name stands for one resource; watch it with [`Client::watch`].
+    /// The name is neither a glob nor the wildcard; watch it with [`Client::watch`].
     #[error("{name:?} is neither a glob nor the wildcard: watch it as one resource")]
     IsNoSet {
         /// The name.

@@ -289,8 +289,7 @@ mod tests {
     use super::*;
     use crate::metrics::NoRecorder;
 
-    /// Clients of a proxy were told the code once more in the text, in the words of our gRPC
-    /// library.
+    /// The text for clients of a proxy repeated the code, in the words of the gRPC library.
     #[test]
     fn g4_the_status_of_a_server_is_kept_unchanged_and_the_reason_is_for_people() {
         let lost = Lost::of(&Status::unimplemented("no such type"));
@@ -299,8 +298,8 @@ mod tests {
         assert_eq!(lost.reason, "Unimplemented: no such type");
     }
 
-    /// The transport may ask for a request after the attempt was given up. To the machine that
-    /// would be an open stream, and nobody would connect any more.
+    /// The transport may ask for a request after the attempt was abandoned. For the machine that
+    /// would be an open stream, and it would not connect again.
     #[tokio::test]
     async fn an_attempt_that_is_over_opens_nothing() {
         let server =

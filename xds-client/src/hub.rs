@@ -410,9 +410,9 @@ mod tests {
     use super::*;
     use crate::metrics::NoRecorder;
 
-    /// Two watchers that are dropped at once both hold the slot while each is counted out. When it
-    /// was told by the count of references that the last one went, the slot stayed, and what got
-    /// the number of the subscription next was shown there.
+    /// Two watchers that are dropped at once both hold the slot while each is removed. When the
+    /// count of references decided which one was the last, the slot stayed, and the next
+    /// subscription with the same number was shown in it.
     #[tokio::test]
     async fn a_subscription_begins_with_a_slot_of_its_own() {
         let server =

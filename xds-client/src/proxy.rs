@@ -302,8 +302,8 @@ impl ProxyBuilder {
             if unproved > 0 {
                 warn!(
                     sets = unproved,
-                    "the cache file does not prove that it has all of these wildcards and globs: who asks for them waits \
-                     for the upstream"
+                    "the cache file does not prove that these wildcards and globs are complete: clients that subscribe to \
+                     them wait for the upstream"
                 );
             }
             machine.restore_sets(found.sets, found.records.iter().map(|record| record.id.clone()));

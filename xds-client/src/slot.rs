@@ -166,8 +166,7 @@ mod tests {
         ResourceView { error: Some(Arc::new(failure)), ..ResourceView::default() }
     }
 
-    /// Each place that a watcher was asked from was kept until the next change, and with it the
-    /// task.
+    /// Each task that polled a watcher was kept until the next change.
     #[test]
     fn a_watcher_that_is_asked_from_many_tasks_is_woken_in_the_last() {
         let slot = Slot::new(ResourceView::default(), None);
@@ -182,7 +181,7 @@ mod tests {
         assert_eq!(slot.lock().take_waiting().count(), 0);
     }
 
-    /// The names of all members that ever were piled up for a watcher that does not look.
+    /// The names of all former members accumulated for a watcher that was not polled.
     #[test]
     fn a_member_that_came_and_went_unseen_leaves_nothing_behind() {
         let slot = Slot::new(ResourceView::default(), Some(BTreeMap::new()));
@@ -194,7 +193,7 @@ mod tests {
             slot.lock().put(Some(name), present());
             slot.lock().put(Some(name), ResourceView::default());
         }
-        // Of what it was told, it hears that it went.
+        // The removal of a reported member is reported.
         assert!(matches!(slot.lock().next_member(watcher), Some((name, None)) if name == reported));
         assert!(slot.lock().next_member(watcher).is_none());
     }

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(start.elapsed(), every);
         reloads.request();
         reloads.due(every).await;
-        assert_eq!(start.elapsed(), every, "also when it was said before");
+        assert_eq!(start.elapsed(), every, "also after an earlier request");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use xds_core::{ClientName, Commit, Delivered, Outcome};
 
-/// Waits until each client that the commit affects and that `who` selects has ACKed it, rejected it
-/// or disconnected. It waits for `deadline` at most; the outcome of a client that has not answered
-/// by then is [`Outcome::Late`].
+/// Waits until each client that the commit affects and that `selects` accepts has ACKed it,
+/// rejected it or disconnected. It waits for `deadline` at most; the outcome of a client that has
+/// not answered by then is [`Outcome::Late`].
 ///
 /// ```no_run
 /// # async fn example(cache: &xds_core::Cache, transaction: xds_core::Transaction) -> Result<(), xds_core::CommitError> {
@@ -23,10 +23,10 @@ use xds_core::{ClientName, Commit, Delivered, Outcome};
 /// ```
 pub async fn applied(
     commit: &Commit,
-    who: impl Fn(&ClientName) -> bool,
+    selects: impl Fn(&ClientName) -> bool,
     deadline: Duration,
 ) -> Vec<Delivered> {
-    let delivery = commit.applied(who);
+    let delivery = commit.applied(selects);
     if let Ok(results) = timeout(deadline, delivery.settled()).await {
         return results;
     }

@@ -550,7 +550,8 @@ mod tests {
     fn s7_a_list_that_goes_on_or_differs_late_is_read_as_it_is() {
         let mut skimmer = skimmer();
         let mut read = |list: &[&str]| skimmer.sotw(&request(list).encode_to_vec()).unwrap().requested;
-        // Looked for at every field, the known list would be compared in full 800,000 times.
+        // If the known list were compared at every field, it would be compared in full 800,000
+        // times.
         let (many, more) = ([vec!["a"; 200_000], vec!["b"]].concat(), vec!["a"; 1_000_000]);
         assert_eq!(read(&many), Some(names(&["a", "b"])));
         assert_eq!(read(&more), Some(names(&["a"])));
@@ -658,8 +659,8 @@ mod tests {
             let ours = skimmer().sotw(&bytes);
             match DiscoveryRequest::decode(bytes.as_slice()) {
                 Ok(message) => ours.is_ok_and(|read| read.type_url == message.type_url),
-                // The node is read for its id alone, so what prost refuses deeper inside passes
-                // here.
+                // The skimmer reads only parts of the node, so it accepts some nodes that prost
+                // refuses.
                 Err(_) => true,
             }
         }

@@ -166,11 +166,11 @@ impl StreamRegistry {
         Registration { registry: Arc::clone(self), stream }
     }
 
-    /// The streams of each client whose node id `who` selects, in the order of their opening. The
-    /// clients are sorted.
-    pub(crate) fn clients(&self, who: impl Fn(&str) -> bool) -> Vec<Vec<Arc<OpenStream>>> {
+    /// The streams of each client whose node id `selects` accepts, in the order of their opening.
+    /// The clients are sorted.
+    pub(crate) fn clients(&self, selects: impl Fn(&str) -> bool) -> Vec<Vec<Arc<OpenStream>>> {
         let streams = self.streams();
-        let clients = streams.of_clients.iter().filter(|((client, ..), _)| who(&client.id));
+        let clients = streams.of_clients.iter().filter(|((client, ..), _)| selects(&client.id));
         clients.map(|(_, streams)| streams.clone()).collect()
     }
 

@@ -12,7 +12,7 @@ use super::replay::EntryLocation;
 /// The members of a set in a file at one moment: their number, and a digest of their entries.
 ///
 /// The digest is a sum, so that an update costs no more than the change. It protects against
-/// damage, not against attackers: whoever can write the file can write any proof.
+/// damage, not against attackers: anyone with write access to the file can write any proof.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) count: u64,

@@ -2,16 +2,16 @@
 //!
 //! | metric | type | labels | meaning |
 //! | --- | --- | --- | --- |
-//! | `xds_proxy_lookups_total` | counter | result | wants that were a `hit`, waited with another (`joined`), or were `refused`; and questions upstream (`miss`) |
-//! | `xds_proxy_wants`, `xds_proxy_questions` | gauge | | locators that clients ask for, and that are asked for upstream |
+//! | `xds_proxy_lookups_total` | counter | result | downstream subscriptions: a `hit` in the cache, `joined` to a pending upstream subscription, or `refused`; and new upstream subscriptions (`miss`) |
+//! | `xds_proxy_wants`, `xds_proxy_questions` | gauge | | downstream subscriptions (locators of clients), and upstream subscriptions |
 //! | `xds_proxy_requalified_total`, `xds_proxy_replaced_total`, `xds_proxy_unshared_total` | counter | | how sharing ended, as in [`ProxyCounts`] |
-//! | `xds_proxy_audits_total` | counter | result | hits that were asked for all the same: `agreed` or `disagreed` |
+//! | `xds_proxy_audits_total` | counter | result | hits that were verified with the upstream: `agreed` or `disagreed` |
 //! | `xds_proxy_trials_total` | counter | result | responses that a few clients tried first: `accepted` or `refused` by them |
-//! | `xds_proxy_cache_file_behind` | gauge | | 1 while something could not be written to the file, which proves no set then; only with a file |
-//! | `xds_proxy_cache_file_failures_total` | counter | | how often writing it failed; only with a file |
+//! | `xds_proxy_cache_file_behind` | gauge | | 1 while a change could not be written to the file, so no set is restored from it; only with a file |
+//! | `xds_proxy_cache_file_failures_total` | counter | | failed writes; only with a file |
 //! | `xds_proxy_upstream_types` | gauge | route, type, state | upstreams in which a type is `requested`, `synced`, `stale` or `rejected` |
 //! | `xds_proxy_upstream_connections` | gauge | route, server, state | upstreams that are `connected` to a server, or `disconnected` |
-//! | `xds_proxy_upstream_silent_seconds` | gauge | route | since when nothing came, of the one that is silent longest |
+//! | `xds_proxy_upstream_silent_seconds` | gauge | route | the longest time since the last response of an upstream |
 //!
 //! There may be an upstream for each set of parameters, so `route` is only its kind: `shared`,
 //! `node`, `alone` or `aside`.
@@ -79,13 +79,13 @@ impl Collector for ProxyCollector {
         let Some(proxy) = (self.proxy)() else { return Ok(()) };
         encode_counts(&mut encoder, proxy.counts())?;
         let ProxyLoad { downstream, upstream } = proxy.load();
-        gauge(&mut encoder, "xds_proxy_wants", "Locators that clients ask for", downstream)?;
-        gauge(&mut encoder, "xds_proxy_questions", "Locators that upstreams are asked for", upstream)?;
+        gauge(&mut encoder, "xds_proxy_wants", "Downstream subscriptions: locators of clients", downstream)?;
+        gauge(&mut encoder, "xds_proxy_questions", "Upstream subscriptions", upstream)?;
         if let Some(CacheFile { is_behind, failures }) = proxy.cache_file() {
             let (name, help) =
-                ("xds_proxy_cache_file_behind", "Whether something could not be written to the file");
+                ("xds_proxy_cache_file_behind", "Whether a change could not be written to the file");
             gauge(&mut encoder, name, help, usize::from(is_behind))?;
-            let (name, help) = ("xds_proxy_cache_file_failures", "How often the file could not be written");
+            let (name, help) = ("xds_proxy_cache_file_failures", "Failed writes of the file");
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(failures).encode(metric)?;
         }
@@ -116,11 +116,12 @@ impl ProxyCollector {
                 *longest = longest.max(silence.as_secs_f64());
             }
         }
-        let (name, help) = ("xds_proxy_upstream_types", "Upstreams by how a type stands in them");
+        let (name, help) = ("xds_proxy_upstream_types", "Upstreams by the state of a type");
         gauges(encoder, name, help, types)?;
-        let (name, help) = ("xds_proxy_upstream_connections", "Upstreams by whether they have a server");
+        let (name, help) = ("xds_proxy_upstream_connections", "Upstreams by whether a server is connected");
         gauges(encoder, name, help, servers)?;
-        let (name, help) = ("xds_proxy_upstream_silent_seconds", "The longest time that nothing came");
+        let (name, help) =
+            ("xds_proxy_upstream_silent_seconds", "The longest time since the last response of an upstream");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (label, seconds) in silent {
             ConstGauge::new(seconds).encode(family.encode_family(&label)?)?;
@@ -144,16 +145,20 @@ fn encode_counts(encoder: &mut DescriptorEncoder<'_>, counts: ProxyCounts) -> fm
         refused_by_clients,
     } = counts;
     let lookups = [("hit", hits), ("miss", misses), ("joined", joined), ("refused", refused)];
-    results(encoder, "xds_proxy_lookups", "How wants of clients were answered", &lookups)?;
+    results(encoder, "xds_proxy_lookups", "Results of downstream subscriptions", &lookups)?;
     let audits = [("agreed", audited.saturating_sub(disagreed)), ("disagreed", disagreed)];
-    results(encoder, "xds_proxy_audits", "Hits that upstream was asked all the same", &audits)?;
+    results(encoder, "xds_proxy_audits", "Hits that were verified with the upstream", &audits)?;
     let accepted = tried.saturating_sub(refused_by_clients);
     let trials = [("accepted", accepted), ("refused", refused_by_clients)];
     results(encoder, "xds_proxy_trials", "Responses that a few clients tried first", &trials)?;
     let others = [
-        ("xds_proxy_requalified", "Wants that lost a shared variant and were looked at again", requalified),
-        ("xds_proxy_replaced", "Variants that gave way to others that overlap them", replaced),
-        ("xds_proxy_unshared", "Names that each locator is asked for alone", unshared),
+        (
+            "xds_proxy_requalified",
+            "Downstream subscriptions that lost a shared variant and were matched again",
+            requalified,
+        ),
+        ("xds_proxy_replaced", "Variants that were replaced by overlapping ones", replaced),
+        ("xds_proxy_unshared", "Names that clients no longer share", unshared),
     ];
     for (name, help, count) in others {
         let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;

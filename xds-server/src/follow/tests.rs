@@ -6,7 +6,7 @@ use xds_core::{Outcome, Resource, Transaction};
 
 use super::*;
 
-/// Sends on what it is told, a line each.
+/// Records each call as a line.
 struct Told(mpsc::UnboundedSender<String>);
 
 impl Tracker for Told {
@@ -64,7 +64,7 @@ fn put(cache: &Cache, content: &str) {
     cache.commit(transaction).unwrap();
 }
 
-/// A cache that is followed, and what is told of it.
+/// A followed cache, and the recorded lines.
 fn followed() -> (Arc<Cache>, mpsc::UnboundedReceiver<String>) {
     let cache = Cache::new();
     put(&cache, "0");
